@@ -54,10 +54,11 @@ func (l *keptLink) farEnded(left int) error {
 	}
 }
 
-// closed tells the other proxy that the process here was told the end.
+// closed tells the other proxy that the process here has received the end of its
+// stream.
 func (l *keptLink) closed() { l.lane.tell(keep.Ack{Link: l.id, Kind: keep.AckClosed}) }
 
-// farClosed waits until the process at the far end was told it.
+// farClosed waits until the process at the far end has received it.
 func (l *keptLink) farClosed(k *relay.Keeping) error {
 	n := l.lane
 	late := time.NewTimer(closeWithin)
@@ -203,7 +204,7 @@ func (n *lane) news() <-chan struct{} {
 	return n.heard
 }
 
-// changed tells those who wait for news; n.mu is locked.
+// changed wakes all waiters; the caller holds n.mu.
 func (n *lane) changed() {
 	if n.heard != nil {
 		close(n.heard)

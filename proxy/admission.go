@@ -12,7 +12,8 @@ import (
 )
 
 // A connection takes two sockets, a page where it can outlive the proxy, and, where
-// it is spliced, a pipe for each direction; everything else takes what is set apart.
+// it is spliced, a pipe for each direction; everything else uses the descriptors
+// that are set apart.
 const (
 	descriptorsEach  = 7
 	descriptorsApart = 32
@@ -41,7 +42,7 @@ type admission struct {
 	mu      sync.Mutex  // guards the rest; held while tell is called
 	serving int         // at most most
 	scarce  *time.Timer // runs while descriptors are short
-	full    bool        // as was told last
+	full    bool        // as logged last
 
 	spare *os.File // kept to have a descriptor when there are none
 }

@@ -25,7 +25,7 @@ var (
 	ErrAdvising = errors.New("codecs are being tried already")
 )
 
-// studies are what is tried on the messages of several jobs.
+// studies try codecs on the messages of several jobs.
 type studies struct {
 	mu     sync.Mutex               // guards the rest
 	byJob  map[string]*advice.Study // at most maxStudies

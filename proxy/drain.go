@@ -20,15 +20,15 @@ const holdFor = 2 * time.Second
 
 var errStopped = errors.New("the proxy was stopped")
 
-// Drain ends all connections, after the listeners were closed: those at rest,
-// with no message under way and nothing unacknowledged, in an orderly way, the
-// others when they come to rest, or by a reset when Options.Grace is over. A
-// client that was told the end has its last bytes carried. Meanwhile messages for
+// Drain ends all connections, after the listeners were closed: those at rest, with
+// no message under way and nothing unacknowledged, in an orderly way, the others
+// when they come to rest, or by a reset when Options.Grace is over. The last bytes
+// of a client that has received the end are still carried. Meanwhile messages for
 // this host's processes are held, so that nobody has anything to say: see
-// [drain.hold]. Links between sites end after them, so that what is held for a move
-// is released until then. Drain returns when all have ended, and the proxy cannot be
-// used any more.
-// What it may lose is in README.md, "What is not handed over".
+// [drain.hold]. Links between sites end after them, so that requests held for a move
+// can be released until then. Drain returns when all have ended, and the proxy
+// cannot be used any more. What it may lose is in README.md, "What is not handed
+// over".
 func (p *Proxy) Drain() {
 	p.conns.stopping.Store(true)
 	p.kept.stop()
@@ -82,15 +82,15 @@ func (p *Proxy) handOver(count bool) (others []*connection) {
 // drain is the orderly end of connections.
 type drain struct {
 	rest     time.Duration        // for how long all must be silent
-	farewell map[*connection]bool // who was told the end; true: of a connection on which only its client speaks
+	farewell map[*connection]bool // connections whose process has received the end; true: only the client sends on it
 	held     []*connection
 	late     time.Time // when nothing is held any more
 }
 
-// hold keeps what comes for this host's processes from them. Who waits for an answer
-// that is held does not speak, nor does who waits for one of theirs. A client that
-// speaks while it is told the end may lose what it says: libzmq writes 8 KiB of a
-// message at a time, and drops the rest.
+// hold keeps what comes for this host's processes from them. A process that waits
+// for a held answer does not send, nor does one that waits for that process. A
+// client that sends while it receives the end may lose the message: libzmq writes 8
+// KiB of a message at a time, and drops the rest.
 func (d *drain) hold(all []*connection) {
 	for _, c := range all {
 		if c.kind == kindAccepted && c.oneWay() != nil {
@@ -108,8 +108,8 @@ func (d *drain) release() {
 }
 
 // look tells clients the end: those on whose connections only they speak all at once,
-// when none of them speaks any more, or one by one when that takes too long. What is
-// held is released when all have gone.
+// when none of them speaks any more, or one by one when that takes too long. Held
+// messages are released when all connections have ended.
 func (d *drain) look(all []*connection, now time.Time) {
 	silent, gone, late := true, true, now.After(d.late)
 	var clients []*connection
@@ -184,9 +184,9 @@ const (
 	mostHandshake  = 512
 )
 
-// oneWay returns the half that leads to the client, where only the client
-// sends messages. Told that nothing more comes, it closes, and its last bytes
-// and its end go the whole way to the server.
+// oneWay returns the half that leads to the client, where only the client sends
+// messages. When it receives the end, it closes, and its last bytes and its own end
+// travel the whole way to the server.
 func (c *connection) oneWay() net.Conn {
 	job := kernelState(c.pipe.Job)
 	client, said, messages := c.pipe.Job, job.sent, c.pipe.ToJob.Counts().Messages

@@ -10,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// Failures are logged at most so fast, and so many at once: whoever makes
-// connections that fail must not fill a disk. All are counted.
+// Limits of the rate and burst at which failures are logged: a process that makes
+// failing connections must not fill a disk. All are counted.
 const (
 	logsPerSecond = 5
 	logsAtOnce    = 50

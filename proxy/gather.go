@@ -82,7 +82,7 @@ func (g gathered) close() {
 	}
 }
 
-// gathers returns what is to be called when the connection's link has ended: where that
+// gathers returns the function to call when the connection's link has ended: where that
 // was in order, what it has gathered stays for the next one.
 func (c *connection) gathers(g gathered) (end func()) {
 	return func() {

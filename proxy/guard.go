@@ -35,11 +35,11 @@ type Guard struct {
 	agent     GuardAgent // nil: nothing is intercepted
 	listeners map[uint64]GuardedListener
 	needs     map[string]*need
-	// told is what the present agent has confirmed. A cgroup stays in it while a
-	// run needs it, and until the agent has confirmed that none does. Others are
-	// never touched: whoever closed one may know more than this process.
+	// told holds the policies that the present agent has confirmed. A cgroup stays
+	// in it while a run needs it, and until the agent has confirmed that none does.
+	// Others are never touched: whoever closed one may know more than this process.
 	told    map[uint64]bool
-	session uint64    // of the agent that was told
+	session uint64    // of the agent that confirmed
 	serving time.Time // when the first agent had named all its listeners
 	frozen  bool
 	failed  uint64 // attempts, since the start
@@ -55,7 +55,8 @@ type need struct {
 	over    bool // kept until the agent has confirmed it
 }
 
-// Intercepting says that connections are intercepted, and who sets policies.
+// Intercepting says that connections are intercepted, and through which agent
+// policies are set.
 func (g *Guard) Intercepting(a GuardAgent) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -166,7 +167,8 @@ func (g *Guard) State() GuardState {
 	return s
 }
 
-// every is how often what the agent was told is compared with what is needed.
+// every is the period at which confirmed policies are compared with the needed
+// ones.
 const every = 100 * time.Millisecond
 
 // Run tells the agent until ctx ends, and beats.
@@ -216,7 +218,8 @@ func (g *Guard) settle() {
 	})
 }
 
-// due returns what the agent must be told, closing first; g.mu is locked.
+// due returns the policies to send to the agent, closing ones first: a cgroup must
+// be closed before keys leave, and may open late. The caller holds g.mu.
 func (g *Guard) due() (all []change) {
 	wanted := g.wanted()
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
@@ -238,8 +241,8 @@ func (g *Guard) due() (all []change) {
 // patience is how long the agent may take to set one policy.
 const patience = 2 * time.Second
 
-// apply tells the agent what it does not know, one change at a time: what is
-// needed may change meanwhile.
+// apply sends the agent the policies that it does not have, one at a time: the
+// needed ones may change meanwhile.
 func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 	for ctx.Err() == nil {
 		beat.Beat()
@@ -274,7 +277,7 @@ func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 	}
 }
 
-// meetAgent forgets what was told to an agent before this one; g.mu is locked.
+// meetAgent forgets what an agent before this one confirmed; the caller holds g.mu.
 func (g *Guard) meetAgent(session uint64) {
 	if session == 0 || session == g.session {
 		return

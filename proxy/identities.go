@@ -22,7 +22,7 @@ type identity struct {
 	key      link.Key
 }
 
-// Bounds of what is known of who is where.
+// Bounds of the identities that are remembered.
 const (
 	maxIdentities     = 1 << 16 // hosts
 	identitiesPerHost = 4       // a proxy that is replaced has links for a while
@@ -42,7 +42,7 @@ type identities struct {
 	hosts map[netip.Addr]*resident
 }
 
-// resident is who answered at a host, the latest first.
+// resident holds the identities that answered at a host, the latest first.
 type resident struct {
 	seen  []sighting
 	asked time.Time
@@ -103,7 +103,7 @@ type peerOf struct {
 	identity
 }
 
-// peer returns who says hello over a link.
+// peer returns the identity of the peer that sent the hello of a link.
 func (p *Proxy) peer(far net.Conn, h *link.Hello) *peerOf {
 	return &peerOf{p, identity{h.Instance, link.KeyOf(far)}}
 }

@@ -23,8 +23,8 @@ const (
 	handshakesPerSource = 64
 )
 
-// greet waits for the hello of a connection to a mesh port. Who is no proxy is
-// left without an answer.
+// greet waits for the hello of a connection to a mesh port. A peer that is no proxy
+// gets no answer.
 func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	from := addrPort(conn.RemoteAddr())
 	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {

@@ -107,7 +107,7 @@ type keptLink struct {
 	// Guarded by lane.mu:
 	reported uint64 // of written
 	farEnd   *uint64
-	farTold  bool // the process at the far end was told the end
+	farTold  bool // the process at the far end has received the end
 }
 
 // beginSession makes a session of a connection that has a link; nil where it cannot be kept.
@@ -288,7 +288,7 @@ func (k *kept) stop() {
 	}
 }
 
-// offer is what is said of a new connection in its link's hello, or answer.
+// offer describes a new connection in its link's hello or answer.
 func beginOffer(id keep.ID) link.Offer {
 	return link.Offer{Codec: keep.Name, Data: keep.Offer{Kind: keep.Begin, Session: id}.Append(nil)}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// What is acknowledged goes once it is that much, or has waited that long.
+// An acknowledgement is sent once it covers that many bytes, or has waited that
+// long.
 const (
 	ackBytes  = 256 << 10
 	ackWithin = 10 * time.Millisecond

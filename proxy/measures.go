@@ -30,7 +30,7 @@ const (
 	fastLink      = "fast_link"      // encoding would take longer than it saves
 )
 
-// carried is what is known of an open connection that a process of this host made.
+// carried is the state of an open connection that a process of this host made.
 type carried struct {
 	job      string // empty: not known
 	direct   bool
@@ -294,8 +294,8 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 	return l
 }
 
-// unfitting is why a threshold holds back nothing of a job's pushes on so many
-// connections that have it.
+// unfitting returns the gap of a threshold that is set and holds back nothing of a
+// job's pushes, on that many connections.
 func unfitting(why values.Reason, connections int) measure.Gap {
 	g := measure.Gap{Reason: unfit, Connections: connections, Do: "take the threshold away for this job: it is not made for it"}
 	switch why {

@@ -19,7 +19,8 @@ func (p *Proxy) codecAsked(job string) string {
 	return ""
 }
 
-// asked returns what rules say of the measure, and who gave them.
+// asked returns the setting of the measure in the rules, and the source of the
+// rules.
 func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
 	var settings []string
 	sources := map[string]bool{}

@@ -27,7 +27,7 @@ func (p *Proxy) splitLine(job string, all []carried) measure.Line {
 	return l
 }
 
-// splitWanted is what --split asks for, and what is known of it.
+// splitWanted is the setting of --split and its effect.
 func splitWanted(in *jobs.PartsState) string {
 	text := strconv.Itoa(in.Wanted)
 	if in.Wanted == jobs.AutoParts {

@@ -289,7 +289,7 @@ func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) erro
 	return nil
 }
 
-// linkOf adds to l what is known of the connection.
+// linkOf adds the connection's state to l.
 func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 	l.Job, l.Origin, l.Wake = c.job, c.origin, c.pipe.Wake
 	l.Altered = func() {

@@ -76,7 +76,8 @@ func (s *passes) init(p *Proxy) {
 // Call it before connections come.
 func (p *Proxy) LeaveTo(h Heir) { p.passes.heir.Store(&h) }
 
-// passOffer is what is said in a hello or answer.
+// passOffer is the part of a hello or answer about connections that outlive a
+// proxy.
 func passOffer(o keep.Pass) link.Offer {
 	return link.Offer{Codec: keep.PassName, Data: o.Append(nil)}
 }
@@ -111,7 +112,7 @@ func (s *passes) attach(c *connection, t *transit, p *relay.Passing) {
 	c.transit, c.pipe.Passing = t, p
 }
 
-// enter makes an accepted connection known to those who go on with it; false where
+// enter registers an accepted connection for proxies that resume it; false where
 // another has its name.
 func (s *passes) enter(t *transit) bool {
 	s.mu.Lock()

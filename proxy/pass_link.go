@@ -141,7 +141,7 @@ func (s *passes) setWaits(t *transit, waits bool) {
 }
 
 // answer answers a link with which a connection is to go on. The process's connection
-// is reset before the other proxy is told that it cannot.
+// is reset before the other proxy learns that it cannot resume.
 func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	p := s.p
 	o, _ := passOffered(a.hello.Offers)

@@ -91,8 +91,8 @@ type Options struct {
 	// Guard is what keeps connections from going past the proxy, to be shown;
 	// nil: nothing does.
 	Guard *Guard
-	// Health is told that loops turn, and answers /healthz; nil: all is well
-	// always.
+	// Health is notified by each turn of the loops, and answers /healthz; nil:
+	// always healthy.
 	Health *health.Loops
 
 	PeerGrace      time.Duration // how long connections wait for the proxy of a host that had one; 3 s

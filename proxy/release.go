@@ -19,7 +19,7 @@ type releaser struct {
 	giveBack func()    // [giveMemoryBack], but in tests
 }
 
-// look is told how many connections there are, and how many there have been.
+// look takes the number of open connections, and of all so far.
 func (r *releaser) look(now time.Time, active int, carried uint64) {
 	switch {
 	case active > 0 || carried == r.carried:

@@ -140,8 +140,8 @@ func refused(err error) bool {
 	}
 	switch reason.Of(err) {
 	case reason.TLS:
-		// A handshake that broke off says nothing of certificates: who does not take one
-		// says so in an alert.
+		// A handshake that broke off says nothing of certificates: a peer that rejects
+		// one sends an alert.
 		return !reason.IsReset(err) && !errors.Is(err, io.EOF)
 	case reason.HelloTimeout: // in the handshake: it hangs, or is cut off
 		return false
@@ -228,7 +228,7 @@ func (s *session) takeAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 }
 
 // answer answers a link with which the session is to go on. The process's connection
-// is reset before the other proxy is told that it cannot.
+// is reset before the other proxy learns that it cannot resume.
 func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 	theirs, _ := offered(a.hello.Offers)
 	taken, err := keep.Take(mine, theirs)

@@ -58,7 +58,7 @@ type ConnectionState struct {
 	Payoff *Payoff   `json:"payoff,omitempty"` // with --codec auto, once it is known
 }
 
-// unreadUnknown is what Unread says of messages of which nobody is known who writes them.
+// unreadUnknown is the value of Unread for messages from an unknown writer.
 const unreadUnknown = "unknown"
 
 // Payoff says whether the messages of a connection are encoded (--codec auto), and
@@ -176,7 +176,8 @@ func (p *Proxy) Handler(more ...prometheus.Collector) http.Handler {
 }
 
 // ControlHandler takes what changes the proxy, and what costs it time: PUT
-// /api/v1/codecs and GET /api/v1/codecs/advice. Who serves it knows who asks.
+// /api/v1/codecs and GET /api/v1/codecs/advice. The server that mounts it
+// authenticates callers.
 func (p *Proxy) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/codecs", p.getCodecs)

@@ -46,7 +46,8 @@ func (p *Proxy) aggregates(c *connection, job string, keys measure.KeyRange) boo
 	return measure.DecideSums(p.sums.of(c.job, job, title.Name), keys, !p.opts.AggregateAsked)
 }
 
-// summed is what is known of a connection's pushes; said is false where there was none.
+// summed is the summing state of a connection's pushes; said is false where there was
+// none.
 type summed struct {
 	why  string // they are not summed; empty: they are
 	said bool

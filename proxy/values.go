@@ -90,8 +90,8 @@ func (p *Proxy) saveValues() {
 	}
 }
 
-// LastPush takes the news, from the host's agent, that a worker of this host has told
-// its scheduler past this proxy that it pushes no more.
+// LastPush is called when the host's agent saw a worker of this host tell its
+// scheduler, on a connection that bypasses this proxy, that it pushes no more.
 func (p *Proxy) LastPush(ctx context.Context, job string, node int32) {
 	if p.opts.Values != nil {
 		p.opts.Values.EndPast(ctx, job, node)

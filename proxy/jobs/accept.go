@@ -10,7 +10,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// A claim is what somebody says who need not be believed.
+// A claim is an unverified statement of a peer.
 type claim string
 
 // Claims that are refused, in metrics and state.
@@ -58,14 +58,14 @@ func (j *Jobs) Refused() map[string]uint64 {
 	return all
 }
 
-// Refusals are logged at most so fast, and so many at once.
+// Limits of the rate and burst at which refusals are logged.
 const (
 	refusalsPerSecond = 1
 	refusalsAtOnce    = 20
 )
 
-// verifyWithin bounds how long a connection waits until it is known who is at
-// its other end.
+// verifyWithin bounds how long a connection waits until the process at its other
+// end is known.
 const verifyWithin = 5 * time.Second
 
 // from returns nil if the peer is the proxy of a host.
@@ -187,10 +187,11 @@ func (x *job) hostOf(id int32) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// acceptScheduler returns nil if a process of this host that sends a node table
-// may do so: it is in the scope whose process listens where the table says that
-// the scheduler is; of a table without one, where a scheduler is that has told the
-// destination its own. Where nobody can tell, the other side still judges.
+// acceptScheduler returns nil if a process of this host that sends a node table may
+// do so: it is in the scope whose process listens where the table says that the
+// scheduler is; for a table without one, it must be in the scope of a scheduler
+// that has sent its own table to the destination. Where nobody can tell, the other
+// side still judges.
 func (c *requests) acceptScheduler(m *pslite.Meta) error {
 	if c.jobs.opts.Owner == nil || !c.scope.Known() {
 		return nil

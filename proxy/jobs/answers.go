@@ -23,7 +23,7 @@ type answers struct {
 	jobs        *Jobs
 	destination netip.AddrPort
 	scope       Scope // of the process
-	from        Peer  // the proxy at the other end; nil: it is not asked who it is
+	from        Peer  // the proxy at the other end; nil: its identity is not asked for
 	sender      int32 // node id, from READY
 	peer        int32 // node id of the destination
 	job         *job
@@ -41,7 +41,7 @@ type answers struct {
 	closed  bool
 	vetted  *job           // of which the sender is known to be a node's host
 	refused error          // or why it is not
-	waking  bool           // a goroutine is about to write what is queued
+	waking  bool           // a goroutine is about to write the queue
 	writers sync.WaitGroup // such goroutines
 }
 
@@ -56,8 +56,8 @@ func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort, scope Scop
 // NetConn returns the connection to the process.
 func (c *answers) NetConn() net.Conn { return c.tcp }
 
-// CloseWrite ends what the process receives, with what is queued. Where somebody
-// is writing that does so, or puts it back.
+// CloseWrite ends the stream that the process receives, after the queue. Where
+// somebody is writing that does so, or puts it back.
 func (c *answers) CloseWrite() error {
 	c.mu.Lock()
 	c.over = true
@@ -122,7 +122,7 @@ func (c *answers) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes what passes, and then what is queued.
+// flush writes the message that passes, then the queue.
 func (c *answers) flush(b []byte) error {
 	if len(b) > 0 {
 		if _, err := c.write(b); err != nil {
@@ -150,8 +150,8 @@ func (c *answers) hasQueued() bool {
 	return len(c.queue) > 0
 }
 
-// writeQueued writes what is queued, if this is the place for it; writing is
-// locked.
+// writeQueued writes the queue if the stream is between two messages; the caller
+// holds writing.
 func (c *answers) writeQueued() error {
 	if c.torn != nil || !c.stream.between() || !c.process.done.Load() {
 		return c.torn
@@ -187,7 +187,7 @@ func (c *answers) enqueue(b []byte) bool {
 	return true
 }
 
-// wakeWriter has what is queued written soon; mu is locked.
+// wakeWriter has the queue written soon; the caller holds mu.
 func (c *answers) wakeWriter() {
 	if len(c.queue) > 0 && !c.waking && !c.over && !c.closed && c.process.done.Load() {
 		c.waking = true
@@ -195,7 +195,7 @@ func (c *answers) wakeWriter() {
 	}
 }
 
-// wake writes what is queued where nobody else is about to.
+// wake writes the queue unless another goroutine is about to.
 func (c *answers) wake() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -205,7 +205,7 @@ func (c *answers) wake() {
 	c.writeQueued() // an error comes back to the next Write or Read
 }
 
-// retire returns what is queued, and has put refuse more.
+// retire returns the queue, and makes put refuse more.
 func (c *answers) retire() [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

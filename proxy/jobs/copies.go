@@ -17,8 +17,8 @@ type copied struct {
 	mark    uint64 // of the version; 0: unknown
 }
 
-// beginCopies makes ready for what a Watch tells. What those before it had told stays
-// until it has told all.
+// beginCopies makes ready for what a Watch tells. Data of those before it stays until
+// it has sent everything.
 func (p *plans) beginCopies() {
 	for k, c := range p.tables {
 		if c.table != nil {

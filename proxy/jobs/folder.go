@@ -82,7 +82,7 @@ func (f *folder) keepReserve() {
 // giveReserve gives that room up.
 func (f *folder) giveReserve() error { return os.Remove(filepath.Join(f.dir, reserveFile)) }
 
-// clearAfterBoot removes what is of before the host was started: the processes
+// clearAfterBoot removes files that are older than the host's boot: the processes
 // of those jobs have ended with it.
 func (f *folder) clearAfterBoot() {
 	now, err := os.ReadFile(bootID)
@@ -111,8 +111,8 @@ func (f *folder) clearAfterBoot() {
 	}
 }
 
-// tidy removes what nobody has touched for long, and what is too much of what
-// was set aside. What is left of that are jobs that are lost.
+// tidy removes files that have not been touched for long, and the oldest of those
+// set aside beyond their bound. Only jobs that are lost are left.
 func (f *folder) tidy() error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {

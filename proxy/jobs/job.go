@@ -25,7 +25,7 @@ import (
 //   - what router and site want done has been done (carry), so that their queues of
 //     letters and results are empty.
 //   - up and down have those connections in open that are of a worker and a server;
-//     what is for a pair in neither is in pendingUp and pendingDown.
+//     messages for a pair in neither are in pendingUp and pendingDown.
 //   - displaced is on disk before the first key leaves its home.
 //   - once gone, router and site are not used any more, and the files may be removed.
 type job struct {
@@ -41,7 +41,7 @@ type job struct {
 	// scopes are those whose processes take part. It is changed under jobs.mu
 	// and mu, and read under either.
 	scopes  map[Scope]bool
-	unsaved bool // there are more than what is kept says
+	unsaved bool // more than the file has
 	// expected is how long the processes of a job that was remembered may take to
 	// connect, from when they can.
 	expected time.Duration
@@ -80,21 +80,21 @@ type job struct {
 	unkept           error     // why a proxy after this one would not know it
 	keptSize         int64     // of its file
 	failed           error     // why its requests are refused
-	trouble          string    // of what is kept, as it was logged
+	trouble          string    // of the kept files, as logged
 	unkeptAsked      bool      // asked could not be kept, as it was logged
 	immovable        string    // why no key moves, as it was logged
 	checked, touched time.Time // what is kept
 	gone             bool
 	seen             seen
 	saved            string  // seen.store as it is on disk
-	used             bool    // it has connections here, as the planner was told
-	toldMoves        []int32 // whose moves this host makes, as the planner was told; nil: it was not
+	used             bool    // it has connections here, as reported to the planner
+	toldMoves        []int32 // servers whose moves this host makes, as reported to the planner; nil: nothing is reported yet
 	lookedMoves      time.Time
 	lostStore        string // the planner's store does not know where keys are, and this is what it says
 	teaching         bool
 	journal          *journal    // nil until keys may be displaced
 	strangers        uint64      // letters of other runs
-	ended            atomic.Bool // gone, for those who do not lock mu
+	ended            atomic.Bool // gone, for readers without mu
 	pace             *pace
 	gathers          *time.Timer // calls endGathers; nil until something is gathered
 	gathering        bool        // it is set
@@ -291,8 +291,8 @@ func (x *job) tick() {
 	x.guard()
 }
 
-// tellUse has the planner told when the job begins or ceases to have connections
-// here, or this host has to carry out other moves.
+// tellUse reports to the planner when the job gets its first connection here or
+// loses its last, or when this host has to carry out other moves.
 func (x *job) tellUse(now time.Time) {
 	if x.jobs.plans == nil || x.run == "" {
 		return

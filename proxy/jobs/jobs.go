@@ -34,7 +34,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Options say what is done for jobs.
+// Options configure a [Jobs].
 type Options struct {
 	// Dir is where is kept what a proxy must know after it was killed: node
 	// tables, and ledgers.
@@ -58,8 +58,8 @@ type Options struct {
 	// Parts is into how many parts large values go that are on one server, AutoParts, or
 	// 0: they stay whole.
 	Parts int
-	// Owner tells who listens at an address of this host: see [proxy.Reach].
-	// nil: there is no agent.
+	// Owner returns the process that listens at an address of this host: see
+	// [proxy.Reach]. nil: there is no agent.
 	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)
 	// Dial connects to the proxy of the host with that address.
 	Dial func(ctx context.Context, host netip.Addr) (net.Conn, error)
@@ -68,7 +68,7 @@ type Options struct {
 	Guard Guard
 	// Waits is what waits of workers' pushes to be sent; may be nil.
 	Waits Waits
-	// Health is told that loops turn; may be nil.
+	// Health is notified by each turn of the loops; may be nil.
 	Health *health.Loops
 	Log    *slog.Logger
 }
@@ -247,7 +247,7 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope
 	id, ok := t.At(local)
 	back := recovers(m)
 	if back && name == "" {
-		j.cameBack(&t, local, s) // those who were there are told of those who came back
+		j.cameBack(&t, local, s) // nodes that stayed learn of nodes that came back
 		return
 	}
 	if name == "" || servers == 0 || !ok {
@@ -286,8 +286,9 @@ func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope
 	}
 }
 
-// cameBack takes in where a node is that came back, as those hear of it who were
-// there all along: it is in the run of the node at that address of this host.
+// cameBack records the address of a node that came back, from the table that nodes
+// which stayed receive: it belongs to the run of the node at that address of this
+// host.
 func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort, s Scope) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

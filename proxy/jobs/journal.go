@@ -111,8 +111,8 @@ func appendRecord(dst, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// appendRecord appends a record. Where that fails the journal is removed: one that lacks
-// something would teach what is not so.
+// appendRecord appends a record. Where that fails the journal is removed: an incomplete
+// one would teach the planner wrong owners.
 func (j *journal) appendRecord(body []byte) {
 	if j.broken {
 		return

@@ -21,7 +21,7 @@ type kept struct {
 
 const (
 	keptVersion = 2
-	// maxKept is how large such a file can be: what is unfinished has values.
+	// maxKept bounds such a file, which holds the values of unfinished requests.
 	maxKept = 4 << 30
 )
 

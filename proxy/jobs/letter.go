@@ -120,7 +120,7 @@ const (
 	letterCost = 1 << 10
 )
 
-// parser cuts values off b; what is not there fails, and is zero.
+// parser cuts values off b; a value that is missing is zero and sets the error.
 type parser struct {
 	b      []byte
 	failed bool

@@ -131,7 +131,7 @@ func (x *job) servedMoves() []int32 {
 	}
 	if slices.Contains(mine, first) && (x.jobs.opts.Parts != 0 || x.router.Table().Parted()) {
 		for parts := 2; parts <= plan.MaxParts; parts++ {
-			ranks = append(ranks, plan.Parted(parts)) // as moves has it of what is no server
+			ranks = append(ranks, plan.Parted(parts)) // as moves encodes a key's owner that is no server
 		}
 	}
 	slices.Sort(ranks)
@@ -216,7 +216,8 @@ func (x *job) beginMoves() {
 	}
 }
 
-// mayMove reports whether a group of so many keys may move beside those that do.
+// mayMove reports whether a group of that many keys may move beside those that are
+// moving.
 func (x *job) mayMove(keys int) bool {
 	if groups := x.site.Moving(); groups < maxMoving || groups >= maxGroups {
 		return groups < maxMoving

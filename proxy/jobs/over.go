@@ -37,10 +37,10 @@ func (x *job) serving() (since time.Time, ok bool) {
 	return time.Time{}, true
 }
 
-// settleOver ends what a job that is over has to do; x.mu is locked. Moves that
-// the planner's store may have taken in are carried to their end, all others are
-// given up and refused, and nothing more is said to servers and workers. What is
-// held for other sites stays held: their part may not be over.
+// settleOver ends what a job that is over has to do; x.mu is locked. Moves that the
+// planner's store may have taken in are carried to their end, all others are given
+// up and refused, and nothing more is said to servers and workers. Keys held for
+// other sites stay held: their part may not be over.
 func (x *job) settleOver() {
 	for number := range x.underWay {
 		x.site.Drop(route.Batch{Mover: x.site.Name(), Number: number}, errOver)
@@ -57,7 +57,7 @@ func (x *job) settleOver() {
 	}
 	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
 	if x.site.Moving() > 0 {
-		x.site.Repeat() // what is to be recorded
+		x.site.Repeat() // changes to record
 	}
 }
 

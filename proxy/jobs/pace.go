@@ -21,8 +21,8 @@ type repeated struct {
 	due, asked uint64 // ticks
 }
 
-// mostPause is how many ticks are between two repetitions at most, without what is
-// added to it by chance: half of it at most.
+// mostPause is the largest number of ticks between two repetitions, without jitter,
+// which adds at most half of it.
 const mostPause = 4
 
 func newPace() *pace {

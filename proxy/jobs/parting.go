@@ -19,13 +19,14 @@ const (
 	// partAfter is after how many pushes of a key it is known what becomes of it: the
 	// first may have initial values.
 	partAfter = 3
-	// mostAutoParts is how many parts are tried: while a value goes from so many to half of
-	// them, a request may be for keys in both, and for some that are whole.
+	// mostAutoParts bounds the numbers of parts that are tried. While a value changes from
+	// n parts to n/2, a request may be for keys in both, and for whole ones.
 	mostAutoParts = 8
 	// maxPartValues bounds the keys that are looked at.
 	maxPartValues = 4096
-	// A number of parts is measured over so many steps and so long, or over as many as
-	// come in partPatience, some at least. The first two are the last of before.
+	// A number of parts is measured over at least this many steps and this long, or
+	// over the steps that come in partPatience, but not over none. The first two are
+	// the last of before.
 	partSkip, partSteps, fewPartSteps = 2, 8, 3
 	partTime, partPatience            = 2 * time.Second, 30 * time.Second
 	maxPartTries                      = 5
@@ -35,8 +36,8 @@ const (
 // this host moves. It is a state machine: what workers push goes in, and the time; out
 // come moves. job.mu guards it.
 //
-// Invariants: target is 0 until the first number of parts is known. Once off says why,
-// nothing goes into parts any more; what is in parts stays there.
+// Invariants: target is 0 until the first number of parts is known. Once off is set,
+// nothing more is divided; values in parts stay so.
 type parting struct {
 	wanted int // parts, AutoParts, or 0
 	values map[uint64]*partValue
@@ -67,7 +68,7 @@ type partValue struct {
 type partStep struct {
 	key    uint64
 	worker int32
-	of     int // with so many parts; 0: nothing is measured
+	of     int // the number of parts being measured; 0: none is
 	skip   int
 	began  time.Time
 	last   time.Time
@@ -80,7 +81,7 @@ type partMove struct {
 	from, to int32
 }
 
-// note takes in a push of a key with so many bytes.
+// note records a push of a key, with its bytes.
 func (p *parting) note(key uint64, bytes int, worker int32, now time.Time) {
 	v := p.values[key]
 	if v == nil {
@@ -133,9 +134,8 @@ func (p *parting) known() (keys []uint64) {
 	return keys
 }
 
-// next returns what is to move now, for a job with so many servers, whose keys have
-// these owners; moves says whether this host moves a server's keys, and busy whether a key
-// is moving.
+// next returns the keys to move now. moves says whether this host moves a server's keys,
+// and busy whether a key is moving.
 func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, moves func(int32) bool, busy func(uint64) bool) (all []partMove) {
 	keys := slices.DeleteFunc(p.known(), func(key uint64) bool {
 		at := owner(key)
@@ -232,7 +232,7 @@ func (p *parting) stop(reason, why, do string) {
 	p.step = partStep{}
 }
 
-// PartsState says what is in parts of a job, on one host.
+// PartsState lists the values of a job that are in parts, on one host.
 type PartsState struct {
 	Wanted int `json:"wanted"` // parts; AutoParts: as steps are measured
 	Keys   int `json:"keys"`   // that are in parts, whoever has put them there

@@ -128,7 +128,8 @@ func groupOf(from int32) int {
 	return moveKeys
 }
 
-// partsState returns what is in parts, nil where nothing is or can be; x.mu is locked.
+// partsState returns the values in parts, nil where none is or can be; the caller
+// holds x.mu.
 func (x *job) partsState() *PartsState {
 	table := x.router.Table()
 	if x.jobs.opts.Parts == 0 && !table.Parted() {

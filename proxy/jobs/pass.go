@@ -91,10 +91,10 @@ func (c *answers) GoOn(from Peer) {
 	}
 }
 
-// leaveWithin is how long a process may take to read what is queued for it.
+// leaveWithin bounds how long a process may take to read the queue.
 const leaveWithin = 2 * time.Second
 
-// Leave writes what is queued and has nothing written after it. With an error the
+// Leave writes the queue and has nothing written after it. With an error the
 // process may have got a part of a message.
 func (c *answers) Leave() ([]byte, error) {
 	if err := c.tcp.SetWriteDeadline(time.Now().Add(leaveWithin)); err != nil {

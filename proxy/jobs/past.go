@@ -16,9 +16,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// What is made while a proxy is away goes direct, and stays so until it breaks. A
-// request on such a connection is not routed; an answer to a request of the
-// proxies' own, or to a part of one, reaches a worker that never asked: PS-lite
+// A connection made while a proxy is away goes direct, and stays so until it
+// breaks. A request on such a connection is not routed; an answer to a request of
+// the proxies' own, or to a part of one, reaches a worker that never asked: PS-lite
 // takes its timestamp for a place in its tables. So
 //   - nothing is asked in a worker's name, and no key moves, unless this proxy
 //     carries all connections of its workers, both ways ([job.carried]);

@@ -23,8 +23,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// plans is the planner in the eyes of a proxy: where keys are by its store, and
-// what is to move.
+// plans mirrors the planner for a proxy: the owners of keys in its store, and the
+// batches to move.
 type plans struct {
 	jobs *Jobs
 	done chan struct{} // a batch is
@@ -32,11 +32,11 @@ type plans struct {
 	mu     sync.Mutex // guards the rest; a job's router gets a copy of its table
 	client api.PlansClient
 	watch  context.CancelFunc // ends the present Watch; another follows
-	listed bool               // the present Watch has told all that there is
+	listed bool               // the present Watch has sent its snapshot in full
 	wanted int                // how often another Watch was asked for
 	began  int                // wanted, when the present one began
 	tables map[runKey]*copied
-	before map[runKey]*copied // of the Watch before, while the present one has not told all
+	before map[runKey]*copied // of the Watch before, while the present one's snapshot is incomplete
 }
 
 // runKey is a run of a job.
@@ -98,7 +98,7 @@ func (p *plans) planner() api.PlansClient {
 	return p.client
 }
 
-// ended notes that a Watch has, and reports whether it had told all that there is.
+// ended records the end of a Watch, and reports whether its snapshot was complete.
 func (p *plans) ended() (listed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +247,7 @@ func (p *plans) fetched(x *job) {
 	x.mu.Lock()
 	trusted := x.trusts(c)
 	x.mu.Unlock()
-	if !trusted { // the planner asks to be taught, when it is told
+	if !trusted { // the planner asks for teaching, in answer to a report
 		p.jobs.start(func(ctx context.Context) {
 			select {
 			case <-ctx.Done():

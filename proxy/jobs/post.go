@@ -14,7 +14,7 @@ import (
 const (
 	// postMemory is what all letters take together that are being read or heard:
 	// their bytes, and what they are once they are parsed, many times as much.
-	// More of them wait, and so do those who send them.
+	// Further ones wait, and block their senders.
 	postMemory = 192 << 20
 	// letterMemory is what one takes at most once it is parsed.
 	letterMemory = 128 << 20

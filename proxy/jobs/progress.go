@@ -40,7 +40,8 @@ func (x *job) refuse(w *work, label, message string, keys int) {
 	p.refuse(label, message, uint64(keys), w.keys[0])
 }
 
-// reports returns what the planner has not been told yet; x.mu is locked.
+// reports returns the progress that the planner does not have yet; the caller holds
+// x.mu.
 func (x *job) reports() (all []*api.MoveReport) {
 	for number, p := range x.batches {
 		if !p.changed {

@@ -43,10 +43,9 @@ func (r *schedulerRecord) has(at netip.AddrPort) bool {
 	return false
 }
 
-// schedulersOf returns where the schedulers of this host are that have told the
-// node at an address its table, as far as is known. That a node has come back is
-// told by a table that names it alone: whose it may be is known from where it
-// goes.
+// schedulersOf returns the known addresses of schedulers of this host that have
+// sent the node at an address their table. A table that names one node alone means
+// that the node has come back; the destination tells whose table it can be.
 func (j *Jobs) schedulersOf(to netip.AddrPort, s Scope) (all []netip.AddrPort) {
 	add := func(name string) {
 		if at, err := netip.ParseAddrPort(name); err == nil {

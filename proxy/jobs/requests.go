@@ -35,15 +35,15 @@ type requests struct {
 	buf         []byte // read and not looked at are buf[r:w]
 	r, w        int
 	due         []byte // to be handed on, before anything else but
-	before      int    // so many bytes of buf
-	pass        int    // of buf, the first so many bytes are to be handed on
+	before      int    // bytes of buf
+	pass        int    // bytes at the start of buf that are to be handed on
 	skip        int    // bytes behind those, which the router took
 	failed      error  // what comes then
 	inMessage   atomic.Bool
 	far         handshake           // of the process at the far end; nothing is put in before
 	routes      atomic.Pointer[job] // job, once it is a worker's to a server
 
-	mu      sync.Mutex // guards the rest; what is above belongs to who reads, far to who writes
+	mu      sync.Mutex // guards the rest; fields above belong to the reader, far to the writer
 	queue   [][]byte   // messages to put in between
 	queued  int        // bytes
 	expires bool       // the relay has set a deadline
@@ -112,7 +112,7 @@ func (c *requests) enqueue(b []byte) bool {
 	return true
 }
 
-// retire returns what is queued, and has put refuse more.
+// retire returns the queue, and makes put refuse more.
 func (c *requests) retire() [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

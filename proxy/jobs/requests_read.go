@@ -42,8 +42,8 @@ func (c *requests) Read(p []byte) (int, error) {
 	}
 }
 
-// lookAhead looks at what is there until so many bytes pass, or something else is
-// to come before the rest. It returns how many bytes must be there to go on, 0
+// lookAhead parses the buffered bytes until n of them may pass, or another message
+// must come before the rest. It returns how many bytes must be there to go on, 0
 // where that is not what it waits for.
 func (c *requests) lookAhead(most int) (need int) {
 	for c.pass < most && (c.pass == 0 || !c.stream.between() || !c.hasQueued()) {

@@ -29,12 +29,11 @@ const commandRun = "PSRUN"
 // maxSchedulers is how many schedulers of this host are remembered.
 const maxSchedulers = 256
 
-// maxRecord bounds what is read of a scheduler's record, in bytes: its nodes are
-// most of it.
+// maxRecord bounds the bytes read of a scheduler's record; most of it are nodes.
 const maxRecord = 1 << 20
 
-// scheduler is what is known of a scheduler of this host: the run that it began
-// last, and who got its node table. A node gets a table once in a run, but for
+// scheduler is the state of a scheduler of this host: the run that it began last,
+// and the nodes that got its table. A node gets a table once in a run, but for
 // recoveries, which say so; one that gets it again is in another run.
 //
 // It is kept in a file, a line of JSON and a line for each node that got the
@@ -43,14 +42,14 @@ type scheduler struct {
 	file   string
 	record schedulerRecord
 	told   map[int32]bool
-	// unnamed is a run after record's that some node was told without a name,
-	// since none could be kept; nil: there is none.
+	// unnamed is a run after record's of which some node got the table without a
+	// name, because the name could not be written to disk; nil: there is none.
 	unnamed *unnamedRun
 }
 
-// unnamedRun is a run whose nodes are all told it without a name: where some knew
-// one and others did not, their hosts would take it for two runs, and wait for each
-// other for ever. It is in memory alone.
+// unnamedRun is a run whose nodes all get the table without a name: if some had one
+// and others not, their hosts would take it for two runs and wait for each other
+// for ever. It is in memory alone.
 type unnamedRun struct {
 	digest uint64
 	told   map[int32]bool
@@ -76,7 +75,7 @@ func (c *requests) nameRun(m *pslite.Meta) {
 	t.Learn(m)
 	job := jobName(&t)
 	if job == "" {
-		return // of a recovery, to those who have the rest of the table
+		return // of a recovery, to nodes that have the rest of the table
 	}
 	if c.table != t.Digest() {
 		c.run, c.table = "", t.Digest() // a table that is repeated is of the same run
@@ -92,7 +91,7 @@ func (c *requests) nameRun(m *pslite.Meta) {
 	}
 }
 
-// recovers reports whether a node table is told because a node came back.
+// recovers reports whether a node table is sent because a node came back.
 func recovers(m *pslite.Meta) bool {
 	return slices.ContainsFunc(m.Control.Nodes, func(n pslite.Node) bool { return n.IsRecovery })
 }
@@ -148,8 +147,8 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	}
 	j.schedulers[k] = s
 	if err := s.tell(id); err != nil {
-		// It has its name, as all others do. A proxy after this one must not take the
-		// next run for it because this node is not among those that were told.
+		// It has its name, as all others do. A proxy after this one must not mistake
+		// the next run for this one because the node is missing from the record.
 		j.log.Error("a run is not known any more once this proxy has ended; mend the folder for state", "job", k.job, "run", s.record.Run, "error", errors.Join(err, os.Remove(s.file)))
 		s.told[id] = true
 	}
@@ -200,7 +199,7 @@ func (s *scheduler) readRecord(job string) error {
 	}
 	for lines.Scan() {
 		id, err := strconv.ParseInt(lines.Text(), 10, 32)
-		if err != nil { // cut off: that node was not told
+		if err != nil { // cut off: that node did not get the table
 			break
 		}
 		s.told[int32(id)] = true
@@ -224,7 +223,7 @@ func (s *scheduler) replaceRecord() error {
 	return nil
 }
 
-// tell notes that a node is told the table.
+// tell records that a node gets the table.
 func (s *scheduler) tell(id int32) error {
 	if s.told[id] {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// saved is what is kept of a job, in job.json of its folder.
+// saved is the content of job.json in a job's folder.
 type saved struct {
 	Job   string        `json:"job"`
 	Run   plan.Run      `json:"run,omitempty"`
@@ -48,12 +48,12 @@ func (x *job) save() error {
 // jobFile is what says of which job a folder is.
 const jobFile = "job.json"
 
-// forgetAfter is for how long what is kept of a job is of use when nobody has
-// touched it.
+// forgetAfter is how long the files of a job that nothing touches are worth
+// keeping.
 const forgetAfter = 24 * time.Hour
 
-// remember takes up the jobs that were kept. What is damaged harms the job whose
-// it is, and no other.
+// remember takes up the jobs that were kept. A damaged file affects its own job
+// only.
 func (j *Jobs) remember() error {
 	folders, err := j.folder.jobs()
 	if err != nil {
@@ -148,7 +148,7 @@ func later(a, b *job) bool {
 }
 
 // resume takes a job up where another process was killed. Where keys may be
-// displaced it must be told by others before anything passes.
+// displaced, it must learn them from other hosts before any request passes.
 func (x *job) resume() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

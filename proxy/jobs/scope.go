@@ -22,7 +22,7 @@ type Scope struct {
 	Netns  uint64 `json:"netns"`
 }
 
-// Known reports whether the agent has told of it.
+// Known reports whether the agent has reported it.
 func (s Scope) Known() bool { return s != Scope{} }
 
 func (s Scope) compare(o Scope) int {
@@ -44,7 +44,7 @@ type Peer interface {
 	At(ctx context.Context, host netip.Addr) error
 }
 
-// Bounds of what is remembered of scopes.
+// Bounds of the remembered scopes.
 const (
 	maxScopes  = 1024
 	maxDialled = 1024 // destinations of a scope
@@ -107,7 +107,7 @@ func (j *Jobs) scheduler(t *pslite.Table, s Scope) (at netip.AddrPort, ok bool) 
 }
 
 // hasScope reports whether processes of a scope take part in the job; jobs.mu is
-// locked. What is not known of job or process is no ground to part them.
+// locked. An unknown job or process is no reason to separate them.
 func (x *job) hasScope(s Scope) bool { return !s.Known() || x.scopes[s] || x.scopes[Scope{}] }
 
 // sharing returns another job of the same name in which processes of the same

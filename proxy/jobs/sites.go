@@ -108,7 +108,7 @@ func (j *Jobs) send(addr netip.Addr, b []byte) {
 	}
 }
 
-// sendQueued sends what is queued, over one connection after another.
+// sendQueued sends the queue, over one connection after another.
 func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 	told := ""
 	for ctx.Err() == nil {
@@ -143,7 +143,7 @@ func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error 
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	for b := first; ; {
-		// What is there goes in one write.
+		// All letters that are queued go in one write.
 		for more := true; more && len(b) < 1<<20; {
 			select {
 			case next := <-l.queue:

@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// What is held of a message at most, in bytes.
+// Bounds of the bytes of a message that are held.
 const (
 	maxMeta  = 1 << 20
 	maxKeys  = 64 << 20
@@ -18,11 +18,11 @@ const (
 
 // watcher is what a stream's messages are shown to.
 type watcher interface {
-	// ready is told who sends: its node id, Empty where it has none yet. With an
-	// error the connection ends, and nobody behind this proxy hears of it: a sender
-	// that the other side believed would take the real one's place.
+	// ready is called with the sender's node id, Empty where it has none yet. With
+	// an error the connection ends, and nobody behind this proxy hears of it: a
+	// sender that the other side believed would take the real one's place.
 	ready(id int32) error
-	// named is told which run the node table that follows belongs to, by the
+	// named is called with the run of the node table that follows, sent by the
 	// proxy on the scheduler's host.
 	named(run plan.Run)
 	// look is shown the beginning of a message: its meta and, where frames
@@ -102,9 +102,9 @@ func (s *stream) greet(b []byte) (n int) {
 	return len(b) - len(rest)
 }
 
-// command passes a command, and tells who is READY.
+// command passes a command, and reports the id of a READY.
 func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
-	if h.Size > zmtp.MaxCommand { // it might say who is READY
+	if h.Size > zmtp.MaxCommand { // it may be a READY with an identity
 		return 0, false, 0, reason.Errorf(reason.MalformedJob, "following a job's messages: a command of %d bytes, at most %d are allowed", h.Size, zmtp.MaxCommand)
 	}
 	total := n + int(h.Size)

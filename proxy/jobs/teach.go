@@ -43,7 +43,7 @@ func (x *job) trusts(c *copied) bool {
 	return !x.displaced || x.seen.store == "" || slices.Contains(c.stores, x.seen.store) && c.version >= x.seen.version
 }
 
-// running is what the planner is told of the run; x.mu is locked.
+// running is the run's state for the planner; the caller holds x.mu.
 func (x *job) running() *api.Running {
 	r := &api.Running{Job: x.name, Run: string(x.run), Servers: uint32(x.servers), Used: x.used}
 	if x.displaced {
@@ -134,9 +134,9 @@ func (p *plans) teach(ctx context.Context, lessons []*api.Lesson) (*api.Taught, 
 // lessonRanges is how many ranges a piece of a lesson has.
 const lessonRanges = 8192
 
-// lessons are what this host knows of where keys are, in pieces; none where it
-// does not know; x.mu is locked. A host without workers of the run is told of no move:
-// that it knows of none does not say that all keys are at home.
+// lessons are what this host knows of where keys are, in pieces; none where it does
+// not know; x.mu is locked. A host without workers of the run hears of no moves, so
+// its ignorance of any does not prove that all keys are at home.
 func (x *job) lessons() (all []*api.Lesson) {
 	var table *route.Table
 	held := map[route.Batch][]plan.Keys{}

@@ -49,11 +49,10 @@ func (x *job) failUnkept() {
 	}
 }
 
-// checkEvery is how often what is kept is looked at.
+// checkEvery is the period at which kept files are checked.
 const checkEvery = time.Second
 
-// checkKept gives what could not be kept another chance, and says once what is
-// wrong.
+// checkKept retries writes that failed, and logs a problem once.
 func (x *job) checkKept(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -83,8 +82,8 @@ func (x *job) checkKept(now time.Time) {
 	}
 }
 
-// touch keeps the file of a job that is in use from growing old: a proxy that
-// begins removes what is older than forgetAfter.
+// touch refreshes the file time of a job that is in use: a proxy that begins
+// removes what is older than forgetAfter.
 func (x *job) touch(now time.Time) {
 	if !x.connected() || now.Sub(x.touched) < forgetAfter/24 {
 		return
@@ -101,7 +100,7 @@ func (x *job) unwritten() bool {
 	return err != nil || info.Size() != x.keptSize
 }
 
-// keptTrouble says what is not kept as it should be; x.mu is locked.
+// keptTrouble describes the files that could not be written; the caller holds x.mu.
 func (x *job) keptTrouble() error {
 	if x.failed != nil {
 		return x.failed

@@ -11,7 +11,7 @@ import (
 // visitor is a link over which letters of another host's sites come.
 type visitor struct {
 	jobs  *Jobs
-	from  Peer // nil: it is not asked who it is
+	from  Peer // nil: its identity is not asked for
 	at    string
 	known map[string]bool // hosts as which it may speak; at most maxNames
 }

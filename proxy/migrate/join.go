@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Join makes a site that knows nothing learn what is displaced and what is
+// Join makes a site that knows nothing learn which keys are displaced and which are
 // held. Until then no request passes.
 func (s *Site) Join() {
 	s.asked = maps.Clone(s.others)
@@ -25,8 +25,8 @@ func (s *Site) ask() {
 	}
 }
 
-// Joining returns those who have not told yet what they hold; nil when the
-// site has joined.
+// Joining returns the sites that have not yet sent their holds; nil when the site
+// has joined.
 func (s *Site) Joining() []string {
 	if s.asked == nil {
 		return nil
@@ -119,7 +119,7 @@ func (s *Site) held() []Held {
 	return held
 }
 
-// answerJoin tells a site that was killed what is held here. What it moved
+// answerJoin sends the holds of this site to one that was killed. What it moved
 // itself it must decide again.
 func (s *Site) answerJoin(from string) {
 	s.send(from, Message{Kind: Holding, Held: s.held()})

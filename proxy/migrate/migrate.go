@@ -9,10 +9,10 @@
 // release. Up to the record the move can be given up at any moment, and the
 // keys are where they were; from then on they are with the new owner.
 //
-// A site that was killed begins as a joining one: nothing passes until all
-// others have told it what they hold, and the store where keys are. What it was
-// moving itself is decided by what the store says, and the others, who still
-// hold, are told so.
+// A site that was killed begins as a joining one: nothing passes until all others
+// have sent it their holds, and the store the owners of keys. The store decides the
+// fate of its own moves: those that are recorded are finished, others given up, and
+// the other sites, which still hold, are released accordingly.
 //
 // In come messages of other sites, answers of the store, moves to begin; out
 // goes what [Site.Out] returns. The proxy's shell calls it.
@@ -81,7 +81,7 @@ func (s *Site) SetOthers(names []string) {
 
 func (s *Site) send(to string, m Message) { s.out = append(s.out, Out{Send: &m, To: to}) }
 
-// Out returns what is to be done, in order, and forgets it. It must be called
+// Out returns the outputs so far, in order, and forgets them. It must be called
 // after every call of the site or its router.
 func (s *Site) Out() []Out {
 	for more := true; more; {
@@ -264,10 +264,10 @@ func (s *Site) complete(op *route.Op) {
 	}
 }
 
-// start sends an op. Behind the first push goes the pull that checks it, so that
-// a move takes a way less: servers take what comes over one connection in order,
-// and where one does not, values are found wrong and corrected. What is repeated
-// when it is lost can arrive in any order, and waits.
+// start sends an op. Behind the first push goes the pull that checks it, so that a
+// move takes a way less: servers take what comes over one connection in order, and
+// where one does not, values are found wrong and corrected. Letters are repeated
+// when they are lost, so they can arrive in any order; early ones wait.
 func (s *Site) start(x *moving, op *route.Op) {
 	s.Router.Start(x.worker, op)
 	if x.phase == writing && x.tried == 0 && !s.Router.Resend() {

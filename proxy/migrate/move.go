@@ -88,7 +88,7 @@ type moving struct {
 	ranges []plan.Keys
 	phase  Phase
 	worker int32
-	loud   map[string]bool // those who are not quiet yet
+	loud   map[string]bool // sites with requests still in flight
 	op     *route.Op
 	ahead  *route.Op // the first check, sent right behind what it checks
 	early  bool      // ahead is complete, op is not
@@ -146,9 +146,9 @@ func (m *moving) nextOp() (*route.Op, error) {
 	return m.write(func(i int) ([]byte, error) { return difference(m.want[m.left[i]], have[i], m.typ) })
 }
 
-// fresh is what is pushed first: the value itself. Where the new owner has
-// something of the key already it is corrected then; asking it first for a key
-// that it may not know could end it.
+// fresh is the first push, of the value itself. Where the new owner has something
+// of the key already it is corrected then; asking it first for a key that it may
+// not know could end it.
 func (m *moving) fresh(i int) ([]byte, error) {
 	want := m.want[m.left[i]]
 	if m.move.Handler == Assigns {

@@ -15,7 +15,7 @@ type filter struct {
 // not in the set passes then.
 const filterKeys = 6
 
-// newFilter returns an empty filter with room for so many keys.
+// newFilter returns an empty filter with room for n keys.
 func newFilter(keys int) filter {
 	size := uint(max(1, bits.Len(uint(keys/filterKeys))))
 	return filter{words: make([]uint64, 1<<size), shift: 64 - size}
@@ -31,8 +31,8 @@ func (f *filter) has(h uint64) bool {
 
 func (f *filter) mark(h uint64) { f.words[h>>(f.shift&63)] |= filterBits(h) }
 
-// noteKey notes another key of a set that has now so many, and reports false where
-// a new filter is due.
+// noteKey adds a key to the filter of a set that now has that many keys, and
+// reports false where a new filter is due.
 func (f *filter) noteKey(h uint64, keys int) bool {
 	if keys+f.stale > filterKeys*len(f.words) {
 		return false
@@ -41,8 +41,9 @@ func (f *filter) noteKey(h uint64, keys int) bool {
 	return true
 }
 
-// remove notes that a set has a key less, so many now, and reports false where a
-// new filter is due.
+// remove records that the set has lost a key and now has that many, and reports
+// false where a new filter is due: a filter cannot forget a key, so false positives
+// accumulate.
 func (f *filter) remove(keys int) bool {
 	f.stale++
 	return f.stale < 64 || f.stale <= keys

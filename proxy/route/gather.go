@@ -44,12 +44,12 @@ type gather struct {
 	old     bool    // since before the last EndGathers
 }
 
-// slicing is what is known of the slices of a sequence.
+// slicing is the state of the slices of a sequence.
 type slicing struct {
 	recent  [4]asked // the last timestamps, a ring
 	next    int
 	penalty uint // the next 1<<penalty timestamps are not gathered, after one in vain
-	skip    int  // so many of them are left
+	skip    int  // slices left
 }
 
 // asked is which servers requests with a timestamp have asked.
@@ -87,8 +87,9 @@ func (s rankSet) remove(rank int32) {
 
 func (s rankSet) empty() bool { return !slices.ContainsFunc(s, func(w uint64) bool { return w != 0 }) }
 
-// Gather has slices of a timestamp wait for each other from now on. Who says so
-// calls [Router.EndGathers] every millisecond or so while [Router.Gathering].
+// Gather has slices of a timestamp wait for each other from now on. A caller that
+// sets it calls [Router.EndGathers] about every millisecond while
+// [Router.Gathering].
 func (r *Router) Gather() { r.gather = true }
 
 // Gathering reports whether slices wait for others.

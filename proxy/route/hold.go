@@ -18,8 +18,8 @@ type hold struct {
 	told       bool        // likewise at any time, by this router or one before it
 }
 
-// A Keeper remembers, for those who come after the router, which keys are held
-// and where they went. It is told before anything comes of it.
+// A Keeper records, for the router of the next proxy, which keys are held and where
+// they went. It is called before the change takes effect.
 type Keeper interface {
 	Held(b Batch, keys []plan.Keys)
 	Released(b Batch, owner int32)

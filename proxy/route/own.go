@@ -22,7 +22,7 @@ type Op struct {
 	Type pslite.DataType
 	// Err is why it failed.
 	Err error
-	// Done, where set, is called instead of the op being told by Out.
+	// Done, where set, is called instead of returning the op from Out.
 	Done func()
 
 	left    int // letters without an answer

@@ -17,12 +17,12 @@ import (
 // request for it is split so that each server that has a part gets a request for the
 // part's key, with the part's bytes of a pushed value; the parts of a pulled value are
 // put together. Such requests have timestamps from FirstExact on, so that no codec
-// changes what is in parts, and nothing of it ever waits.
+// changes values in parts or holds any of them back.
 //
 // Keys that are whole and keys in other numbers of parts may be in the same request. In a
 // message without lengths all values have to be equally long. So there is a layer of
-// messages for each number of parts, with a timestamp of its own: layer 0 has what is
-// whole, the others follow. What a server gets in one layer is its share; among a split's
+// messages for each number of parts, with a timestamp of its own: layer 0 has the whole
+// keys, the others follow. What a server gets in one layer is its share; among a split's
 // owners a share is the server's rank with the layer above it.
 
 const (
@@ -122,8 +122,8 @@ func (s *split) parts(share int32) (n int) {
 	return n
 }
 
-// nextExact returns the first of so many timestamps that follow each other, of messages
-// that no codec changes.
+// nextExact reserves consecutive timestamps for messages that no codec changes, and
+// returns the first.
 func (w *worker) nextExact(n int32) int32 {
 	for {
 		first, i := w.ledger.Next(), int32(1)
@@ -156,8 +156,8 @@ type piece struct {
 	size  int // of the value as lengths tell it; that of a pull is not there
 }
 
-// sendShares sends a request of which some keys are in parts, but not to those who have
-// acknowledged theirs.
+// sendShares sends a request of which some keys are in parts, except to servers that
+// have acknowledged their part.
 func (r *Router) sendShares(w *worker, s slice) error {
 	bodies, err := s.pieces(r.table.servers)
 	if err != nil {

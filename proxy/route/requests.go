@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// worker is what is known of one worker. Each split is that of an entry in open, and
+// worker is the state of one worker. Each split is that of an entry in open, and
 // each timestamp of the router's own is in splits or in ops, not in both.
 type worker struct {
 	id     int32
@@ -222,8 +222,8 @@ func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
 	r.out = append(r.out, Out{Worker: w.id, Server: server, ToWorker: true, Frames: frames})
 }
 
-// dispatch sends requests that go together to those who own their keys; with an error
-// none has gone.
+// dispatch sends requests that go together to the owners of their keys; after an
+// error none has been sent.
 func (r *Router) dispatch(w *worker, all ...waiting) error {
 	owners, distinct, parted := make([][]int32, len(all)), make([][]int32, len(all)), false
 	for i := range all {

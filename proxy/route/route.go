@@ -12,10 +12,10 @@
 // all parts are, and the parts' answers to the servers when the worker has
 // acknowledged the whole.
 //
-// While keys move ([Router.Hold]) requests for them wait here, and what was
-// under way before is waited for; where they go afterwards is told with
-// [Router.Release]. Since no request for a moving key is on its way anywhere, a
-// move needs no forwarding, and nothing can be applied twice or read too early.
+// While keys move ([Router.Hold]) requests for them wait here, and requests in
+// flight are waited for; [Router.Release] names their new owner. Since no request
+// for a moving key is on its way anywhere, a move needs no forwarding, and nothing
+// can be applied twice or read too early.
 //
 // The proxy's shell calls it, with a lock around it, and carries out what
 // [Router.Out] returns. Package migrate moves keys with it.
@@ -76,11 +76,11 @@ type Router struct {
 	holds    map[Batch]*hold
 	workers  map[int32]*worker
 	resend   bool // the job uses PS_RESEND
-	closed   bool // nothing may pass: it is not known yet what is displaced
+	closed   bool // nothing may pass: the displaced keys are not known yet
 	past     bool // some messages do not come by here
 	gather   bool // slices of a timestamp wait for each other
 	keeper   Keeper
-	pace     func(workerID, own int32) bool // nil: what is not acknowledged goes again each time
+	pace     func(workerID, own int32) bool // nil: unacknowledged parts are sent again each time
 	follower Follower
 	// Requests are counted by the generation in which they began; a hold begins
 	// a new one, and waits for those before.
@@ -128,7 +128,7 @@ func (r *Router) Open(t *Table) {
 // Ready reports whether requests pass.
 func (r *Router) Ready() bool { return !r.closed }
 
-// Out returns what is to be done, in order, and forgets it.
+// Out returns the outputs so far, in order, and forgets them.
 func (r *Router) Out() []Out {
 	out := r.out
 	r.out = nil
@@ -174,8 +174,8 @@ const longAgo = 1 << 20
 // Workers returns the ids of the workers, ascending.
 func (r *Router) Workers() []int32 { return slices.Sorted(maps.Keys(r.workers)) }
 
-// UseResend notes that the job repeats what is not acknowledged. An ACK
-// anywhere in the job shows it.
+// UseResend records that the job retransmits unacknowledged messages (PS_RESEND).
+// An ACK anywhere in the job shows it.
 func (r *Router) UseResend() {
 	if r.resend {
 		return

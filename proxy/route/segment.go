@@ -26,7 +26,8 @@ const (
 
 var _ [64]byte = [unsafe.Sizeof(bucket{})]byte{}
 
-// segment is buckets, of which the first few note what is to be known of all.
+// segment is an array of buckets, of which the first few hold metadata of the
+// whole.
 type segment []bucket
 
 func (s segment) used() *uint16    { return &s[0].note }
@@ -84,8 +85,7 @@ func (s segment) put(key uint64, owner uint16, h uint64) {
 	*s.used()++
 }
 
-// remade returns a copy of a segment with so many buckets, without marks that
-// mean nothing any more.
+// remade returns a copy of a segment with that many buckets, without stale marks.
 func (s segment) remade(buckets int) segment {
 	n := make(segment, buckets)
 	for key, owner := range s.all {

@@ -94,7 +94,7 @@ type slice struct {
 type part [3][]byte
 
 // sendParts sends each owner of keys its part of all slices, which are in the order of
-// their servers; of a single one not those who have acknowledged it.
+// their servers; of a single slice, only to owners that have not acknowledged it.
 func (r *Router) sendParts(w *worker, all ...slice) error {
 	first := all[0]
 	if first.split.parted {

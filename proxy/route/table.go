@@ -28,8 +28,8 @@ type Table struct {
 	parted bool // some key has had parts for an owner
 }
 
-// NewTable returns the table of a job with so many servers, at most
-// [MaxServers], in which all keys are at home.
+// NewTable returns the table of a job with n servers, at most [MaxServers], in
+// which all keys are at home.
 func NewTable(servers int) *Table { return &Table{servers: servers} }
 
 // Clone returns a table of its own that says the same.

@@ -28,8 +28,8 @@ type Unfinished struct {
 	Waits [][]byte `json:"waits,omitempty"`
 }
 
-// Unfinished returns what is unfinished of a worker's requests, those that wait
-// in the order in which they came.
+// Unfinished returns the unfinished parts of a worker's requests, waiting ones in
+// the order of arrival.
 func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
 	w := r.workers[workerID]
 	for id, e := range w.open {

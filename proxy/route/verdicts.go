@@ -47,7 +47,7 @@ func (v *verdicts) rememberList(keys pslite.Keys, version uint64) {
 	v.next = (v.next + 1) % len(v.lists)
 }
 
-// touches is [Table.Touches] with what is known of lists that came before.
+// touches is [Table.Touches] with a cache of earlier key lists.
 func (r *Router) touches(keys pslite.Keys) bool {
 	switch {
 	case r.table.Empty():
