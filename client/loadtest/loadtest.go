@@ -86,7 +86,8 @@ type Fleet struct {
 	jobs    []*job
 	hosts   []*host
 	wire    wire
-	held    atomic.Bool // moves wait
+	held    atomic.Bool  // no move begins
+	moving  atomic.Int64 // batches that have begun and not ended
 }
 
 // Run starts a planner, plays the fleet to it and measures both. State of the

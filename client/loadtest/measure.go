@@ -159,42 +159,6 @@ func (j *job) known(version uint64) (keys int, first bool) {
 	return keys, first
 }
 
-// settle has no keys move, and waits until all proxies that keep where keys are agree.
-func (f *Fleet) settle(ctx context.Context) (map[string]uint64, error) {
-	f.held.Store(true)
-	var last map[string]uint64
-	var agreed map[string]uint64
-	err := f.until(ctx, "the proxies to agree where keys are", func() bool {
-		now, ok := f.agreed()
-		agreed = now
-		same := ok && maps.Equal(now, last)
-		last = now
-		if !same {
-			_ = pause(ctx, 300*time.Millisecond)
-		}
-		return same
-	})
-	return agreed, err
-}
-
-// agreed returns the digests of the jobs' plans that all proxies have which keep
-// them; ok is false where they differ.
-func (f *Fleet) agreed() (sums map[string]uint64, ok bool) {
-	sums = map[string]uint64{}
-	for _, h := range f.hosts {
-		for _, j := range f.jobs {
-			sum, kept := h.proxy.digest(j.name)
-			if before, known := sums[j.name]; kept && known && before != sum {
-				return nil, false
-			}
-			if kept {
-				sums[j.name] = sum
-			}
-		}
-	}
-	return sums, true
-}
-
 // restart kills the planner and starts it again.
 func (f *Fleet) restart(ctx context.Context) (*Restart, error) {
 	before, err := f.settle(ctx)
@@ -222,7 +186,11 @@ func (f *Fleet) restart(ctx context.Context) (*Restart, error) {
 	}
 	r := &Restart{Back: spanOf(f.greetings(began)), InBytes: f.wire.sent.Load() - sent, OutBytes: f.wire.received.Load() - received, CPUSeconds: used.cpu.Seconds()}
 	r.BusiestSecond, r.Connections = f.wire.busiest(began)
-	after, ok := f.agreed()
-	r.Same = ok && maps.Equal(before, after)
+	after, err := f.whole(ctx)
+	if err != nil {
+		return nil, err
+	}
+	copies, ok := f.agreed()
+	r.Same = ok && maps.Equal(before, after) && maps.Equal(before, copies)
 	return r, nil
 }

@@ -46,7 +46,6 @@ type copied struct {
 	mark    uint64 // of the version
 	store   string
 	owners  *plan.Owners // nil: not kept
-	pieces  []plan.Range
 }
 
 func newProxy(h *host) *proxy {
@@ -136,7 +135,6 @@ func (p *proxy) applyEvent(e *api.PlanEvent) {
 	case e.GetSnapshot() != nil:
 		s := e.GetSnapshot()
 		if s.GetFirst() {
-			c.pieces = nil
 			if c.owners != nil {
 				*c.owners = plan.Owners{}
 			}
@@ -201,9 +199,13 @@ func (p *proxy) move(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-p.moves:
-			for p.host.fleet.held.Load() && pause(ctx, 20*time.Millisecond) == nil {
+			for !p.host.fleet.begin() {
+				if pause(ctx, 20*time.Millisecond) != nil {
+					return
+				}
 			}
 			p.moveBatch(ctx, e)
+			p.host.fleet.end()
 		}
 	}
 }

@@ -53,9 +53,10 @@ type Epoch struct {
 	// Base is what each machine moves in a step beside these uses, for other jobs;
 	// nil: nothing. Plans make the busiest machine's sum small.
 	Base []float64
-	// MaxMoves bounds the moves of this plan, where it is less than the strategy's own
-	// bound; 0: it does not.
-	MaxMoves int
+	// MaxGroups bounds between how many pairs of machines, one that gives and one that
+	// takes, this plan moves items; 0: it does not. What goes between two is moved
+	// together, so that the time of a plan of many small groups is that of its groups.
+	MaxGroups int
 }
 
 func (e *Epoch) share() float64 {

@@ -81,6 +81,8 @@ type Locality struct {
 	aged   float64   // steps since calm was last halved
 	mass   float64   // weights of all epochs, which near 1: a mean is a sum over it
 	moves  []Move
+	groups map[[2]int32]bool // the pairs of machines of moves
+	left   int               // moves that were left out of the last plan
 	order  []int32
 	norm   norm
 	plans  uint32 // made so far
@@ -89,7 +91,7 @@ type Locality struct {
 
 // NewLocality returns a strategy that has seen nothing.
 func NewLocality(o Options) *Locality {
-	l := &Locality{o: o.Locality.withDefaults()}
+	l := &Locality{o: o.Locality.withDefaults(), groups: map[[2]int32]bool{}}
 	l.rates.scale = 1
 	l.shape(o)
 	return l
@@ -115,6 +117,13 @@ func (l *Locality) scale() float64 { return l.rates.scale / max(l.mass, 1e-300) 
 // plan began.
 func (l *Locality) Before() []float64 { return slices.Clone(l.before) }
 
+// Groups returns between how many pairs of machines the last plan moves items.
+func (l *Locality) Groups() int { return len(l.groups) }
+
+// LeftOut returns of how many moves it is known that the bounds kept them from the last
+// plan, 0 only where they kept none.
+func (l *Locality) LeftOut() int { return l.left }
+
 // Plan implements Strategy.
 func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.follow(it)
@@ -122,24 +131,30 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.age(e.Steps)
 	l.before, l.base = l.Loads(), e.Base
 	clear(l.extra)
-	l.moves = l.moves[:0]
+	l.moves, l.left = l.moves[:0], 0
+	clear(l.groups)
 	l.plans++
 	l.rank(e.Uses)
 	l.norm.reset(l)
-	most := l.o.MaxMoves
-	if e.MaxMoves > 0 {
-		most = min(most, e.MaxMoves)
-	}
 	for _, item := range l.order {
-		if len(l.moves) >= most {
-			break
-		}
 		if l.handed(item) {
 			continue
 		}
-		if to, ok := l.target(it, item); ok {
-			l.move(it, item, to)
+		to, ok := l.target(it, item)
+		if !ok {
+			continue
 		}
+		if len(l.moves) >= l.o.MaxMoves {
+			l.left++
+			break
+		}
+		group := [2]int32{l.owner[item], to}
+		if e.MaxGroups > 0 && len(l.groups) >= e.MaxGroups && !l.groups[group] {
+			l.left++
+			continue
+		}
+		l.groups[group] = true
+		l.move(it, item, to)
 	}
 	return l.moves, nil
 }
