@@ -174,7 +174,7 @@ func (f *stallFacts) why(w *wait) string {
 	case isStopped(server):
 		return "the process of " + w.Server + " is stopped by a signal"
 	case w.To.ZeroWindow:
-		return w.Server + " takes nothing in: its receive window is closed, " + bytesText(w.To.Unsent) + " wait to be sent"
+		return w.Server + " takes nothing in: its receive window is closed, " + page.BytesText(float64(w.To.Unsent)) + " wait to be sent"
 	case w.To.stuck():
 		return fmt.Sprintf("nothing reaches %s: %d segments are not acknowledged, sent again %d times", w.Server, w.To.Unacked, w.To.Retries)
 	case w.Back.stuck():

@@ -19,7 +19,7 @@ func (s *stall) Text() string {
 			b.WriteString(", " + s.Keys)
 		}
 		if s.Bytes > 0 {
-			b.WriteString(", request of " + bytesText(s.Bytes))
+			b.WriteString(", request of " + page.BytesText(float64(s.Bytes)))
 		}
 	case page.Silent:
 		b.WriteString(" asks for nothing and waits for nobody")
@@ -47,16 +47,4 @@ func ago(d time.Duration) string {
 		return fmt.Sprintf("%d min", int(d.Minutes()))
 	}
 	return fmt.Sprintf("%d h", int(d.Hours()))
-}
-
-func bytesText(n uint64) string {
-	switch {
-	case n >= 1e9:
-		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
-	case n >= 1e6:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	case n >= 1e3:
-		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

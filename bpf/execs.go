@@ -24,7 +24,7 @@ import (
 // room is not told.
 const room = 64 << 10
 
-// A ExecWatch is attached until it is closed, or its process ends.
+// An ExecWatch is attached until it is closed, or its process ends.
 type ExecWatch struct {
 	ring   *ebpf.Map
 	attach link.Link

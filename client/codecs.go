@@ -14,15 +14,21 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
+// ChangeOptions are common to changes of rules, of a job's values or of its sums.
+type ChangeOptions struct {
+	Job string // its scheduler's host:port, or its name
+	// Sets: rules are set, rather than removed. A job that the planner does not know is
+	// refused then, since it is mostly a typing error, and so is a planner that no proxy
+	// follows; Ahead allows both.
+	Sets, Ahead bool
+	Wait        time.Duration // for proxies to apply the rules
+}
+
 // A RuleChange changes the rules that a planner has for the values of a job.
 type RuleChange struct {
-	Job string // its scheduler's host:port
-	// Edit returns the rules that are to be in place of those of before.
+	ChangeOptions
+	// Edit returns the rules that replace those of before.
 	Edit func(before []values.Rule) ([]values.Rule, error)
-	// Sets: rules are set, rather than taken away; Ahead: also for a job that nobody
-	// knows yet, and where no proxy follows the planner yet.
-	Sets, Ahead bool
-	Wait        time.Duration // for proxies to take rules up
 }
 
 // WithoutRule returns rules without that for some keys.
@@ -57,7 +63,7 @@ func (r *RuleChange) Propose(ctx context.Context, c api.CodecsClient) (before, a
 
 // isThere returns an error where rules are to be set for a job of which nobody has
 // heard; ruled: it has some.
-func (r *RuleChange) isThere(d *api.CodecsDescription, ruled bool) error {
+func (r *ChangeOptions) isThere(d *api.CodecsDescription, ruled bool) error {
 	jobs := d.GetJobs()
 	switch {
 	case !r.Sets || r.Ahead || ruled || slices.Contains(jobs, r.Job):
@@ -101,7 +107,7 @@ func (r *RuleChange) Carry(ctx context.Context, c api.CodecsClient, rules string
 }
 
 // await waits until the proxies that follow the planner have taken up rules of a version.
-func (r *RuleChange) await(ctx context.Context, c api.CodecsClient, version uint64) (d *api.CodecsDescription, following int, err error) {
+func (r *ChangeOptions) await(ctx context.Context, c api.CodecsClient, version uint64) (d *api.CodecsDescription, following int, err error) {
 	for end := time.Now().Add(r.Wait); ; {
 		if d, err = c.Describe(ctx, &api.DescribeRulesRequest{Job: r.Job}); err != nil {
 			return nil, 0, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"time"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
@@ -15,16 +14,9 @@ import (
 // A SumsChange changes the rules that a planner has on whether pushes of a job's hosts
 // are summed.
 type SumsChange struct {
-	Job string // its scheduler's host:port, or its name
-	// Edit returns the rules that are to be in place of those of before.
+	ChangeOptions
+	// Edit returns the rules that replace those of before.
 	Edit func(before []measure.SumRule) ([]measure.SumRule, error)
-	// Sets, Ahead, Wait: as of a [RuleChange].
-	Sets, Ahead bool
-	Wait        time.Duration
-}
-
-func (s *SumsChange) change() *RuleChange {
-	return &RuleChange{Job: s.Job, Sets: s.Sets, Ahead: s.Ahead, Wait: s.Wait}
 }
 
 // Propose returns the rules that the job has and those that it would have, as JSON;
@@ -37,7 +29,7 @@ func (s *SumsChange) Propose(ctx context.Context, c api.CodecsClient) (before, a
 	if all := d.GetRules().GetSums(); len(all) > 0 {
 		before = all[0].GetRules()
 	}
-	if err := s.change().isThere(d, before != ""); err != nil {
+	if err := s.isThere(d, before != ""); err != nil {
 		return "", "", err
 	}
 	was, err := measure.ParseSumRules(before)
@@ -62,7 +54,7 @@ func (s *SumsChange) Carry(ctx context.Context, c api.CodecsClient, rules string
 	if err != nil {
 		return nil, 0, err
 	}
-	return s.change().await(ctx, c, set.GetVersion())
+	return s.await(ctx, c, set.GetVersion())
 }
 
 // SumsOf returns rules that sum what saves bytes, by measured alpha; none where nothing

@@ -11,7 +11,7 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 )
 
-// An GuardAgent sets the policy of cgroups. It is a [handover.Client].
+// A GuardAgent sets the policy of cgroups. It is a [handover.Client].
 type GuardAgent interface {
 	// SetFailClosed has connects of a cgroup fail while no proxy can take them,
 	// or go direct.

@@ -28,7 +28,7 @@ type ExporterOptions struct {
 	Host     string
 }
 
-// A ExportedRequest is one that took long.
+// An ExportedRequest is one that took long.
 type ExportedRequest struct {
 	Job netip.AddrPort // its scheduler
 	counts.Slow

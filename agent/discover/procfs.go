@@ -17,7 +17,7 @@ var ErrTooLarge = errors.New("more than is read")
 // ErrNotPlain says that a file is none that lies on a disk.
 var ErrNotPlain = errors.New("not a regular file of an ordinary file system")
 
-// An ProcFS is a /proc directory.
+// A ProcFS is a /proc directory.
 type ProcFS struct {
 	fs.FS
 	dir   string

@@ -19,6 +19,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psidecar-beam/launch"
 	"github.com/psidecar/psidecar/cmd/psidecar-beam/pipeline"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/partition/blocks"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
@@ -120,7 +121,7 @@ func (f *partitionFlags) run(ctx context.Context, out io.Writer) error {
 		return errors.New("--input: name libsvm files, a folder or a pattern of them")
 	}
 	var err error
-	if f.config.Memory, err = parseBytes(f.memory); err != nil {
+	if f.config.Memory, err = cli.ParseBytes(f.memory); err != nil {
 		return fmt.Errorf("--memory: %w", err)
 	}
 	f.config.Lanes = 1
@@ -196,19 +197,4 @@ func (f *partitionFlags) report(ctx context.Context, out io.Writer, took time.Du
 	_, err = fmt.Fprintf(out, "%d samples, %d parameters, %d edges on %d machines in %.1f s\nbusiest machine moves %d parameters, all %d, at best %.0f\n",
 		r.Samples, r.Parameters, r.Edges, r.K, r.Seconds, r.Traffic.Max, r.Traffic.Total, r.Bound)
 	return err
-}
-
-// parseBytes understands a whole number of bytes, KiB, MiB or GiB.
-func parseBytes(text string) (int64, error) {
-	number, unit := text, int64(1)
-	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if rest, ok := strings.CutSuffix(text, suffix); ok {
-			number, unit = rest, bytes
-		}
-	}
-	var n int64
-	if _, err := fmt.Sscanf(number+"\n", "%d\n", &n); err != nil || n < 0 || n > 1<<62/unit {
-		return 0, fmt.Errorf("%q: want bytes as a whole number, or one with KiB, MiB or GiB", text)
-	}
-	return n * unit, nil
 }

@@ -110,7 +110,7 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 	if a.AtMost {
 		more = " or less"
 	}
-	fmt.Fprintf(out, "job %s: alpha %s%s, %d keys, %s of values, steps of %d workers\n", cli.Clean(a.Job), draw.ShareText(a.Alpha), more, a.Keys, draw.BytesText(a.Bytes), a.Workers)
+	fmt.Fprintf(out, "job %s: alpha %s%s, %d keys, %s of values, steps of %d workers\n", cli.Clean(a.Job), draw.ShareText(a.Alpha), more, a.Keys, page.BytesText(a.Bytes), a.Workers)
 	if a.Forms == nil {
 		fmt.Fprintln(out, "the forms are of several machines: ask the planner, or say --machines")
 	} else {
@@ -128,10 +128,10 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 		if name == "" {
 			name = r.FirstText + " to " + r.LastText
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s", cli.Clean(name), r.Keys, draw.BytesText(r.Bytes), draw.ShareText(r.Alpha))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s", cli.Clean(name), r.Keys, page.BytesText(r.Bytes), draw.ShareText(r.Alpha))
 		printForms(w, r.Forms, r.Least)
 	}
-	fmt.Fprintf(w, "all\t%d\t%s\t%s", a.Keys, draw.BytesText(a.Bytes), draw.ShareText(a.Alpha))
+	fmt.Fprintf(w, "all\t%d\t%s\t%s", a.Keys, page.BytesText(a.Bytes), draw.ShareText(a.Alpha))
 	printForms(w, a.Forms, a.Least)
 	if err := w.Flush(); err != nil || a.Forms == nil {
 		return err
@@ -156,7 +156,7 @@ func printProposed(out io.Writer, rules []measure.SumRule) error {
 func printForms(w io.Writer, costs map[string]float64, least string) {
 	if costs != nil {
 		for form := range page.FormCount {
-			fmt.Fprintf(w, "\t%s", draw.BytesText(costs[form.String()]))
+			fmt.Fprintf(w, "\t%s", page.BytesText(costs[form.String()]))
 		}
 		fmt.Fprintf(w, "\t%s", formTitles[least])
 	}

@@ -3,32 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // sumsChange is a change of a job's rules on sums.
-type sumsChange struct {
-	planFlags
-	keys       string
-	act, ahead bool
-	wait       time.Duration
-}
-
-func (f *sumsChange) addFlags(cmd *cobra.Command) {
-	f.planFlags.addFlags(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&f.keys, "keys", "", "FIRST-LAST: for these keys only, both included; default: all")
-	flags.BoolVar(&f.act, "act", false, "do it, rather than say what it would do")
-	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all proxies that follow have taken the rules up")
-}
+type sumsChange struct{ ruleChange }
 
 // span returns the keys of --keys; nil: all.
 func (f *sumsChange) span() (*measure.KeyRange, error) {
@@ -42,35 +27,17 @@ func (f *sumsChange) span() (*measure.KeyRange, error) {
 	return &k, nil
 }
 
-// change changes the job's rules, or says what that would be.
-func (f *sumsChange) change(ctx context.Context, e env, sets bool, edit func([]measure.SumRule) ([]measure.SumRule, error)) error {
+// changeSums changes the job's rules, or prints the change.
+func (f *sumsChange) changeSums(ctx context.Context, e env, edit func([]measure.SumRule) ([]measure.SumRule, error)) error {
 	if f.job == "" {
 		return cli.Usagef("--job: want the job's scheduler, host:port")
 	}
-	change := client.SumsChange{Job: f.job, Edit: edit, Sets: sets, Ahead: f.ahead, Wait: f.wait}
-	return f.planner.CallCodecs(ctx, func(ctx context.Context, c api.CodecsClient) error {
-		before, after, err := change.Propose(ctx, c)
-		if err != nil {
-			return err
-		}
-		if !f.act {
-			_, err = fmt.Fprintf(e.stdout, "job %s\nnow:  %s\nthen: %s\nnothing is changed; --act does it\n", f.job, orNone(before), orNone(after))
-			return err
-		}
-		d, following, err := change.Carry(ctx, c, after)
-		switch {
-		case err != nil:
-			return err
-		case f.json:
-			return printProto(e.stdout, d)
-		}
-		_, err = fmt.Fprintf(e.stdout, "set; taken up by %s; the line of aggregate in psidecar status says where it holds\n", cli.Count(following, "proxy", "proxies"))
-		return err
-	})
+	change := client.SumsChange{ChangeOptions: f.options(), Edit: edit}
+	return f.run(ctx, e, &change, "; the line of aggregate in psidecar status says where it holds")
 }
 
 func newAggregateApplyCommand(e env) *cobra.Command {
-	var f sumsChange
+	f := sumsChange{ruleChange{setting: true}}
 	var at, form string
 	cmd := &cobra.Command{
 		Use:   "apply",
@@ -94,7 +61,7 @@ know that the job's servers add (--handler add), and leave its pushes alone.`,
 			case form != "" && form != measure.SumHost && form != measure.SumNone:
 				return cli.Usagef("--form %q: want %s or %s, or leave it out", form, measure.SumHost, measure.SumNone)
 			}
-			return f.change(cmd.Context(), e, true, func(before []measure.SumRule) ([]measure.SumRule, error) {
+			return f.changeSums(cmd.Context(), e, func(before []measure.SumRule) ([]measure.SumRule, error) {
 				if form == "" {
 					return measuredSums(cmd.Context(), at, f.job)
 				}
@@ -134,7 +101,7 @@ func newAggregateClearCommand(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.change(cmd.Context(), e, false, func(before []measure.SumRule) ([]measure.SumRule, error) {
+			return f.changeSums(cmd.Context(), e, func(before []measure.SumRule) ([]measure.SumRule, error) {
 				if keys == nil {
 					return nil, nil
 				}

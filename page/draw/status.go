@@ -145,24 +145,11 @@ func printAlpha(w io.Writer, a page.Alpha) {
 	if a.AtMost {
 		more = " or less"
 	}
-	fmt.Fprintf(w, "  alpha %s%s: a worker uses that share of %s of values in a step\n", ShareText(a.Alpha), more, BytesText(a.Bytes))
+	fmt.Fprintf(w, "  alpha %s%s: a worker uses that share of %s of values in a step\n", ShareText(a.Alpha), more, page.BytesText(a.Bytes))
 }
 
 // ShareText writes a share with three digits.
 func ShareText(share float64) string { return strconv.FormatFloat(share, 'g', 3, 64) }
-
-// BytesText writes bytes in units that people read.
-func BytesText(bytes float64) string {
-	for _, unit := range []struct {
-		of   float64
-		name string
-	}{{1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}} {
-		if bytes >= unit.of {
-			return fmt.Sprintf("%.1f %s", bytes/unit.of, unit.name)
-		}
-	}
-	return fmt.Sprintf("%.0f bytes", bytes)
-}
 
 // titleOf is what a job is called, with its scheduler's address.
 func titleOf(j *page.Job) string {

@@ -25,7 +25,11 @@
 // contains it.
 package plan
 
-import "math"
+import (
+	"math"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
 
 // Home is the owner of keys that are not displaced.
 const Home int32 = -1
@@ -58,19 +62,21 @@ type Move struct {
 	From, To int32 // ranks
 }
 
-// HomeOf returns the rank of the server, of so many, whose PS-lite range the
-// key lies in: server r has the keys from floor(max / servers) x r on, max
-// being 2^64 - 1. The keys above the last range, fewer than there are servers,
-// belong to nobody in PS-lite; they are counted to the last one.
+// HomeOf returns the rank of the server whose PS-lite range contains the key
+// ([pslite.Owner]). PS-lite gives the few keys above the last range to no server; here
+// the last one is their home, so that every key has an owner.
 func HomeOf(key uint64, servers int) int32 {
-	each := math.MaxUint64 / uint64(servers)
-	return int32(min(key/each, uint64(servers-1)))
+	rank, ok := pslite.Owner(key, servers)
+	if !ok {
+		rank = servers - 1
+	}
+	return int32(rank)
 }
 
 // HomeRange returns the keys that are at home with the server.
 func HomeRange(rank int32, servers int) Keys {
-	each := math.MaxUint64 / uint64(servers)
-	k := Keys{each * uint64(rank), each*(uint64(rank)+1) - 1}
+	first, end := pslite.KeyRange(int(rank), servers)
+	k := Keys{first, end - 1}
 	if int(rank) == servers-1 {
 		k.Last = math.MaxUint64
 	}

@@ -1,7 +1,7 @@
 // This part keeps a planner's entries in objects of a Kubernetes cluster,
 // and sees to it that of several planners one writes them.
 //
-// In come entries, by the methods of [kv.Store]; out go ConfigMaps: a root,
+// In come entries, by the methods of [Store]; out go ConfigMaps: a root,
 // which lists pages, and pages, which hold entries, none of them near the 1 MiB
 // that an object may have. [Campaign.Run] waits for a Lease and then opens the
 // store. The command psidecar planner calls it.
@@ -59,7 +59,7 @@ type Objects interface {
 type Holds func(ctx context.Context) (transitions int64, err error)
 
 // A KubeStore holds entries in the ConfigMaps of a namespace. It has all of them in
-// memory too. It implements [kv.Store].
+// memory too. It implements [Store].
 type KubeStore struct {
 	objects Objects
 	name    string
@@ -86,7 +86,7 @@ func OpenKube(ctx context.Context, objects Objects, name string, holds Holds) (*
 	return s, nil
 }
 
-// Each implements kv.Store.
+// Each implements Store.
 func (s *KubeStore) Each(ctx context.Context, each func(string, []byte) error) error {
 	s.mu.Lock()
 	entries := make(map[string][]byte, len(s.index)) // values are replaced, never changed
@@ -105,7 +105,7 @@ func (s *KubeStore) Each(ctx context.Context, each func(string, []byte) error) e
 	return nil
 }
 
-// Write implements kv.Store. Neighbours that go to one page are written
+// Write implements Store. Neighbours that go to one page are written
 // together.
 func (s *KubeStore) Write(ctx context.Context, entries []Entry) error {
 	if err := Check(entries); err != nil {
@@ -131,7 +131,7 @@ func (s *KubeStore) Write(ctx context.Context, entries []Entry) error {
 	return nil
 }
 
-// Close implements kv.Store. The Lease is given back by who has it.
+// Close implements Store. The Lease is given back by who has it.
 func (s *KubeStore) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

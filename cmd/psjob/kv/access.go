@@ -40,7 +40,7 @@ type AccessHeader struct {
 
 const format = "psjob-access-1"
 
-// A AccessLog counts accesses. It takes 40 to 56 bytes a key and is not safe for
+// An AccessLog counts accesses. It takes 40 to 56 bytes a key and is not safe for
 // concurrent use. The zero Log is empty.
 type AccessLog struct {
 	index   StoreIndex

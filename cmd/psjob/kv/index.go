@@ -7,7 +7,7 @@ package kv
 
 import "math/bits"
 
-// An StoreIndex is not safe for concurrent use. The zero StoreIndex is empty.
+// A StoreIndex is not safe for concurrent use. The zero StoreIndex is empty.
 type StoreIndex struct {
 	keys  []uint64 // by number
 	table []uint32 // 1 + number, 0 where empty; the length is a power of two

@@ -51,7 +51,7 @@ const (
 // ErrCorruptWords is wrapped by all errors of [Decoder.Decode].
 var ErrCorruptWords = errors.New("wordlist: corrupt list")
 
-// An WordEncoder has room for encoding. The zero value is ready to use.
+// A WordEncoder has room for encoding. The zero value is ready to use.
 type WordEncoder struct {
 	table   [slots]uint16 // 1 + index of a word in the palette
 	palette []uint32

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/planner/api"
+)
+
+// ruleChange has the flags of the verbs that change a job's rules at the planner: those
+// for values (plan codecs) and those on sums (plan aggregate).
+type ruleChange struct {
+	planFlags
+	keys string
+	act  bool
+	wait time.Duration
+	// setting: rules are set, not removed; ahead: also for a job that the planner does
+	// not know yet.
+	setting, ahead bool
+}
+
+func (f *ruleChange) addFlags(cmd *cobra.Command) {
+	f.planFlags.addFlags(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.keys, "keys", "", "FIRST-LAST: for these keys only, both included; default: all")
+	flags.BoolVar(&f.act, "act", false, "do it, rather than say what it would do")
+	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all proxies that follow have taken the rules up")
+}
+
+func (f *ruleChange) options() client.ChangeOptions {
+	return client.ChangeOptions{Job: f.job, Sets: f.setting, Ahead: f.ahead, Wait: f.wait}
+}
+
+// rulesProposal is a [client.RuleChange] or a [client.SumsChange].
+type rulesProposal interface {
+	Propose(ctx context.Context, c api.CodecsClient) (before, after string, err error)
+	Carry(ctx context.Context, c api.CodecsClient, rules string) (d *api.CodecsDescription, following int, err error)
+}
+
+// run prints the rules before and after a change, or with --act carries it out; hint
+// ends the line that reports success.
+func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint string) error {
+	return f.planner.CallCodecs(ctx, func(ctx context.Context, c api.CodecsClient) error {
+		before, after, err := change.Propose(ctx, c)
+		if err != nil {
+			return err
+		}
+		if !f.act {
+			_, err = fmt.Fprintf(e.stdout, "job %s\nnow:  %s\nthen: %s\nnothing is changed; --act does it\n", f.job, orNone(before), orNone(after))
+			return err
+		}
+		d, following, err := change.Carry(ctx, c, after)
+		switch {
+		case err != nil:
+			return err
+		case f.json:
+			return printProto(e.stdout, d)
+		}
+		_, err = fmt.Fprintf(e.stdout, "set; taken up by %s%s\n", cli.Count(following, "proxy", "proxies"), hint)
+		return err
+	})
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none; what proxies' own flags say holds"
+	}
+	return text
+}
