@@ -60,7 +60,7 @@ type Options struct {
 	WithProxy bool
 	Locality  counts.LocalityOptions
 
-	// Uses, where not nil, is told every use of keys.
+	// Uses, where not nil, is called with every use of keys.
 	Uses func(observe.Use)
 	// Selects, where not nil, says of a pod by its UID (empty: in none) whether
 	// its processes are watched.
@@ -80,21 +80,21 @@ type Options struct {
 	// Route, where not nil, tells where connections go that may have been
 	// redirected to a proxy.
 	Route observe.Route
-	// Slow, where not nil, is told of requests whose answers took Locality.SlowAfter or
-	// longer, with their job's scheduler. It must not block, nor call the agent.
+	// Slow, where not nil, is called with each request whose answer took
+	// Locality.SlowAfter or longer, and its job's scheduler. It must not block, nor
+	// call the agent.
 	Slow func(scheduler netip.AddrPort, s counts.Slow)
-	// LastPush, where not nil, is told which workers push no more: see
+	// LastPush, where not nil, is called with workers that push no more: see
 	// [observe.Options].
 	LastPush func(scheduler netip.AddrPort, node int32)
-	// Found, where not nil, is told what processes there are, every time that
-	// the agent has looked.
+	// Found, where not nil, is called with the processes of jobs after every scan.
 	Found func(*discover.Snapshot)
-	// Health is told that loops turn, and answers /healthz; nil: all is well
-	// always.
+	// Health is notified by each turn of the loops, and answers /healthz; nil:
+	// always healthy.
 	Health *health.Loops
 	// Names is what keys are called; nil: they have no names.
 	Names *page.NameFile
-	// Carried is what is known of this host's proxy.
+	// Carried returns the state of this host's proxy.
 	Carried Carried
 	// Adoption, where not nil, says what came of adopting connections.
 	Adoption func() *page.Adoption
@@ -137,7 +137,7 @@ type Agent struct {
 	begun chan struct{} // a node has begun: look now
 	met   map[int]int   // how many addresses each process listened on when it was met
 
-	found   *discover.Snapshot // that Options.Found was told last
+	found   *discover.Snapshot // passed to Options.Found last
 	foundAt time.Time
 
 	mu       sync.Mutex // guards the rest; acquired before the capture's
@@ -222,7 +222,7 @@ func New(opts Options) (*Agent, error) {
 	if len(a.attached) > 0 {
 		a.onlyWatched()
 	}
-	// Who is connected to whom, before the first messages ask for it.
+	// Learn the peers of connections before the first messages need them.
 	if _, err := a.procs.refresh(anew); err != nil {
 		return nil, errors.Join(err, capture.Close())
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// BesideLive shows recordings beside the jobs of an agent or planner that runs: what
-// is asked of its jobs is asked there. It implements page.State. A job is recorded as
-// long as the live ones, as they were told last, do not have it.
+// BesideLive shows recordings beside the jobs of an agent or planner that runs:
+// queries about its jobs go there. It implements page.State. A job counts as recorded
+// while the last list of live ones does not have it.
 type BesideLive struct {
 	*Recorded
 	// Ask gets the JSON answer of the agent or planner at a path into v.

@@ -33,7 +33,7 @@ type claimed struct {
 	wrong   []string     // ascending
 }
 
-// maxWrong is how many sentences on what is wrong are kept of a job.
+// maxWrong bounds the complaints that are kept of a job.
 const maxWrong = 16
 
 func newCalled(allowed policy.Allowed, pod func(uid string) (policy.Pod, bool)) *called {
@@ -50,8 +50,8 @@ type wish struct {
 	wrong       []string
 }
 
-// wishOf returns what a process says. In a pod of which the API server has not told
-// nobody knows whose it is.
+// wishOf returns what a process says. The owner of a pod is unknown until the API
+// server has reported the pod.
 func (c *called) wishOf(p *discover.Process) wish {
 	w := wish{tenant: policy.User(p.UID), known: p.Owned}
 	var pod policy.Pod
@@ -144,7 +144,7 @@ func (c *called) assign() {
 		if name := c.told[scheduler]; name != "" {
 			t.Name = name
 		}
-		if used[t.Name] { // what the planner said is older than what is seen here
+		if used[t.Name] { // the planner's answer is older than what this agent sees
 			t.Name += "@" + scheduler
 		}
 		used[t.Name], c.titles[scheduler] = true, t
@@ -183,7 +183,7 @@ func (c *called) scheduler(name string) (scheduler string, ok bool) {
 	return "", false
 }
 
-// claim returns what is known of a job's name and of its owner's wishes.
+// claim returns the claim to a job's name and its owner's wishes.
 func (c *called) claim(scheduler string) (j claimed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +193,8 @@ func (c *called) claim(scheduler string) (j claimed, ok bool) {
 	return j, false
 }
 
-// remarks says what is wrong with what the owner of a job says, and who has its name.
+// remarks lists the faults in a job owner's wishes, and which job has the name
+// instead.
 func (c *called) remarks(scheduler string) []string {
 	j, ok := c.claim(scheduler)
 	if !ok {

@@ -75,7 +75,7 @@ func (a *Agent) usage() (u usage, err error) {
 	return u, nil
 }
 
-// report adds it to what the planner is told.
+// report adds it to the report for the planner.
 func (u usage) report(r *api.AgentReport) {
 	r.ProcessSeconds, r.KernelSeconds = u.cpu, u.kernel
 	r.Carries, r.CarriedJobBytes, r.CarriedFarBytes = u.carries, u.job, u.far

@@ -13,7 +13,8 @@ import (
 // at; of a busy host's others those that are nodes are found a little later.
 const execsPerSecond = 200
 
-// lookForProcesses looks for processes every now and then, and at once when told.
+// lookForProcesses scans for processes periodically, and at once when an exec is
+// reported.
 func (a *Agent) lookForProcesses(ctx context.Context) error {
 	ticker := time.NewTicker(discoverEvery)
 	defer ticker.Stop()

@@ -232,7 +232,7 @@ func (s sender) workersAndServers(name string, v *observe.JobView) {
 	}
 }
 
-// stalls sends whether the job goes on, and who does not.
+// stalls sends whether the job makes progress, and the nodes that do not.
 func (s sender) stalls(name string, j *page.Job) {
 	if j.State == "" {
 		return // not known yet

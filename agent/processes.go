@@ -14,10 +14,10 @@ import (
 
 // processes knows the host's PS-lite processes, as of the last look around.
 //
-// Anybody can have a thousand processes that look like nodes, and connections
-// whose owner is not to be found. So only what is new is looked at, what does not
-// become a node of a job is looked at ever more seldom, and the time that it all
-// takes has a budget.
+// Anybody can have a thousand processes that look like nodes, and connections whose
+// owner is not to be found. So only new processes are read, one that does not
+// become a node of a job is read ever more seldom, and a budget bounds the time of
+// it all.
 type processes struct {
 	finder  *discover.Finder
 	proc    fs.FS
@@ -49,9 +49,9 @@ func (p progress) settled() bool { return p.complete >= seenNode }
 
 // How processes are looked at.
 const (
-	// lookAgain is how old a snapshot must be before an unknown connection
-	// makes for a new one: so many times as long as it took to take, so that
-	// looking around never takes more than a third of the time.
+	// lookAgain is the age of a snapshot from which an unknown connection triggers
+	// a new one, as a multiple of the time that it took, so that scanning never
+	// takes more than a third of the time.
 	lookAgain = 2
 	// A process that was seen so often not to be a node is let be, and of a
 	// node that was seen so often it is known where it listens.
@@ -261,8 +261,8 @@ func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
 	return processOf(found), true
 }
 
-// mayLookAgain reports whether it is time to look who owns an unknown
-// connection: any node where the budget has room for that, else a new one.
+// mayLookAgain reports whether a scan for the owner of an unknown connection is
+// due: any node where the budget has room for that, else a new one.
 func (p *processes) mayLookAgain() (which, bool) {
 	now := p.now()
 	p.mu.Lock()
@@ -281,8 +281,8 @@ func (p *processes) mayLookAgain() (which, bool) {
 	return whoIsDue, false
 }
 
-// job returns the job of the process that owns a connection, by what is known
-// already.
+// job returns the job of the process that owns a connection, from the present
+// snapshot.
 func (p *processes) job(local, peer netip.AddrPort) (string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

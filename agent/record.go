@@ -29,7 +29,7 @@ func createRecording(path string, force bool) (*os.File, error) {
 	return file, nil
 }
 
-// Record watches until ctx ends, as opts say, and writes what is used into a new file;
+// Record watches until ctx ends, as opts say, and writes uses of keys into a new file;
 // force overwrites one that is there. Its errors name the flag --out.
 func Record(ctx context.Context, opts Options, path string, force bool) (totals recording.Totals, err error) {
 	file, err := createRecording(path, force)

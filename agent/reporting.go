@@ -76,8 +76,7 @@ func (a *Agent) reportCalled(r *api.JobReport) {
 	}
 }
 
-// HostReport returns what there is to report, as it is wanted; who sends it adds whose
-// it is.
+// HostReport returns the report of the wanted kind; the sender adds the host's name.
 func (a *Agent) HostReport(w report.Wanted) *api.HostReport {
 	me := a.Agent()
 	r := &api.AgentReport{
@@ -137,8 +136,8 @@ func (a *Agent) windowDue() (due, hurried bool) {
 	return true, hurried
 }
 
-// windowKeys returns of how many keys a job's window may be, where the planner wants
-// those of so many at most; 0: it has not said.
+// windowKeys returns the number of keys in a job's window, given the planner's
+// bound; 0: the planner has set none.
 func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -154,8 +153,8 @@ func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 	return keys
 }
 
-// windowReport turns a window to what is reported; nil stays nil. One that is
-// hurried is among the first after workers turned to other keys.
+// windowReport converts a window to its message; nil stays nil. One that is hurried
+// is among the first after workers turned to other keys.
 func windowReport(w *counts.Window, names []string, hurried bool) *api.Window {
 	if w == nil {
 		return nil
@@ -166,7 +165,7 @@ func windowReport(w *counts.Window, names []string, hurried bool) *api.Window {
 	}
 	for _, worker := range w.Workers {
 		if worker.Worker >= len(names) || names[worker.Worker] == "" {
-			continue // who that is, is not known yet
+			continue // the node is not identified yet
 		}
 		u := &api.WindowUse{Worker: names[worker.Worker], Steps: uint32(worker.Steps), Pulled: worker.Pulled, Pushed: worker.Pushed}
 		for _, use := range worker.Uses {
@@ -185,7 +184,7 @@ func (a *Agent) SetPlanner(state func() *page.Planner) {
 }
 
 // jobReport reports a job; pod, where not nil, names a pod by its UID. A light report
-// lacks what is large.
+// lacks the large parts.
 func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now time.Time, light bool) *api.JobReport {
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
 	recent := v.Job.Sums.Lately(now.UnixNano(), recently)

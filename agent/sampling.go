@@ -28,10 +28,10 @@ const (
 	// stepEvery is how often the keys of some steps are looked at whatever that
 	// takes, on average; at most twice as long passes from one to the next.
 	stepEvery = 3 * time.Second
-	// The keys of consecutive timestamps are looked at together, so many: as
-	// pass in windowTakes, within these limits, so that a window holds a pull
-	// and the push that follows it, and a job of few, large steps is not bound
-	// to look at many of them at once.
+	// A window is a number of consecutive timestamps whose keys are sampled
+	// together: as many as pass in windowTakes, within these limits, so that a
+	// window holds a pull and the push that follows it, and a job of few, large
+	// steps does not have to sample many of them at once.
 	minWindow, maxWindow = 4, 16
 	windowTakes          = 500 * time.Millisecond
 	// maxOneIn is the sparsest sampling.
@@ -40,19 +40,18 @@ const (
 	// byte of keys and copy it out: see bpf/README.md, which has 55 to 70 ms a
 	// GB of traffic, three quarters of it keys, for runs of keys.
 	kernelNanosPerByte = 0.1
-	// denser is the part of the budget that must suffice before a job is looked
-	// at more densely than it is, so that what is measured unevenly does not make
-	// the rates change to and fro.
+	// denser is the part of the budget that must suffice before a job is sampled
+	// more densely; the margin keeps noisy measurements from making rates
+	// oscillate.
 	denser = 0.8
 	// saving is for how long what the budget allows and nobody takes is saved.
 	saving = time.Minute
-	// spendIn is how long what is saved would last were the rest of the budget
-	// taken beside it: of little savings little is spent, so that rates change
-	// slowly.
+	// spendIn is how long the savings would last if the whole budget were used
+	// beside them: small savings are spent slowly, so that rates change slowly.
 	spendIn = 10 * time.Second
 )
 
-// A sampleRate says that one in OneIn windows of so many timestamps is looked at.
+// A sampleRate says that one in OneIn windows of Window timestamps is sampled.
 type sampleRate struct{ Window, OneIn uint32 }
 
 // A sampleClock names a counter of timestamps of a job.
@@ -226,11 +225,10 @@ func (c *sampleController) pace(name string) (pace float64) {
 }
 
 // share returns for each demand how sparsely it is met so that all together stay
-// within the budget, if that is possible: who takes most gives most. Who takes no
-// more than an equal part of the budget, idle jobs aside, gives nothing: what is
-// beyond the budget then is because of the steps of others that must be looked at,
-// and to take it from small jobs would save next to nothing and make their few
-// counts wrong.
+// within the budget, if that is possible; the largest demand gives up most. A job
+// that takes no more than an equal part of the budget, idle jobs aside, gives up
+// nothing: the excess then comes from steps of others that must be sampled, and
+// taking it from small jobs would save next to nothing and spoil their few counts.
 func share(all []demand, budget float64) []uint32 {
 	oneIn := make([]uint32, len(all))
 	for i := range oneIn {

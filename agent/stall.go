@@ -1,5 +1,5 @@
-// This part says whether a job goes on and, if it does not, who waits for
-// whom and because of whom.
+// This file decides whether a job makes progress and, if it does not, which node
+// waits for which, and which is the cause.
 //
 // In come [stallFacts] of one moment: when each worker was last heard of, which
 // requests have no answers, what the sockets and processes of this host say. Out
@@ -25,13 +25,13 @@ const (
 	// that is worth a word; stopped is that where its process is stopped.
 	patience = 5 * time.Second
 	stopped  = 2 * time.Second
-	// A worker is silent that asks for nothing for so many of its steps.
+	// A worker counts as silent after this many of its steps without a request.
 	silentSteps = 6
 	// firstStep is how long a worker may be silent of which no two steps were seen: a
 	// program that begins loads its data and compiles its kernels.
 	firstStep = time.Minute
-	// A server is late that takes so many times as long as the others, or as
-	// itself before, and at least lateLeast.
+	// A server counts as late when it takes this many times as long as the others,
+	// or as itself before, and at least lateLeast.
 	lateTimes = 4
 	lateLeast = 50 * time.Millisecond
 	// A worker straggles that waits less than the median one by so much of the
@@ -41,7 +41,7 @@ const (
 	mostStalls = 64
 )
 
-// stallFacts are what is known of a job at one moment.
+// stallFacts are the facts about a job at one moment.
 type stallFacts struct {
 	Now     time.Time
 	First   time.Time // of the job's messages; zero: none yet
@@ -52,7 +52,7 @@ type stallFacts struct {
 	Waits   []wait
 	// Stragglers are workers that make fewer steps than the others.
 	Stragglers []string
-	// Blind says that messages may be missing: what is quiet may go on all the same.
+	// Blind says that messages may be missing: a quiet job may be progressing.
 	Blind bool
 }
 
@@ -104,7 +104,7 @@ func (s socket) stuck() bool { return s.Known && s.Retries >= 2 && s.Unacked > 0
 // A stall is one node, or pair of nodes, that does not go on as it should.
 type stall struct {
 	Kind  string
-	Who   string // who waits, or is late
+	Who   string // the node that waits, or is late
 	On    string // for whom; empty for nobody
 	Since time.Time
 	Keys  string
@@ -121,7 +121,7 @@ type stallFinding struct {
 	Stalls []stall   // longest first
 }
 
-// findStall says what is the matter.
+// findStall returns the diagnosis.
 func findStall(f *stallFacts) stallFinding {
 	if !f.Alive && !f.Last.IsZero() {
 		return stallFinding{State: page.Over, Since: f.Last, Text: "over, last heard of " + ago(f.Now.Sub(f.Last)) + " ago"}
@@ -168,7 +168,7 @@ func (f *stallFacts) unanswered() (stalls []stall) {
 	return stalls
 }
 
-// why says what is known of the reason why a request has no answer.
+// why explains, as far as the facts allow, the missing answer to a request.
 func (f *stallFacts) why(w *wait) string {
 	switch server := f.process(w.Server); {
 	case isStopped(server):
@@ -336,7 +336,7 @@ func (f *stallFacts) cause(stalls []stall) (string, stall) {
 			}
 		}
 	}
-	for _, s := range stalls { // a stopped process explains more than who waits for it
+	for _, s := range stalls { // a stopped process explains more than the nodes that wait for it
 		if s.Kind == page.Silent && isStopped(f.process(s.Who)) && !isStopped(f.process(best.On)) {
 			return s.Who, s
 		}

@@ -57,7 +57,7 @@ func (a *Agent) findStalls() error {
 }
 
 // loggedAfter is how long a job must have stood still, or waited for somebody, when
-// it is logged: what passes sooner is told by status, page and metrics alone.
+// it is logged: shorter stalls appear in status, page and metrics only.
 const loggedAfter = 5 * time.Second
 
 // finding is what was logged of a job last.
@@ -84,7 +84,7 @@ func (a *Agent) logFinding(job string, now *stallFinding) {
 	a.logged[job] = is
 }
 
-// facts gathers what is known of a job now.
+// facts gathers the facts about a job at this moment.
 func (a *Agent) facts(v *observe.JobView) *stallFacts {
 	now := a.now()
 	f := &stallFacts{Now: now, First: moment(v.First), Last: moment(v.Last)}

@@ -119,7 +119,7 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	return j
 }
 
-// unread says what is not read of a job.
+// unread describes the unreadable part of a job's traffic.
 func unread(v *observe.JobView) string {
 	if v.Fork == pslite.NoFork {
 		return fmt.Sprintf("%d connections, each way counted, carry messages of no dialect of PS-lite that is read, a fork's perhaps: they pass as they are, and are not counted", v.Unread)
@@ -127,7 +127,7 @@ func unread(v *observe.JobView) string {
 	return fmt.Sprintf("%d connections, each way counted, carry messages of %v, a fork of PS-lite that is not read: they pass as they are, and are not counted", v.Unread, v.Fork)
 }
 
-// call says what a job is called, who says so, and what is wrong with that.
+// call fills in a job's name, its source, and what is wrong with it.
 func (a *Agent) call(j *page.Job) {
 	claim, _ := a.called.claim(j.Name)
 	if j.Remarks = a.called.remarks(j.Name); claim.named {
@@ -135,7 +135,7 @@ func (a *Agent) call(j *page.Job) {
 	}
 }
 
-// stalls turns what was found to what is shown.
+// stalls converts the diagnosis for display.
 func (a *Agent) stalls(found *stallFinding) []page.Stall {
 	list := []page.Stall{}
 	now := a.now()

@@ -12,7 +12,7 @@ func (r Request) exchange() exchange {
 	return exchange{int32(r.Worker), int32(r.Server), r.App, r.Customer, r.Timestamp, r.Push, r.Pull}
 }
 
-// unanswered is what is known of a request that waits.
+// unanswered is the state of a request in flight.
 type unanswered struct {
 	asked       int64
 	bytes, keys uint64 // keys 0: not known

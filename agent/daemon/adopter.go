@@ -25,7 +25,7 @@ type AdopterOptions struct {
 	Directs func() []DirectConnection
 	// Owner is whose a connection is: a process, and the folder of its cgroup.
 	Owner func(local, peer netip.AddrPort) (pid int, cgroup string, ok bool)
-	// Takes reports whether a proxy takes what is connected in a cgroup.
+	// Takes reports whether a proxy accepts connections of a cgroup.
 	Takes func(cgroup string) bool
 	// MeshPort is where other hosts' proxies listen; 0: that is not asked.
 	MeshPort uint16
@@ -160,7 +160,7 @@ func (a *Adopter) judge(d DirectConnection, k kernel, where to, cgroup string, n
 	return decide(d, k, around)
 }
 
-// forget drops what is known of connections that are no more.
+// forget drops the state of connections that are gone.
 func (a *Adopter) forget(directs []DirectConnection, now time.Time) {
 	there := make(map[uint64]bool, len(directs))
 	for _, d := range directs {
@@ -206,7 +206,7 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 			slog.Warn("a connection stays past the proxy", "pid", pid, "to", d.Peer, "reason", string(r.why), "error", r.err)
 		}
 		return r.why
-	case err != nil: // after it was told
+	case err != nil: // after it received the end
 		slog.Error("a message may be lost on a connection that was adopted", "pid", pid, "to", d.Peer, "error", err)
 	}
 	a.done[d.Cookie] = true
@@ -244,7 +244,7 @@ func (a *Adopter) State() *page.Adoption {
 	return s
 }
 
-// A closer has the last word on a connection whose process was told the end.
+// A closer decides about a connection whose process has received the end.
 type closer struct {
 	proc   *discover.ProcFS
 	pid    int

@@ -17,9 +17,9 @@ import (
 // Reset from outside, a connection loses what its process has taken for it and not
 // written yet, a message of which the rest would be written next, and what the kernel
 // has of it: none of that can be seen whole from outside. A process that reads the end
-// itself loses nothing that is in the kernel: its close has it delivered. What is left
-// is a message that its thread is about to write, or has written a part of: libzmq
-// drops that. So the end comes at a moment at which its thread has none:
+// itself loses nothing that is in the kernel: its close has it delivered. One loss is
+// left: libzmq drops a message that its thread is about to write, or has partly
+// written. So the end comes at a moment at which its thread has none:
 //
 //   - It is stopped (ptrace), while it waits in epoll with nothing to do: the kernel
 //     says that its call was interrupted, which it is only where no event was there.
@@ -28,9 +28,9 @@ import (
 //     may have been asleep because the socket was full, and the socket empty by now.
 //   - Nothing is in the socket, and no other thread has woken it (its eventfds).
 //   - Now reading is shut down (shutdown(SHUT_RD), of the socket itself, through
-//     pidfd_getfd). If others have woken it meanwhile, their eventfds are taken out of
-//     its epoll and put in again: events come in the order in which they are there, so
-//     that it reads the end before it is told of a message.
+//     pidfd_getfd). If others have woken it meanwhile, their eventfds are taken out
+//     of its epoll and put in again: events come in the order in which they are
+//     there, so that it reads the end before it is notified of a message.
 //   - It is let go. Messages that came to it meanwhile go out on the next connection.
 //
 // If the agent is killed at any moment in between, the kernel lets the thread go on.
@@ -197,9 +197,9 @@ func (e *ending) waits() error {
 	return refusef(ReasonBusy, "thread %d has something to do", e.loop.thread)
 }
 
-// writes returns nil if the stopped thread does not wait for room to write in. Of one
-// that always asks to be told of room once (EPOLLET), as Go's runtime does, that cannot
-// be said.
+// writes returns nil if the stopped thread does not wait for room to write in. A
+// process that always uses edge-triggered notification (EPOLLET), as Go's runtime does,
+// shows no such sign.
 func (e *ending) writes() error {
 	info, err := discover.ReadProc(e.proc, fmt.Sprintf("%d/fdinfo/%d", e.pid, e.loop.epoll), mostInfo)
 	if err != nil {

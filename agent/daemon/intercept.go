@@ -51,7 +51,7 @@ type Interception struct {
 	own func(cookie uint64, local, peer netip.AddrPort) bool
 }
 
-// Intercept loads what is needed to redirect connects.
+// Intercept loads the programs and maps that redirect connects.
 func Intercept(o InterceptOptions) (_ *Interception, err error) {
 	var exclusions []redirect.Exclusion
 	for _, port := range o.Exclude {
@@ -128,17 +128,18 @@ func (i *Interception) tell(s *discover.Snapshot) {
 	i.found <- s
 }
 
-// lastPush is of a worker that has told its scheduler past the proxy that it pushes no
-// more.
+// lastPush is a worker that told its scheduler, on a connection that bypasses the
+// proxy, that it pushes no more.
 type lastPush struct {
 	scheduler netip.AddrPort
 	node      int32
 }
 
-// mostEnded is of how many workers the proxies wait to be told at most.
+// mostEnded bounds the workers whose end is not yet sent to the proxies.
 const mostEnded = 1024
 
-// lastPush keeps what the proxies are to be told; whoever calls it must not wait.
+// lastPush queues the news for the proxies. It does not block: its caller reads the
+// kernel's records.
 func (i *Interception) lastPush(scheduler netip.AddrPort, node int32) {
 	select {
 	case i.ended <- lastPush{scheduler, node}:

@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// InterceptSettings are what whoever has jobs' connections intercepted can be told.
+// InterceptSettings configure the interception of jobs' connections.
 type InterceptSettings struct {
 	On      bool
 	Dir     string
@@ -48,5 +48,5 @@ const (
 	DefaultSocket = handover.DefaultSocket
 )
 
-// Unload removes what is pinned in a folder, and returns the paths of that.
+// Unload removes the pins of a folder, and returns their paths.
 func Unload(dir string) ([]string, error) { return redirect.Unload(dir) }

@@ -13,7 +13,7 @@ import (
 	"github.com/psidecar/psidecar/agent/discover"
 )
 
-// Bounds of what is read of a process.
+// Bounds of the data read of a process.
 const (
 	mostFiles   = 1 << 16
 	mostThreads = 4096
@@ -48,7 +48,8 @@ func refusef(why Reason, format string, args ...any) error {
 	return &refusal{why, fmt.Errorf(format, args...)}
 }
 
-// findLoop finds who waits for what comes on the socket with an inode.
+// findLoop finds the epoll instance that waits for input of the socket with an
+// inode.
 func findLoop(proc *discover.ProcFS, pid int, inode uint32) (l loop, err error) {
 	dir := fmt.Sprintf("%d/fd", pid)
 	names, err := discover.ListNames(proc, dir, mostFiles)

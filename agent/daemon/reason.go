@@ -16,7 +16,7 @@ const (
 	ReasonAgain     Reason = "again"      // it was made after one to the same place was adopted, and went past again
 	ReasonForbidden Reason = "forbidden"  // the kernel lets nobody stop the process's thread: it is traced, or rights lack
 	ReasonFailed    Reason = "failed"     // something else, in the agent's log
-	ReasonUnclosed  Reason = "not-closed" // it was told the end, and has not closed it
+	ReasonUnclosed  Reason = "not-closed" // it has received the end, and has not closed the connection
 )
 
 // reasons are all under which connections are counted.

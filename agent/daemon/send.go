@@ -27,8 +27,8 @@ const (
 	endWithin = 2 * time.Second
 )
 
-// Run sends what is offered, and what the gatherer has, until ctx ends. names is asked
-// what a request's job and nodes are called, by one goroutine.
+// Run sends offered requests and the gatherer's metrics until ctx ends. names resolves
+// the names of a request's job and nodes; one goroutine calls it.
 func (e *Exporter) Run(ctx context.Context, gatherer prometheus.Gatherer, names func(ExportedRequest) SpanNames) error {
 	about, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", "psidecar-agent"), attribute.String("service.version", e.opts.Version), attribute.String("host.name", e.opts.Host)),
@@ -116,7 +116,7 @@ func (b *batch) OnEnd(s trace.ReadOnlySpan)                   { b.spans = append
 func (b *batch) Shutdown(context.Context) error               { return nil }
 func (b *batch) ForceFlush(context.Context) error             { return nil }
 
-// sendSpans makes spans of what is offered and sends them until ctx ends. While it
+// sendSpans makes spans of offered requests and sends them until ctx ends. While it
 // sends, more wait in the queue. sending ends a while after ctx.
 func (e *Exporter) sendSpans(ctx, sending context.Context, about *resource.Resource, names func(ExportedRequest) SpanNames) error {
 	var with []otlptracegrpc.Option

@@ -12,7 +12,7 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// What is read of one process at most.
+// Bounds of the data read of one process.
 const (
 	// maxEnviron is more than the kernel lets a program begin with, but for the
 	// last part: a pod has a few variables for each service of its namespace.
@@ -62,8 +62,8 @@ func environment(proc fs.FS, pid int) (map[string]string, error) {
 	return env, nil
 }
 
-// describe reads what stays as it is while a process runs one program. It
-// reports false for what is no node of a job.
+// describe reads what stays as it is while a process runs one program. It reports
+// false for a process that is no node of a job.
 func describe(proc fs.FS, pid int) (Process, bool, error) {
 	env, err := environment(proc, pid)
 	if err != nil || env == nil {

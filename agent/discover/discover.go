@@ -1,14 +1,14 @@
-// Package discover finds the PS-lite processes of a host: who has DMLC_* in
-// its environment, in which cgroup and pod it runs, where it listens and to
-// whom it is connected.
+// Package discover finds the PS-lite processes of a host: processes with DMLC_* in
+// their environment, their cgroup and pod, their listening addresses and their
+// peers.
 //
 // In comes a /proc file system (the host's, or a recorded tree); out comes a
 // [Snapshot] of the whole. The agent takes one when processes come or go, and
 // when it meets a connection whose owner it does not know. A [Finder] remembers
 // what it has read of a process, so that the next snapshot costs little.
 //
-// Any process of the host can give itself such an environment, thousands of
-// them can: what is read of each has a bound, and so has their number.
+// Any process of the host can give itself such an environment, thousands of them
+// can: the data read of each is bounded, and so is their number.
 //
 // # Pods
 //
@@ -76,7 +76,7 @@ type Process struct {
 // A Snapshot is the PS-lite processes of a host at one moment.
 type Snapshot struct {
 	Processes []Process
-	// Others are the processes that are none, by what was seen or told.
+	// Others are processes that are no nodes, as far as seen or reported.
 	Others []int
 	// LeftOut are nodes beyond [MaxNodes].
 	LeftOut int

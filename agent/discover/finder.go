@@ -27,7 +27,7 @@ type Finder struct {
 	stale   map[int]bool
 }
 
-// node is what is remembered of a process.
+// node is the cached state of a process.
 type node struct {
 	began     string  // see began
 	described Process // as describe returned it
@@ -55,8 +55,7 @@ type Look struct {
 	// Due, where not nil, says whose sockets are looked at again; those of the
 	// others are taken to be what they were.
 	Due func(pid int) bool
-	// Anew has the environment of all processes read again: one may have changed
-	// by exec.
+	// Anew drops cached environments of all processes: exec may have changed one.
 	Anew bool
 }
 
@@ -159,8 +158,8 @@ func (p *Process) same(o *Process) bool {
 		p.Cgroup == o.Cgroup && p.netns == o.netns && slices.Equal(p.Listens, o.Listens)
 }
 
-// Bounds of one look at sockets. Descriptors are inherited, so that their number
-// costs those who hold them nothing.
+// Bounds of one look at sockets. Descriptors are inherited, so a process pays
+// nothing for their number.
 const (
 	maxDescriptors = 1 << 18 // of all processes
 	maxOfProcess   = 1 << 14
@@ -168,7 +167,7 @@ const (
 	maxTables      = 4       // processes that are asked for the table of one network namespace
 )
 
-// held are the sockets of one network namespace: by inode, who holds it.
+// held are the sockets of one network namespace: inode to holder.
 type held map[uint64][]int
 
 // lookAtSockets finds the sockets of the processes that are due, and of those
@@ -230,7 +229,7 @@ func (f *Finder) readTable(space held, tables map[int][]socket) {
 	}
 }
 
-// own gives the node its sockets, of its connections at most so many.
+// own gives the node its sockets, and a bounded number of its connections.
 func (n *node) own(table []socket, most int) {
 	p := &n.current
 	var ips []netip.Addr

@@ -16,7 +16,8 @@ const (
 	// or of a file of a few lines.
 	patience = 2 * time.Second
 	// Reads that have not ended hold a thread each, which nobody can take back.
-	// So many are let be, of one owner and of all; more are not begun.
+	// Bounds of reads that hang, of one owner and of all: beyond them no more are
+	// started.
 	stuckOfOwner, stuckOfAll = 2, 64
 )
 

@@ -31,7 +31,7 @@ func (p *Pods) Said(uid string) (policy.Pod, bool) {
 	return s, true
 }
 
-// What is done for pods in the background.
+// Bounds of the background work for pods.
 const (
 	// maxOwners is how far owners are followed: a CronJob's pods have two.
 	maxOwners = 8
@@ -41,7 +41,7 @@ const (
 	maxEvents = 16
 )
 
-// ask has the background ask for what is not known of a pod.
+// ask queues a query for the unknown owner of a pod.
 func (p *Pods) ask(uid string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +50,7 @@ func (p *Pods) ask(uid string) {
 	}
 }
 
-// begin returns the queue of what is to be asked, which a goroutine works on.
+// begin returns the queue of queries, which a goroutine works off.
 func (p *Pods) begin() workqueue.TypedRateLimitingInterface[string] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +77,8 @@ func (p *Pods) work(ctx context.Context, queue workqueue.TypedRateLimitingInterf
 	}
 }
 
-// settle finds out who owns a pod, and tells it what it says wrongly.
+// settle resolves the owner of a pod, and posts an event for its invalid
+// annotations.
 func (p *Pods) settle(ctx context.Context, uid string) error {
 	p.mu.Lock()
 	k, there := p.pods[uid]

@@ -50,8 +50,7 @@ type Pods struct {
 	namespaces map[string]labels.Set // by name; where there is a selector
 	link       uint32                // Mbit/s, 0: nobody has said
 	said       string                // what has been said of it
-	// queue has UIDs of pods of which something is to be asked or told; nil: Run has not
-	// begun.
+	// queue has UIDs of pods to resolve or to post events for; nil: Run has not begun.
 	queue workqueue.TypedRateLimitingInterface[string]
 }
 
@@ -145,7 +144,8 @@ func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Obj
 	return i, nil
 }
 
-// trim leaves of an object what is asked of it here.
+// trim strips an object to the fields used here: the informer's cache keeps all
+// objects of the node.
 func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -251,8 +251,8 @@ func (p *Pods) Lookup(uid string) (PodOnNode, bool) {
 }
 
 // Selected reports whether the pod with that UID is to be watched. What its
-// annotations say, where they may, comes first. Where there is a selector, a pod that
-// is not known is not, and neither is what is in no pod (an empty UID): jobs opt in.
+// annotations say, where they may, comes first. With a selector, an unknown pod is
+// not selected, and neither is a process outside pods (an empty UID): jobs opt in.
 func (p *Pods) Selected(uid string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

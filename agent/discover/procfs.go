@@ -56,8 +56,8 @@ func readMost(r io.Reader, name string, most int) ([]byte, error) {
 }
 
 // ReadMemory is like [ReadProc] for a file that the kernel copies from the memory
-// of process pid: its environment, its arguments. The process may have mapped
-// there what is never read to the end: [ErrStuck].
+// of process pid: its environment, its arguments. The process may have mapped a
+// file there whose read never ends: [ErrStuck].
 func ReadMemory(proc fs.FS, pid int, name string, most int) (b []byte, err error) {
 	file := fmt.Sprintf("%d/%s", pid, name)
 	p, ok := proc.(*ProcFS)
@@ -67,9 +67,9 @@ func ReadMemory(proc fs.FS, pid int, name string, most int) (b []byte, err error
 	return p.guard.do(p.owner(pid), func() ([]byte, error) { return ReadProc(proc, file, most) })
 }
 
-// ReadInRoot returns a file as process pid sees it: name is a path below its
-// root directory. Symbolic links stay below that root. What is no regular file
-// of an ordinary file system is not opened at all.
+// ReadInRoot returns a file as process pid sees it: name is a path below its root
+// directory. Symbolic links stay below that root. Anything but a regular file of an
+// ordinary file system is not opened at all.
 func ReadInRoot(proc fs.FS, pid int, name string, most int) ([]byte, error) {
 	p, ok := proc.(*ProcFS)
 	if !ok {
@@ -85,8 +85,8 @@ func ReadInRoot(proc fs.FS, pid int, name string, most int) ([]byte, error) {
 	})
 }
 
-// ListNames returns the names in a directory, unordered and at most so many; with
-// [ErrTooLarge] there are more.
+// ListNames returns the names in a directory, unordered, at most as many as asked
+// for; with [ErrTooLarge] there are more.
 func ListNames(proc fs.FS, dir string, most int) ([]string, error) {
 	p, ok := proc.(*ProcFS)
 	if !ok {
@@ -138,5 +138,5 @@ func (p *ProcFS) owner(pid int) string {
 	return fmt.Sprintf("%d %s", user, group)
 }
 
-// maxCgroups bounds what is read of /proc/PID/cgroup: some 16 lines with a path.
+// maxCgroups bounds the bytes read of /proc/PID/cgroup: some 16 lines with a path.
 const maxCgroups = 64 << 10

@@ -11,9 +11,9 @@ import (
 // another process, for reading.
 //
 // openat2 keeps the lookup below that root and off the links of its /proc, which
-// would lead anywhere. Mounts may be crossed: a pod's /etc/hosts is one. The
-// first open only names the file (O_PATH): to open a device or a FIFO can have
-// effects or wait. What is named is looked at, and only then opened for reading.
+// would lead anywhere. Mounts may be crossed: a pod's /etc/hosts is one. The first
+// open only names the file (O_PATH): to open a device or a FIFO can have effects or
+// wait. A name is opened with O_PATH and examined before it is opened for reading.
 func openInRoot(root, name string, most int) (*os.File, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

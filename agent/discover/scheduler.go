@@ -47,7 +47,7 @@ func (p *Process) locate(proc fs.FS, table []socket) {
 	}
 }
 
-// maxHosts bounds what is read of a hosts file.
+// maxHosts bounds the bytes read of a hosts file.
 const maxHosts = 256 << 10
 
 // inHosts looks a name up in the hosts file of the process's root, where

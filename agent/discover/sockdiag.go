@@ -1,7 +1,7 @@
-// This part asks the kernel about the TCP sockets of a network namespace:
-// which listen, and in which cgroup each was made ([ListeningSockets], for the agent's
-// listeners), and how connections get on, what is not acknowledged, not sent or sent
-// again ([Connections], for the agent where a job stands still). To be in the
+// This part asks the kernel about the TCP sockets of a network namespace: which
+// listen, and in which cgroup each was made ([ListeningSockets], for the agent's
+// listeners), and the state of connections: unacknowledged, unsent and retransmitted
+// bytes ([Connections], for the agent where a job stands still). To be in the
 // namespace, or to enter it, is all the privilege that is needed.
 
 package discover

@@ -16,7 +16,7 @@ type titled struct {
 	job string
 }
 
-// maxTitles bounds what is told of names; of jobs beyond it nothing is.
+// maxTitles bounds the titles sent to proxies; jobs beyond it have none.
 const maxTitles = 4096
 
 // wishes are what a process's job is called, and what its owner asks for.
@@ -47,8 +47,9 @@ func wishesOf(all []Process) map[group]wishes {
 	return joined
 }
 
-// title tells the proxies what a job is called in a place, before they get its
-// listeners, where they have not been told so. l.mu is locked.
+// title sends the proxies a job's title in a place, unless they have it. It comes
+// before the job's listeners, so that no connection is accepted without its rules.
+// The caller holds l.mu.
 func (l *Listeners) title(at titled, w wishes) {
 	t := handover.Title{Cgroup: uint64(at.group), Netns: at.netns, Job: at.job, Name: w.name, Wishes: w.policy}
 	before, told := l.titles[at]
@@ -63,8 +64,8 @@ func (l *Listeners) title(at titled, w wishes) {
 	l.tell(t.Message(), nil)
 }
 
-// dropTitles takes back what was told of places and jobs that are no more; l.mu is
-// locked.
+// dropTitles withdraws the titles of places and jobs that are gone; the caller
+// holds l.mu.
 func (l *Listeners) dropTitles(there map[titled]bool) {
 	for at := range l.titles {
 		if !there[at] {

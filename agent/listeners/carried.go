@@ -15,7 +15,7 @@ type carried struct {
 	here  map[*handover.Conn]told // proxies that are there
 }
 
-// told is what a proxy said first, and last.
+// told holds the first and the last report of a proxy.
 type told struct{ first, last handover.Carried }
 
 func (t told) since() handover.Carried {

@@ -139,7 +139,7 @@ func judge(before, now seen, wanted, lasted time.Duration, patient bool) verdict
 // A limit bounds how often proxies are ended.
 type limit struct{ ends []time.Time }
 
-// So many are ended within that time.
+// At most this many are ended within that time.
 const (
 	mostEnds   = 5
 	endsWithin = 10 * time.Minute

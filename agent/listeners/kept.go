@@ -24,7 +24,8 @@ const (
 	keptShare = 8
 	mostKept  = 16384
 	// keptFor is for how long connections are held whose proxy has ended: longer than
-	// connects wait for the next one, which can go direct, while what is held cannot.
+	// connects wait for the next one, which can go direct, while held connections
+	// cannot.
 	keptFor = 10 * time.Second
 	// diesWithin is how long a proxy that has hung up may take to be gone.
 	diesWithin = 5 * time.Second
@@ -42,12 +43,14 @@ func (p keptPair) close() {
 type keptOf struct {
 	peer  *peer
 	takes bool // it takes what others left
-	// relies: it was told that this agent stays, and may leave what it has held.
+	// relies: it knows that this agent holds connections, and may leave its own
+	// behind.
 	relies bool
 	pairs  map[uint64]keptPair
 }
 
-// kept is what is held. Its zero value holds nothing, and most is to be set.
+// kept are the held connections. Its zero value holds nothing, and most is to be
+// set.
 type kept struct {
 	most int // of a proxy
 
@@ -109,8 +112,8 @@ func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair) {
 	}
 }
 
-// hold takes a connection and its page. What is no such pair, and what goes beyond
-// the bound, is not held.
+// hold takes a connection and its page. Anything but such a pair, and pairs beyond
+// the bound, are not held.
 func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
 	var pair keptPair
 	var failed error
@@ -158,7 +161,7 @@ func (k *kept) drop(conn *handover.Conn, id uint64) {
 	}
 }
 
-// rely notes whether a proxy goes by what it was told: that this agent stays.
+// rely records whether a proxy counts on this agent to hold its connections.
 func (k *kept) rely(conn *handover.Conn, relies bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -64,7 +64,7 @@ type Listeners struct {
 	mark     uint32
 	home     uint64 // inode of this process's network namespace
 	log      *slog.Logger
-	tells    bool              // the kernel tells who listens where
+	tells    bool              // the kernel reports which cgroup listens where
 	leaving  chan struct{}     // closed when this agent is about to end
 	over     chan struct{}     // closed when it serves no proxy any more
 	incoming *net.UnixListener // nil: none
@@ -115,7 +115,7 @@ func New(o Options) (*Listeners, error) {
 			return nil, err
 		}
 	}
-	// Connections belong to the cgroup of those who opened their listeners.
+	// A connection belongs to the cgroup of the process that opened its listener.
 	if err := o.Redirect.AttachProxy(o.OwnCgroup); err != nil {
 		return nil, fmt.Errorf("having original destinations told: %w", err)
 	}

@@ -80,7 +80,7 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 	gauge(openNow, sockets)
 }
 
-// Takes reports whether a proxy takes what is connected in a cgroup now.
+// Takes reports whether a proxy accepts connections of a cgroup now.
 func (l *Listeners) Takes(cgroup string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

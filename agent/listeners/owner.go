@@ -27,7 +27,7 @@ const (
 	maxBelow = 4096
 )
 
-// owners answers the questions of one proxy who listens where.
+// owners answers one proxy's queries for the cgroup that listens at an address.
 type owners struct {
 	listeners *Listeners
 	conn      *handover.Conn
@@ -39,7 +39,7 @@ func (l *Listeners) owners(conn *handover.Conn, ended <-chan struct{}) *owners {
 	return &owners{l, conn, make(chan struct{}, maxQuestions), ended}
 }
 
-// answer answers who listens where.
+// answer answers one query.
 func (o *owners) answer(m handover.Message) error {
 	return o.later(m, func(answer *handover.Message) error {
 		group, found, err := o.listeners.owner(m.Netns, m.Address, o.ended)
@@ -254,7 +254,7 @@ func below(path string, cgroups []uint64) bool {
 	return errors.Is(err, errAll)
 }
 
-// tellsOwners reports whether the kernel tells who listens.
+// tellsOwners reports whether the kernel shows the cgroups of listening sockets.
 func tellsOwners() error {
 	_, err := discover.ListeningSockets(0)
 	return err

@@ -207,7 +207,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 		l.without = nil
 	}
 	if !l.reconciled {
-		return nil // what is pinned is not yet to be judged
+		return nil // pins are not to be judged yet
 	}
 	if err := l.reconcile(); err != nil {
 		l.log.Warn("some processes cannot be served", "error", err)
@@ -225,7 +225,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 	delete(l.proxies, conn)
 	delete(l.linking, conn)
 	delete(l.yields, conn)
-	delete(l.closing, conn) // what it closed stays so: only who knows its jobs may open it
+	delete(l.closing, conn) // cgroups that it closed stay closed: only a proxy that knows its jobs may open them
 	if l.closed {
 		return
 	}

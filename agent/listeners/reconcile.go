@@ -35,9 +35,9 @@ type place struct {
 	netns uint64 // inode
 }
 
-// Reconcile makes what is redirected and opened that which the processes need,
-// the whole of them. What cannot be served is left out and named in the error;
-// the rest is done.
+// Reconcile brings redirections and listeners in line with the full list of
+// processes. What cannot be served is left out and named in the error; the rest is
+// done.
 func (l *Listeners) Reconcile(all []Process) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

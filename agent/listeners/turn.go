@@ -10,7 +10,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// errSuperseded is told a proxy that waits when another one begins to.
+// errSuperseded is the answer to a waiting proxy when another one starts to wait.
 var errSuperseded = errors.New("another proxy has come to take its turn")
 
 // A successor is a proxy that waits until no other one is there.

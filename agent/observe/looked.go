@@ -14,7 +14,7 @@ type Looked struct {
 	// Spread is the sum, over those that were sampled, of n (n - 1), where n is how
 	// many each stands for: the variance of Estimated, were each chosen by chance.
 	Spread   uint64
-	KeyBytes uint64 // of key and lens frames that were copied, or told as runs
+	KeyBytes uint64 // of key and lens frames that were copied, or reported as runs
 	AllBytes uint64 // what they would have been had all been sampled, by estimate
 	// Clocks are the highest timestamps of the job's customers: each counts its
 	// own requests.

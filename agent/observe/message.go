@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A message is what is known of the one that a stream is in the middle of.
+// A message is the state of the message that a stream is in the middle of.
 type message struct {
 	open     bool
 	data     bool // a data request or answer between placed nodes

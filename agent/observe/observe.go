@@ -70,21 +70,23 @@ type Options struct {
 	// Route, where not nil, tells where a connection goes that may have been
 	// redirected to a proxy.
 	Route Route
-	// Uses, where not nil, is told every use of keys: by psidecar record.
+	// Uses, where not nil, is called with every use of keys: psidecar record sets
+	// it.
 	Uses func(Use)
-	// Slow, where not nil, is told of requests whose answers took Locality.SlowAfter or
-	// longer, with their job's scheduler. It must not block, nor call the observer.
+	// Slow, where not nil, is called with each request whose answer took
+	// Locality.SlowAfter or longer, and its job's scheduler. It must not block, nor
+	// call the observer.
 	Slow func(scheduler netip.AddrPort, s counts.Slow)
-	// LastPush, where not nil, is told of a worker of this host that has told its
-	// job's scheduler, on a connection that was not redirected to a proxy, that it
-	// pushes no more: see lastPush. It must not block.
+	// LastPush, where not nil, is called when a worker of this host tells its job's
+	// scheduler, on a connection that was not redirected to a proxy, that it pushes
+	// no more: see lastPush. It must not block.
 	LastPush func(scheduler netip.AddrPort, node int32)
 }
 
-// A Route tells where what is sent on the socket with that cookie goes: to
-// peer, or where the process meant to connect it. It reports false for what is
-// not to be followed: a proxy's own sockets, and redirected ones of which it is
-// not known any more where they were to go.
+// A Route returns the destination of the socket with that cookie: peer, or the
+// address that the process meant to connect to. It reports false for sockets that
+// are not followed: a proxy's own, and redirected ones whose original destination
+// is no longer known.
 type Route func(cookie uint64, local, peer netip.AddrPort) (to netip.AddrPort, follow bool)
 
 // Limits of what an observer keeps.
@@ -102,7 +104,7 @@ type Misses struct {
 	Incomplete    uint64 // messages of which parts were lost
 	Unplaced      uint64 // data messages whose worker or server is not known
 	UnplacedBytes uint64
-	Unattributed  uint64 // bytes of values that cannot be told apart by key
+	Unattributed  uint64 // bytes of values that cannot be attributed to keys
 	Refused       uint64 // connections, nodes and jobs beyond the limits
 }
 

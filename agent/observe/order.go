@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// rankByAddress gives ids to nodes that nothing else told: the scheduler deals
-// them by address, and when all of a role are known, so is the order. An id
-// that is known better and contradicts the order makes it void.
+// rankByAddress gives ids to nodes without a known one: the scheduler assigns ids
+// in the order of addresses, and when all of a role are known, so is the order. An
+// id that is known better and contradicts the order makes it void.
 func (j *Job) rankByAddress() {
 	if !j.ranked {
 		j.ranked = j.rankRole(j.servers, j.serverCount, 8) && j.rankRole(j.workers, j.workerCount, 9)

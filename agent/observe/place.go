@@ -4,7 +4,7 @@ import (
 	"net/netip"
 )
 
-// place finds out who is at the ends of a stream.
+// place finds the nodes at the ends of a stream.
 func (o *Observer) place(s *stream, at int64) {
 	o.markTwin(s)
 	if s.sender != nil && s.receiver != nil {

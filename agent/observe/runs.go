@@ -7,8 +7,8 @@ import (
 )
 
 // A job may run again with the same scheduler's address: other processes are its
-// nodes then, and have ports, and numbers, that those before them had. What is
-// known of a node by its address is right until something better contradicts it.
+// nodes then, and have ports, and numbers, that those before them had. A node's
+// identity by address holds until better evidence contradicts it.
 
 // absorb makes n the node that m turned out to be: a job's second run has new
 // processes for the same ids. What m did before it had an id is left out.
@@ -103,8 +103,8 @@ func (j *Job) giveProcesses(running map[place]Node) {
 
 func (n *Node) mayBe(r role) bool { return n.role == r || n.role == roleUnknown || r == roleUnknown }
 
-// identify returns whom something reliable calls by that id, and who was taken
-// for n so far: n, which then has the id, or the node that had it before.
+// identify returns the node that reliable evidence gives that id, and the node that
+// was taken for n so far: n, which then has the id, or the node that had it before.
 func (o *Observer) identify(n *Node, id int32, from string) *Node {
 	if roleOfID(id) == roleUnknown {
 		return n

@@ -25,7 +25,7 @@ type stream struct {
 	missed   uint64
 	spoke    bool  // a message passed
 	foreign  bool  // counted in its job's unread
-	skipped  bool  // messages passed that could not be told, answers perhaps, since the last that was
+	skipped  bool  // unreadable messages, answers perhaps, have passed since the last one that was read
 	identity int32 // of the sender, from its READY; 0 unknown
 	detector pslite.Detector
 
@@ -134,7 +134,7 @@ func (s *stream) ofFork(err error) bool {
 	return true
 }
 
-// unread counts the stream, once, among those of its job that carry what is not read.
+// unread counts the stream, once, among those of its job with unreadable messages.
 func (s *stream) unread(fork pslite.Fork) {
 	j := s.job()
 	if j == nil {
@@ -209,7 +209,7 @@ func (o *Observer) hold(s *stream, r *bpf.Record) {
 	before := s.list.memory()
 	if r.Kind == bpf.KindKeyRun {
 		first, step, n := r.KeyRun()
-		// Lens, and those who are told of uses, want the keys one by one.
+		// Lens and Options.Uses need the keys one by one.
 		oneByOne := s.message.withLens || o.opts.Uses != nil
 		s.list.addRun(counts.Run{First: first, Step: step, N: int(n)}, oneByOne)
 	} else {

@@ -1,11 +1,10 @@
-// This part decides who may call what of a planner, and says who called.
+// This file authorises calls to a planner, and identifies callers.
 //
-// In comes each call with what is known of its caller: a certificate's roles, or
-// the user of a process on this host. Out goes the call to the planner's
-// services, or PERMISSION_DENIED with what is missing. Agents and proxies speak
-// for the hosts alone that their certificates name; operators change things, and
-// each change is logged with who made it. The command psidecar planner puts it
-// before its services.
+// Each call comes with its caller's credentials: a certificate's roles, or the user
+// of a process on this host. Out goes the call to the planner's services, or
+// PERMISSION_DENIED with the missing right. Agents and proxies speak only for the
+// hosts that their certificates name; operators change things, and each change is
+// logged with its author. The command psidecar planner puts it before its services.
 
 package control
 
@@ -31,12 +30,12 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 )
 
-// A Rule is who may call a method.
+// A Rule lists the roles that may call a method.
 type rule struct {
 	roles []identity.Role
 	// host: the caller speaks for the host that its messages name.
 	host bool
-	// change: it is logged with who made it.
+	// change: it is logged with its author.
 	change bool
 	// read: other users of the planner's host may too.
 	read bool
@@ -49,7 +48,7 @@ var (
 	ofProxy = rule{roles: []identity.Role{identity.ProxyRole, identity.PlannerRole}, host: true}
 )
 
-// rules are those of all methods; who calls another is refused. The planner's own
+// rules cover all methods; a call to any other is refused. The planner's own
 // certificate may do what agents and proxies may: in psidecar up they are one
 // process.
 var rules = map[string]rule{
@@ -67,8 +66,8 @@ var rules = map[string]rule{
 	"/psidecar.planner.v1.Codecs/Describe": read,
 }
 
-// Local is what is known of a caller on this host that has no certificate: it is
-// the AuthInfo of its connection.
+// Local identifies a caller on this host that has no certificate. It is the
+// AuthInfo of its connection.
 type Local struct {
 	credentials.CommonAuthInfo
 	UID int // -1: not known
@@ -81,7 +80,8 @@ type Local struct {
 // AuthType implements credentials.AuthInfo.
 func (Local) AuthType() string { return "local" }
 
-// Policy is who may call a planner. Its fields are not changed once it is used.
+// Policy is the access policy of a planner. Its fields are not changed once it is
+// used.
 type Policy struct {
 	// Rules give roles to certificates that name none themselves.
 	Rules []identity.RoleRule
@@ -110,7 +110,7 @@ var reasons = [...]string{
 	unknownMethod: "unknown_method", noIdentity: "no_certificate", noRole: "role", otherHost: "host", otherUser: "user", handshake: "handshake", silent: "silent",
 }
 
-// caller is who calls, as far as it matters.
+// caller is the identity of a caller, as far as rules need it.
 type caller struct {
 	who    string
 	cert   *x509.Certificate // nil: none
@@ -161,8 +161,8 @@ func (p *Policy) refuse(why int, method string, c *caller, format string, args .
 // hold, or it speaks no TLS.
 func (p *Policy) Failed(from net.Addr, err error) { p.note(handshake, "caller", from, "error", err) }
 
-// Crowd has connections count as refused that were reset for others, before they
-// had said who they are; how many, count says.
+// Crowd adds a count of connections that were reset for others, before they had
+// identified themselves, to the refused ones.
 func (p *Policy) Crowd(count func() uint64) { p.crowded.Store(&count) }
 
 // countOf is how many callers were refused for a reason.
@@ -176,7 +176,7 @@ func (p *Policy) countOf(why int) uint64 {
 func (p *Policy) note(why int, words ...any) {
 	p.refused[why].Add(1)
 	level := slog.LevelDebug
-	if now := time.Now().Unix(); p.warned.Swap(now) != now { // once a second: who is refused may try for ever
+	if now := time.Now().Unix(); p.warned.Swap(now) != now { // once a second: a refused caller may retry for ever
 		level = slog.LevelWarn
 	}
 	p.log().Log(context.Background(), level, "a caller of the planner is refused", append(words, "reason", reasons[why])...)

@@ -1,12 +1,12 @@
-// Package control is how processes of this host tell psidecar what to do without
-// a certificate: over a unix socket, or over loopback, where the kernel says
-// which user is at the other end.
+// Package control takes orders from processes of this host without a certificate:
+// over a unix socket, or over loopback, where the kernel reports the user at the
+// other end.
 //
 // [Listen] opens a socket at which each connection knows its user; [Handler] lets
 // chosen users alone through to an HTTP handler and logs what they change;
-// [Credentials] tells a gRPC server's access policy who calls. Root, the user
-// that psidecar runs as and those that a flag names are trusted. The planner, the
-// proxy, the agent and psidecar up use it.
+// [Credentials] gives the caller's user to a gRPC server's access policy. Root, the
+// user that psidecar runs as and those that a flag names are trusted. The planner,
+// the proxy, the agent and psidecar up use it.
 package control
 
 import (
@@ -31,7 +31,7 @@ func (u Users) Trusted(uid int) bool {
 	return uid == 0 || uid >= 0 && (uid == os.Geteuid() || slices.Contains(u, uint(uid)))
 }
 
-// String says who is trusted, for errors.
+// String lists the trusted users, for errors.
 func (u Users) String() string {
 	words := []string{"root"}
 	if own := os.Geteuid(); own != 0 {
@@ -47,18 +47,18 @@ func (u Users) String() string {
 type Listener struct {
 	*net.UnixListener
 	path string
-	file os.FileInfo // what is at the path, if it is still this socket
+	file os.FileInfo // the file at the path, if it is still this socket
 }
 
 // Conn is a connection to a [Listener].
 type Conn struct {
 	net.Conn
-	UID int // of who connected, as the kernel noted it then
+	UID int // of the peer, as the kernel recorded it at connect
 }
 
 // Listen opens a socket at the path, in place of one that is there: the newest
-// process is the one to be told. Everybody may connect to it, to be told whether
-// they may do more.
+// process takes the orders. Everybody may connect: a user without rights gets an
+// error that says so, not a bare refusal.
 func Listen(path string) (*Listener, error) {
 	if len(path) == 0 || path[0] == '@' {
 		return nil, fmt.Errorf("unix socket %q: want a path; who may reach an abstract name cannot be limited", path)
