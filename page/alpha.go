@@ -6,12 +6,13 @@ import (
 	"slices"
 )
 
-// Alpha answers /api/v1/alpha (parameters blocks: how finely keys are looked at, default
-// 64; machines and each: to reckon with so many, and so many workers on each): how sparsely a job uses its parameters, and what each way of keeping them the same
-// on all machines would move.
+// Alpha answers /api/v1/alpha (parameters blocks: the number of blocks of keys, default 64;
+// machines and each: the assumed numbers of machines, and of workers on each): how sparsely
+// a job uses its parameters, and the bytes that each way of keeping them equal on all
+// machines would move.
 //
-// An agent answers of its host's workers alone: alpha is theirs, and the forms, which are
-// of all machines, are left out where nobody says how many there are.
+// An agent answers for its host's workers alone: alpha is theirs, and the forms, which
+// concern all machines, are left out where the number of machines is unknown.
 type Alpha struct {
 	Job string `json:"job"`
 	// Alpha is the share of the parameters' values that a worker uses in a step, on average:
@@ -76,8 +77,8 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 	return a, err
 }
 
-// AlphaOf returns a job's alpha, by at most so many blocks of keys, and the forms on a
-// cluster; where that has no machines, on those that the job is known to be on.
+// AlphaOf returns a job's alpha, by at most that many blocks of keys, and the forms on
+// a cluster; where that has no machines, on those that the job is known to run on.
 func AlphaOf(state State, job string, blocks int, on FormCluster) (Alpha, error) {
 	ranges, h, err := pushed(state, job, blocks)
 	if err != nil {

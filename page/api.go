@@ -31,9 +31,9 @@ type Jobs struct {
 // A Job is one training job as this host sees it.
 type Job struct {
 	Name string `json:"job"` // host:port of its scheduler, which tells jobs that run apart
-	// Called is its name, which its runs have in common, empty where nobody has named it;
-	// CalledFrom who has: owner (of its pods), environment or annotation. Remarks say
-	// what of its owner's wishes is not taken up, and why, and what is not seen of it.
+	// Called is its name, common to its runs, empty where it has none; CalledFrom is the
+	// source: owner (of its pods), environment or annotation. Remarks list the owner's
+	// wishes that are not followed, with the reason, and traffic that is not seen.
 	Called     string   `json:"name,omitempty"`
 	CalledFrom string   `json:"name_from,omitempty"`
 	Remarks    []string `json:"remarks,omitempty"`
@@ -93,7 +93,7 @@ const (
 // A Stall is a node, or a pair of nodes, that does not go on as it should.
 type Stall struct {
 	Kind    string    `json:"kind"`         // one of the above
-	Who     string    `json:"who"`          // who waits, is silent or late
+	Who     string    `json:"who"`          // the node that waits, is silent or late
 	On      string    `json:"on,omitempty"` // for whom it waits
 	Since   time.Time `json:"since"`
 	Seconds float64   `json:"seconds"` // since then, when this was written
@@ -138,12 +138,12 @@ type Pod struct {
 	Node      string `json:"node"`
 }
 
-// Connections counts a job's connections by what is known of them.
+// Connections counts a job's connections by the state of their parser.
 type Connections struct {
 	Synced   int    `json:"synced"`
 	Unsynced int    `json:"unsynced"`     // older than the agent, frame boundary not found yet
 	Missed   uint64 `json:"missed_bytes"` // bytes that passed before it was found
-	Unplaced int    `json:"unplaced"`     // synced, but it is not known yet who is at its ends
+	Unplaced int    `json:"unplaced"`     // synced, but the nodes at its ends are not known yet
 }
 
 // Latency is a distribution of times from a request to its answer, in seconds.
@@ -157,10 +157,10 @@ type Latency struct {
 	Max   float64 `json:"max"`
 }
 
-// HeatmapQuery is what /api/v1/heatmap takes, beside job: blocks (how many at
-// most, default 256), first and last (keys, both included), from and to (times;
-// seconds since 1970, or negative: seconds before now), measure and by (worker, the
-// default, or time: a row for each of so many stretches of time, rows, of the
+// HeatmapQuery is what /api/v1/heatmap takes, beside job: blocks (how many at most,
+// default 256), first and last (keys, both included), from and to (times; seconds
+// since 1970, or negative: seconds before now), measure and by (worker, the
+// default, or time: a row for each stretch of time, as many as rows says, of the
 // workers that workers names, separated by commas; default: of all).
 type HeatmapQuery struct {
 	Blocks      int

@@ -41,7 +41,7 @@ type Machine struct {
 	Cores      int    `json:"cores"`
 }
 
-// A Host is what its agent told the planner of itself.
+// A Host is an agent's report to the planner on itself.
 type Host struct {
 	Host          string    `json:"host"`
 	Version       string    `json:"version"`

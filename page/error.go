@@ -18,7 +18,7 @@ func (s *JobSampling) UsesError(pulls, pushes float64) float64 {
 	return s.errorOf(pulls+pushes, (pulls+pushes)/max(pulls, pushes, 1))
 }
 
-// errorOf is CountError of uses so many of which come together.
+// errorOf is CountError for uses that come in groups of that many.
 func (s *JobSampling) errorOf(count, together float64) float64 {
 	if s.Sampled == 0 || s.Requests <= s.Sampled || count <= 0 {
 		return 0

@@ -82,7 +82,7 @@ func (f *NameFile) Set(m *NameMap) {
 	defer f.mu.Unlock()
 	f.names, f.set = m, true
 	if f.path != "" {
-		// What the file says already is older than what is set.
+		// Names of the file are older than those that are set.
 		f.stamp, f.looked = stampOf(f.path), time.Now()
 	}
 }

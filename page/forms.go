@@ -54,8 +54,8 @@ func (c FormCluster) Shared(alpha float64) float64 {
 	return -math.Expm1(float64(c.Each) * math.Log1p(-min(max(alpha, 0), 1))) // 1 - (1 - alpha)^Each, of small ones too
 }
 
-// FormCosts returns what values of so many bytes cost, of which a worker uses the share alpha
-// in a step: Table 3 of the paper, with Each workers a machine.
+// Costs returns the cost of values with that many bytes, of which a worker uses the share
+// alpha in a step: Table 3 of the paper, with Each workers a machine.
 func (c FormCluster) Costs(bytes, alpha float64) FormCosts {
 	n := float64(c.Machines)
 	far := 4 * bytes * (n - 1) / n // to and from servers elsewhere, and as a server
@@ -76,7 +76,7 @@ type FormRange struct {
 	Bytes       []uint64 // by worker: of the values pushed
 }
 
-// A FormFigure is what is known of a range.
+// A FormFigure has the figures of a range of keys.
 type FormFigure struct {
 	First, Last uint64
 	Keys        uint64
@@ -85,8 +85,8 @@ type FormFigure struct {
 	Costs       FormCosts
 }
 
-// alike is how far alphas of neighbours may be apart, as a factor, for them to be one range:
-// a variable's are alike, and what is next to it is mostly another kind.
+// alike is the largest factor between alphas of neighbouring blocks of one range: those of
+// one variable are alike, and the next variable is mostly of another kind.
 const alike = 2
 
 // CompareForms returns neighbours whose alpha is alike as one range each, and the sums of all.

@@ -20,7 +20,7 @@ import (
 // have its own name resolve to this host's address, and read all that is served
 // here as if it were its own.
 type Guard struct {
-	// Opens: recordings may be opened by what is guarded, which changes nothing else.
+	// Opens: the guarded page may open recordings; that changes nothing else.
 	Opens bool
 
 	names   []string // besides addresses, localhost and this host's name

@@ -10,8 +10,8 @@ import (
 	"net/http"
 )
 
-// Names answers /api/v1/names?job=: what a job's keys are called. Without a job
-// all names are told.
+// Names answers /api/v1/names?job=: what a job's keys are called. Without a job,
+// all names are returned.
 type Names struct {
 	Names []NamedKeys `json:"names"` // by first key; empty: keys have none (--names)
 }
@@ -34,8 +34,8 @@ func (s server) namesOf(r *http.Request) (Names, error) {
 
 // NamesControl serves GET and PUT /api/v1/names, which sets what keys are called
 // until the file of names changes. A body is what such a file is, YAML or (as
-// text/csv) CSV, or (as application/json) what GET answers. Who serves it knows
-// who asks, and bounds what a request may bring.
+// text/csv) CSV, or (as application/json) what GET answers. The server that mounts
+// it authenticates callers and bounds request bodies.
 func NamesControl(f *NameFile) http.Handler {
 	s := server{names: f}
 	mux := http.NewServeMux()

@@ -157,8 +157,8 @@ func Handler(state State, opts Options) http.Handler {
 	return mux
 }
 
-// files serves the embedded files of the page. They ask nothing of other hosts, and the
-// browser is told to hold them to that.
+// files serves the embedded files of the page. They load nothing from other hosts, and
+// a Content-Security-Policy has the browser enforce that.
 func files() http.Handler {
 	embedded, err := fs.Sub(dist, "dist")
 	if err != nil {

@@ -58,7 +58,7 @@ type PlanRefusal struct {
 	ExampleName string `json:"example_name,omitempty"`
 }
 
-// PlanHandler is what is known of how a server takes pushes.
+// PlanHandler describes how a job's servers apply pushes, as far as known.
 type PlanHandler struct {
 	Server  int    `json:"server"`
 	Kind    string `json:"kind"`

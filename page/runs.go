@@ -14,8 +14,8 @@ type NamedRuns struct {
 	Runs []Run  `json:"runs"`
 }
 
-// A Run is one execution of a job. Its figures are means over the whole of it, as far as
-// agents have told.
+// A Run is one execution of a job. Its figures are means over the whole run, as far as
+// agents have reported it.
 type Run struct {
 	ID             string    `json:"run,omitempty"` // as psidecar plan shows it; empty: not known
 	Job            string    `json:"job"`           // its scheduler's host:port

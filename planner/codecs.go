@@ -18,7 +18,7 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Limits of what is kept.
+// Bounds of the state that is kept.
 const (
 	// MaxCodecJobs is how many jobs may have rules.
 	MaxCodecJobs = 1024
@@ -40,7 +40,7 @@ const (
 const codecPrefix = "codecs/"
 
 // A Codecs keeps rules and reports. It implements api.CodecsServer. Rules are written
-// to the store while mu is held, and told to followers when they are there.
+// to the store while mu is held, and sent to followers once they are stored.
 type Codecs struct {
 	api.UnimplementedCodecsServer
 
@@ -113,7 +113,7 @@ func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, 
 	return &api.CodecsSet{Version: s.version}, nil
 }
 
-// check says what is wrong with rules as far as the planner can tell.
+// check returns the first fault of rules, as far as the planner can judge them.
 func check(r *api.JobRules) error {
 	if r.GetJob() == "" || len(r.GetJob()) > 256 || strings.ContainsRune(r.GetJob(), 0) {
 		return fmt.Errorf("job %.300q: want its name, or its scheduler's host:port", r.GetJob())

@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// What is kept of reports that are not the newest any more.
+// Bounds of the history of reports.
 const (
 	// HistoryEvery is how far apart, at least, the kept reports of a host are while
 	// they are no older than HistoryFine; older ones are HistoryCoarse apart.
@@ -55,7 +55,7 @@ type part struct {
 type shared struct{ bytes, users int }
 
 // addReport keeps a report that came at the given time, unless one of its host is
-// there from shortly before. It takes so many bytes without its large parts.
+// there from shortly before. Its bytes without the large parts.
 func (h *hostHistory) addReport(r *api.HostReport, at time.Time, bytes int, of part, large int) {
 	if h.last == nil {
 		h.last, h.lastOld, h.parts = map[string]time.Time{}, map[string]time.Time{}, map[part]shared{}

@@ -4,8 +4,8 @@
 //
 // In come messages of gRPC's wire; out come the same, decoded, or an error that
 // says by how much they are over a bound. [Intake.Options] are for a gRPC server;
-// the planner's command has them. What is kept of a message afterwards is its
-// keeper's matter, who can ask for [ReportCost] too.
+// the planner's command has them. Memory that keeps parts of a message afterwards
+// is accounted for by its holder, who can use [ReportCost] too.
 
 package planner
 
@@ -80,7 +80,7 @@ func (i *Intake) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // Unmarshal implements [encoding.CodecV2]. The message counts until it is handled.
-// gRPC gives what is refused the code INTERNAL.
+// gRPC reports a refusal as INTERNAL.
 func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
@@ -108,8 +108,9 @@ func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// acquire takes memory for a message of so many bytes on the wire. No handler waits for a
-// message while it has another, so that what is taken is given back.
+// acquire reserves memory for a message, by its bytes on the wire. No handler waits for a
+// message while it holds another, so reservations are always released and no deadlock is
+// possible.
 func (i *Intake) acquire(size, wire int64) bool {
 	if size > i.all {
 		return false

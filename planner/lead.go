@@ -27,8 +27,8 @@ import (
 type Shared struct {
 	Namespace, Lease string // of the Lease, and the beginning of the names of the store's objects
 	Config           *rest.Config
-	// Advertise is where the others reach this planner while it has the lead; the
-	// zero value: they do not send on who comes to them.
+	// Advertise is the address at which the others reach this planner while it has
+	// the lead; the zero value: they do not forward connections.
 	Advertise netip.Addr
 }
 
@@ -39,7 +39,7 @@ type lead struct {
 	way      standbyListener
 
 	mu      sync.Mutex // guards the rest
-	leader  string     // identity of who has the lead; empty: not known yet
+	leader  string     // identity of the leader; empty: not known yet
 	serving bool       // this planner has taken the lead over
 }
 
@@ -63,7 +63,7 @@ func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) 
 
 func portOf(l net.Listener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-// follow notes who has the lead.
+// follow records the leader.
 func (l *lead) follow(leader string) {
 	l.mu.Lock()
 	l.leader = leader
@@ -131,8 +131,8 @@ func (p *Planner) contend(ctx context.Context) error {
 	})
 }
 
-// forward sends all who come on to the planner that has the lead, or answers
-// that this one has it not. The listener is there again when stop has returned.
+// forward forwards all connections to the leader, or answers that this planner is
+// not the leader. The listener is there again when stop has returned.
 func (p *Planner) forward() (stop func()) {
 	server := grpc.NewServer(grpc.Creds(p.credentials()), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 		err := p.lead.waits()
@@ -148,7 +148,7 @@ func (p *Planner) forward() (stop func()) {
 		}
 	}
 	ended.Go(func() { serve(&p.lead.way) })
-	if p.opts.Control != nil { // who calls there cannot be sent on: the leader would not know the user
+	if p.opts.Control != nil { // its callers cannot be forwarded: the leader would not know the user
 		ended.Go(func() { serve(lent{p.opts.Control}) })
 	}
 	return sync.OnceFunc(func() {

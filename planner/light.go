@@ -6,13 +6,13 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// What is asked of agents, all together.
+// Bounds of the full reports that all agents together are asked for.
 const (
 	// wholeRate is how much memory the large parts of reports take that are asked
 	// for in a second. A job of 1,000 hosts has as many servers, and each host tells
 	// of its workers' traffic with each of them: it is the square of the hosts.
 	wholeRate = 8 << 20
-	// wholeGuess is what is taken for the size of large parts that are not known.
+	// wholeGuess is the assumed size of large parts of unknown size.
 	wholeGuess = 128 << 10
 	// windowKeys is how many keys the windows have together that agents send in the
 	// time of one. leastKeys is what each may have whatever the others do.
@@ -27,7 +27,8 @@ type turn struct {
 	at   time.Time
 }
 
-// mayTake reports whether so many bytes may be asked for now, and counts them.
+// mayTake reports whether reports of that many bytes may be requested now, and
+// counts them.
 func (t *turn) mayTake(bytes int, now time.Time) bool {
 	if t.at.IsZero() {
 		t.left = wholeRate

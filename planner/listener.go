@@ -27,7 +27,7 @@ type standbyListener struct {
 
 	carrying sync.WaitGroup
 	mu       sync.Mutex            // guards the rest
-	ends     map[net.Conn]net.Conn // of what is sent on: who came, and the leader (nil: to be reached)
+	ends     map[net.Conn]net.Conn // of a forwarded connection: the caller's end, and the leader's (nil: not reached yet)
 	closed   bool
 	counts   [len(outcomes)]uint64
 }
@@ -56,7 +56,8 @@ func (l *standbyListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. What is sent on has ended when it returns.
+// Close implements net.Listener. All forwarded connections have ended when it
+// returns.
 func (l *standbyListener) Close() error {
 	err := l.Listener.Close()
 	l.mu.Lock()
@@ -67,7 +68,7 @@ func (l *standbyListener) Close() error {
 	return err
 }
 
-// Drop ends what is sent on: to a planner that has the lead no more.
+// Drop ends forwarded connections, because their planner has lost the lead.
 func (l *standbyListener) Drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -64,15 +64,16 @@ type Options struct {
 
 	// Reports is where agents report, and proxies and operators ask. Run closes it.
 	Reports net.Listener
-	// Control is a unix socket for the same calls, where the kernel says who calls;
-	// nil: there is none. Run closes it.
+	// Control is a unix socket for the same calls, where the kernel identifies the
+	// caller; nil: there is none. Run closes it.
 	Control *control.Listener
 	// Identity is the planner's at Reports; nil: no TLS.
 	Identity *identity.Identity
-	// Policy says who may do what; nil: who comes without a certificate may ask, and
-	// trusted users of this host may do all.
+	// Policy is the access policy; nil: callers without a certificate may read, and
+	// trusted users of this host may do everything.
 	Policy *control.Policy
-	// Users are trusted at Control and at loopback; Open: all who reach Reports are.
+	// Users are trusted at Control and at loopback; Open: so is everybody who
+	// reaches Reports.
 	Users control.Users
 	Open  bool
 
@@ -108,7 +109,7 @@ type Options struct {
 // first three in serving, which is what all others read.
 type Planner struct {
 	opts    Options
-	opening *handshake.Set // connections to opts.Reports that have not said who they are
+	opening *handshake.Set // connections to opts.Reports that have not identified themselves
 	orders  *control.Server
 	reports *ReportStore
 	state   *fleet.State
@@ -130,9 +131,9 @@ type services struct {
 	runs   *runBook
 }
 
-// Bounds of connections at Options.Reports that have not said who they are.
-// Thousands of hosts may come at once, from one address where another planner
-// sends them on.
+// Bounds of connections at Options.Reports that have not identified themselves.
+// Thousands of hosts may come at once, from one address where another planner sends
+// them on.
 const (
 	openings          = 2048
 	openingsPerSource = 1024

@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Limits of what is kept.
+// Bounds of the state that is kept.
 const (
 	// MaxReportHosts is how many hosts may report.
 	MaxReportHosts = 4096
@@ -39,16 +39,16 @@ const (
 type ReportStore struct {
 	api.UnimplementedPlannerServer
 
-	// Windows, where not nil, is told of each report that is newer than what was
-	// there, while it still has its windows of uses: they are not kept. It is set
-	// before the first report, and must not keep the report.
+	// Windows, where not nil, is called with each report that is newer than the
+	// kept one, while it still has its windows of uses, which are not kept. It is
+	// set before the first report, and must not keep the report.
 	Windows func(*api.HostReport)
 	// ReportMemory is how much memory the newest reports of all hosts take at most; 0:
 	// MaxReportMemory. Set before the first report.
 	Memory int
 
-	// Names, where not nil, returns what the jobs of a report are called, which its host
-	// is told. Set before the first report.
+	// Names, where not nil, returns the names of a report's jobs, which go back to its
+	// host. Set before the first report.
 	Names func(*api.HostReport) []*api.JobName
 
 	mu       sync.Mutex // guards the rest
@@ -63,7 +63,7 @@ type ReportStore struct {
 	now      func() time.Time // nil: time.Now
 }
 
-// entry is what is kept of a host.
+// entry is the state of a host.
 type entry struct {
 	report *api.HostReport
 	memory int // that it takes
@@ -168,7 +168,7 @@ func (s *ReportStore) acceptReport(own *session, r *api.HostReport) error {
 	return s.storeReport(own, r, now)
 }
 
-// fresh reports whether a report of a stream is newer than what is there.
+// fresh reports whether a report of a stream is newer than the kept one.
 func (s *ReportStore) fresh(own *session, r *api.HostReport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

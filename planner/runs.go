@@ -24,7 +24,7 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Limits of what is kept.
+// Bounds of the state that is kept.
 const (
 	// maxRunNames is of how many names runs are kept: those that ran last.
 	maxRunNames = 256
@@ -241,7 +241,7 @@ func (s tally) plus(o tally) tally {
 	return tally{s.bytes + o.bytes, s.left + o.left, s.steps + o.steps}
 }
 
-// minus is what came to s since o, which is never more but where an agent began anew.
+// minus returns the increase of s since o. o is larger only where an agent restarted.
 func (s tally) minus(o tally) tally {
 	return tally{s.bytes - min(o.bytes, s.bytes), s.left - min(o.left, s.left), max(s.steps-o.steps, 0)}
 }
@@ -339,7 +339,7 @@ func (b *runBook) rename(v *runLive, name string) {
 	v.name = name
 }
 
-// due returns what is to be written now, and forgets names beyond MaxNames.
+// due returns the entries to write now, and forgets names beyond MaxNames.
 func (b *runBook) due() (entries []store.Entry) {
 	for len(b.names) > maxRunNames {
 		last := func(name string) time.Time { all := b.names[name]; return all[len(all)-1].Last }

@@ -98,8 +98,8 @@ func (p *Planner) keepRuns(ctx context.Context) {
 	}
 }
 
-// runOf names the run of a job with a node table of that digest, empty where proxies
-// have not told of it.
+// runOf names the run of a job with a node table of that digest, empty where no
+// proxy has reported it.
 func (p *Planner) runOf(job string, table uint64) string {
 	run := p.plans.Run(job)
 	if digest, known := run.Table(); !known || digest != table {
@@ -108,7 +108,7 @@ func (p *Planner) runOf(job string, table uint64) string {
 	return run.Short()
 }
 
-// handshakeIn is how long a connection may take until it says who it is.
+// handshakeIn bounds how long a connection may take to identify itself.
 const handshakeIn = 10 * time.Second
 
 func (p *Planner) serveAt(ctx context.Context, server *grpc.Server, l net.Listener) error {

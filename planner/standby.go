@@ -1,6 +1,6 @@
-// This part is what a planner does that waits for the lead: it sends who
-// comes to it on to the one that has it. So any planner of a Service may be
-// asked, and all are ready, while one of them serves.
+// This file is the standby side of a planner: it forwards its callers to the
+// leader. So any planner of a Service may be asked, and all are ready, while one of
+// them serves.
 //
 // In come connections, by a [standbyListener], and requests for the page, by [standbyPage].
 // They go on as they are, TLS included, to where the leader's identity says
@@ -57,8 +57,8 @@ func standbyAddressOf(identity string) standbyAddress {
 // sentOn marks requests that a planner has sent on: no other does it again.
 const sentOn = "Psidecar-Sent-On"
 
-// standbyPage serves own, but while to names another planner's page what is not about
-// this process (its health, readiness and metrics) is sent on to there.
+// standbyPage serves own, but while to names another planner's page, all requests but
+// those about this process (its health, readiness and metrics) are forwarded to it.
 func standbyPage(own http.Handler, to func() netip.AddrPort) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leader := to()

@@ -104,7 +104,7 @@ func TestTheEndOfARunOpensNothingForAnother(t *testing.T) {
 	}
 }
 
-// GuardAgent and proxy were killed together: what is pinned stays as it is until this
+// Agent and proxy were killed together: what is pinned stays as it is until this
 // process knows that nothing needs it, and is never opened because it knows
 // nothing.
 func TestWhatIsPinnedStays(t *testing.T) {

@@ -12,7 +12,8 @@ func Ring(bytes float64, hosts int) float64 {
 	return 4 * bytes * (n - 1) / n
 }
 
-// Divided is a value in equal parts on so many of the hosts; 1: plain parameter servers.
+// Divided returns the bytes of the busiest host when a value lies in equal parts on
+// servers of the hosts; 1: plain parameter servers.
 func Divided(bytes float64, hosts, servers int) float64 {
 	n, s := float64(hosts), float64(servers)
 	asServer := 2 * bytes / s * (n - 1)
@@ -47,7 +48,7 @@ func DividedTime(bytes, rate float64, hosts, servers int) float64 {
 	return 2 * max(in, out) / rate
 }
 
-// ChainedTime is that of a chain in so many pieces, each passed on once it is there.
+// ChainedTime is that of a chain in pieces, each passed on once it has arrived.
 func ChainedTime(bytes, rate float64, hosts, pieces int) float64 {
 	return 2 * bytes / rate * (1 + float64(hosts-2)/float64(pieces))
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// A Lesson is what one host of a run knows of where keys are. Its owners are
-// right for all keys but those that it holds: a key moves only while every host
-// holds it, and is recorded before the first one is told to let go.
+// A Lesson is what one host of a run knows of where keys are. Its owners are right
+// for all keys but those that it holds: a key moves only while every host holds it,
+// and its new owner is recorded before the first host releases it.
 type Lesson struct {
 	Owners   Owners
 	Held     Owners   // the keys that are held, whatever owner is given
@@ -16,13 +16,12 @@ type Lesson struct {
 	AllSites []string // those of all hosts of the run
 }
 
-// Merge returns where the keys of a run with so many servers are by what its
-// hosts have taught, and, where that cannot be known yet, the hosts that must
-// teach first.
+// Merge returns the owners of a run's keys by the lessons of its hosts and, where
+// those do not suffice yet, the hosts that must teach first.
 //
-// A key that some host does not hold is where that host says. One that all hosts
-// hold was let go by none: whether it was recorded or not, both servers have its
-// value, and it counts as where it was before.
+// For a key that some host does not hold, that host's owner is right. One that all
+// hosts hold was let go by none: whether it was recorded or not, both servers have
+// its value, and it counts as where it was before.
 func Merge(lessons []Lesson, servers int) (owners Owners, waits []string) {
 	if len(lessons) == 0 {
 		return owners, nil

@@ -162,8 +162,9 @@ func (o *Owners) splice(c, i, end, j int, put []Range) {
 	}
 }
 
-// Resolved yields the owners of the keys as ranks, those at home with their
-// home's, in ranges that cover them without a gap. The job has so many servers.
+// Resolved yields the owners of the keys as ranks, those at home with their home's,
+// in ranges that cover them without a gap. servers is the number of the job's
+// servers.
 func (o *Owners) Resolved(k Keys, servers int) iter.Seq[Range] {
 	return func(yield func(Range) bool) {
 		for r := range o.Within(k) {

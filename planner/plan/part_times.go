@@ -9,7 +9,7 @@ import (
 // MaxPartSamples is how many P a search measures at most.
 const MaxPartSamples = 8
 
-// A PartSample is how long a step took with so many parts.
+// A PartSample is the measured duration of a step with a number of parts.
 type PartSample struct {
 	Parts   int     `json:"parts"`
 	Seconds float64 `json:"seconds"`
@@ -24,8 +24,8 @@ type PartSearch struct {
 	turned        bool // the doubling and halving are over
 }
 
-// NewPartSearch begins a search for a value that is to be in at most so many parts, as many as it
-// has values; there are so many servers. Both are 1 at least.
+// NewPartSearch begins a search, for a job with that many servers and a value that can be
+// divided into at most that many parts. Both are 1 at least.
 func NewPartSearch(servers, most int) *PartSearch {
 	most = max(most, 1)
 	return &PartSearch{servers: min(max(servers, 1), most), most: most}
@@ -144,7 +144,7 @@ func (f *PartFit) At(parts int) float64 {
 	return f.Theta[0] + f.Theta[1]/p + f.Theta[2]*p
 }
 
-// Best returns the number of parts, at most so many, with which a step takes least.
+// Best returns the number of parts, up to the bound, with which a step is shortest.
 func (f *PartFit) Best(most int) int {
 	switch {
 	case f.Theta[1] <= 0:

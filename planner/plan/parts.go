@@ -1,12 +1,12 @@
 package plan
 
-// A key whose value is large can be held in parts: part i of P is the value of a part
-// key, at home with the i-th server from the key's home on. Such a key has no server for
-// an owner but a number from FirstParted on, which says how many parts there are; all
-// else follows from it, so that all who know it find the parts. Part keys lie anywhere in
-// the key space, as hashes do, so that one is as good as never a key of the job's own: for
-// a billion of these and a thousand values in 16 parts the chance is one in a million.
-// Nobody looks whether it is.
+// A key whose value is large can be held in parts: part i of P is the value of a part key,
+// at home with the i-th server from the key's home on. Such a key has no server for an
+// owner but a number from FirstParted on, which encodes the number of parts; all else
+// follows from it, so that every host finds the parts without further state. Part keys lie
+// anywhere in the key space, as hashes do, so that one is as good as never a key of the
+// job's own: for a billion of these and a thousand values in 16 parts the chance is one in
+// a million. Nobody looks whether it is.
 
 // FirstParted is the first owner that is no server's rank.
 const FirstParted int32 = 1 << 15
@@ -18,7 +18,7 @@ const (
 	maxPartedServers = 1 << 13
 )
 
-// Parted is the owner of a key that is in so many parts, 2 to [MaxParts].
+// Parted encodes the owner of a key that is in parts, 2 to [MaxParts].
 func Parted(parts int) int32 { return FirstParted + int32(parts) }
 
 // PartsOf returns how many parts a key has that has such an owner, 0 where it is whole.
@@ -29,7 +29,8 @@ func PartsOf(owner int32) int {
 	return int(owner - FirstParted)
 }
 
-// Owns reports whether a key of a job with so many servers can have such an owner.
+// Owns reports whether a key of a job with that many servers can have such an
+// owner.
 func Owns(owner int32, servers int) bool {
 	if parts := PartsOf(owner); parts > 0 {
 		return parts >= 2 && parts <= MaxParts && parts <= servers && servers <= maxPartedServers

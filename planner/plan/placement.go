@@ -127,8 +127,8 @@ func (p *Placement) Owner(key uint64) (machine int, ok bool) {
 	return int(r.Owners[j]), true
 }
 
-// Validate reports what is wrong with a placement: owners that do not exist,
-// keys out of order, servers that are named twice.
+// Validate reports the faults of a placement: owners that do not exist, keys out of
+// order, servers that are named twice.
 func (p *Placement) Validate() error {
 	if p.K < 1 || p.K > math.MaxInt32 {
 		return fmt.Errorf("k = %d: want 1 or more machines", p.K)

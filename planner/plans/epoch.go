@@ -29,20 +29,20 @@ const (
 	heldBars = 512
 )
 
-// An epoch is one plan and what came of it.
+// An epoch is one plan and its progress.
 //
-// Invariant: busy are the batches of open by server, in the order in which they were
-// told, and their ranges; waiting has no empty list, busy no entry without a batch.
+// Invariant: busy are the open batches by server, in the order in which they were
+// sent, and their ranges; waiting has no empty list, busy no entry without a batch.
 type epoch struct {
 	info    *api.Epoch
 	batches int                        // how many moves there are in all, on disk too
-	waiting map[int32][]*api.MoveBatch // not told yet, by server that they are moved from
-	open    map[uint64]*api.MoveBatch  // told, not done, by number
+	waiting map[int32][]*api.MoveBatch // not sent yet, by server that they are moved from
+	open    map[uint64]*api.MoveBatch  // sent, not done, by number
 	busy    map[int32]busy
 	reports map[uint64]*api.MoveReport
 }
 
-// busy is what the proxy of a server has been told to move and has not yet.
+// busy are the moves that the proxy of a server has been sent and has not finished.
 type busy struct {
 	ranges  int
 	batches []*api.MoveBatch
@@ -59,11 +59,11 @@ func (e *epoch) drop() {
 	e.waiting, e.open, e.busy = map[int32][]*api.MoveBatch{}, map[uint64]*api.MoveBatch{}, map[int32]busy{}
 }
 
-// wait adds a batch that is to be told.
+// wait adds a batch that is to be sent.
 func (e *epoch) wait(b *api.MoveBatch) { e.waiting[b.GetFrom()] = append(e.waiting[b.GetFrom()], b) }
 
-// nextBatch takes out a batch that the proxy of a server may have now; nil: none. So many
-// batches of a server may be open.
+// nextBatch takes out a batch that the proxy of a server may have now; nil: none. Bound
+// of the open batches of a server.
 func (e *epoch) nextBatch(from int32, most int) *api.MoveBatch {
 	list, has := e.waiting[from], e.busy[from]
 	if len(list) == 0 || len(has.batches) >= most || len(has.batches) > 0 && has.ranges+len(list[0].GetFirst()) > openRanges {
@@ -90,7 +90,7 @@ func (e *epoch) close(b *api.MoveBatch) {
 	e.busy[b.GetFrom()] = busy{has.ranges - len(b.GetFirst()), slices.Delete(has.batches, at, at+1)}
 }
 
-// told returns the batches that are open, in their order.
+// told returns the open batches, in their order.
 func (e *epoch) told() []*api.MoveBatch {
 	return slices.SortedFunc(maps.Values(e.open), func(a, b *api.MoveBatch) int { return cmp.Compare(a.GetBatch(), b.GetBatch()) })
 }
@@ -218,7 +218,7 @@ func (j *job) start(ctx context.Context, e *epoch) error {
 	return nil
 }
 
-// endEpoch stops what is open of an epoch and returns what to write.
+// endEpoch stops the open batches of an epoch and returns the entries to write.
 func (j *job) endEpoch(e *epoch, as api.Epoch_State) []store.Entry {
 	for _, b := range e.told() {
 		event := j.event()
@@ -271,7 +271,7 @@ func (j *job) endDone(ctx context.Context) {
 	}
 }
 
-// countBatch adds what is reported of a batch to the epoch for good.
+// countBatch adds the report on a batch to the epoch for good.
 func (e *epoch) countBatch(batch uint64) {
 	if r := e.reports[batch]; r != nil {
 		addReport(e.info, r)
@@ -279,7 +279,7 @@ func (e *epoch) countBatch(batch uint64) {
 	}
 }
 
-// describe returns the epoch with what is reported so far.
+// describe returns the epoch with the reports so far.
 func (e *epoch) describe() *api.Epoch {
 	info := proto.CloneOf(e.info)
 	for _, r := range e.reports {

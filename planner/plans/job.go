@@ -13,12 +13,12 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// A job is what is known of the keys of one run of a job.
+// A job is the state of the keys of one run of a job.
 //
-// Invariants, while mu is not held: owners are what the store says, at version, but
-// for versions up to unsure, which a write that failed may have left in its log;
-// moving is the one of epochs that is being carried out; while lost is not nil, nothing
-// is recorded, and owners are not told. While writing is not set queue is empty.
+// Invariants, while mu is not held: owners are those of the store at version, except
+// that versions up to unsure may be in its log, left by a write that failed; moving is
+// the one of epochs that is being carried out; while lost is not nil, nothing is
+// recorded, and no owners are sent. While writing is not set queue is empty.
 type job struct {
 	name    string
 	run     plan.Run
@@ -26,7 +26,7 @@ type job struct {
 
 	queueMu sync.Mutex // guards queue and writing
 	queue   []*commit  // of Record, in order
-	writing bool       // some caller of Record writes what is in the queue, or has been asked to
+	writing bool       // some caller of Record writes the queue, or has been asked to
 	rests   time.Time  // when the next write may be; it is the caller's that writes
 
 	mu      sync.Mutex // guards the rest
@@ -58,7 +58,7 @@ func newJob(s *Service, k runKey, servers int) *job {
 
 func (j *job) key() runKey { return runKey{j.name, j.run} }
 
-// check says what is wrong with a proposal.
+// check returns the fault of a proposal.
 func (j *job) check(p Proposal) error {
 	switch {
 	case j.gone:

@@ -22,8 +22,8 @@ import (
 //	epoch/E          a plan's account: api.Epoch
 //	move/B           a batch of epoch B>>24: api.MoveBatch
 //
-// Truth is the snapshot that head names and the log after it. What is older
-// than the snapshot, or a part of one that head does not name, is rubbish of an
+// Truth is the snapshot that head names and the log after it. Changes older than
+// the snapshot, and parts of snapshots that head does not name, are leftovers of an
 // interrupted write.
 
 // head is JSON, so that people can read it.

@@ -21,8 +21,8 @@ var (
 	newestEpoch   = prometheus.NewDesc("psidecar_planner_epoch", "Number of the newest plan.", []string{"job"}, nil)
 )
 
-// Describe implements prometheus.Collector; see [Service.Describe] for the rest
-// of what is known of plans.
+// Describe implements prometheus.Collector; see [Service.Describe] for the rest of
+// the state of plans.
 func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{displacedKeys, pendingKeys, movedKeys, movedBytes, refusedKeys, storeLost, newestEpoch} {
 		out <- d

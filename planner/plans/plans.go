@@ -2,10 +2,10 @@
 // they shall be.
 //
 // In come plans ([Service.Propose]), what proxies did (gRPC, service Plans of
-// package api), and the commands of people. Out go moves to the proxies, the
-// owner of every key, and an account of each plan. What must not be forgotten
-// goes to a [store.Store] before anybody hears of it: who owns a key is what the
-// store says, whatever happens to planner and proxies.
+// package api), and the commands of people. Out go moves to the proxies, the owner
+// of every key, and an account of each plan. Durable state goes to a [store.Store]
+// before anybody hears of it: the store decides the owner of a key, whatever
+// happens to planner and proxies.
 package plans
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Limits of what is kept.
+// Bounds of the state that is kept.
 const (
 	// MaxJobs is how many jobs may have plans.
 	MaxJobs = 1024
@@ -60,7 +60,7 @@ type Options struct {
 	Strategy string
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
-	// Log is told what becomes of stores and runs; nil: slog.Default().
+	// Log gets events of stores and runs; nil: slog.Default().
 	Log *slog.Logger
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maxReasons is how many reasons for refusals are told apart.
+	// maxReasons bounds the distinct reasons for refusals that are counted.
 	maxReasons = 32
 	// maxText is how long a reason or message may be.
 	maxText = 1024

@@ -26,10 +26,9 @@ type commit struct {
 	undo    []plan.Range // what was before, as ranks
 }
 
-// restEach is for how long, for each proxy that hears of it, nothing is recorded
-// after a write: Records that come meanwhile are written, and told, together. To
-// tell a thousand proxies takes some ten milliseconds of processor time. So few as
-// restFrom do not matter.
+// restEach is the pause after a write, for each proxy that gets it: Records that
+// come meanwhile are written, and sent, together. To tell a thousand proxies takes
+// some ten milliseconds of processor time. So few as restFrom do not matter.
 const (
 	restEach = 50 * time.Microsecond
 	restFrom = 32
@@ -158,9 +157,9 @@ func (j *job) giveBack(queue []*commit, err error) {
 	}
 }
 
-// before returns what must be written before changes up to version are: the
-// head, if there is none yet, and the removal of what an interrupted write may
-// have left, so that the log has no change that nobody was told of.
+// before returns the entries that must be written before changes up to version: the
+// head, if there is none yet, and the removal of leftovers of an interrupted write,
+// so that the log has no change that no proxy got.
 func (j *job) before(version uint64) []store.Entry {
 	var entries []store.Entry
 	if j.version == 0 {

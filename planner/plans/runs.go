@@ -34,8 +34,8 @@ func (k runKey) compare(o runKey) int {
 	return cmp.Or(cmp.Compare(k.job, o.job), cmp.Compare(k.run, o.run))
 }
 
-// beginRun takes in a run that a proxy carries: it is new, or what is known of it
-// must be what the proxy has seen.
+// beginRun registers a run that a proxy carries: it is new, or its stored state
+// must agree with the proxy's.
 func (s *Service) beginRun(ctx context.Context, r *api.Running) {
 	run := plan.Run(r.GetRun())
 	if !run.Valid() {
@@ -143,9 +143,9 @@ func (s *Service) carried(k runKey) bool {
 	return false
 }
 
-// carries is an error where a host does not carry a run, as its proxy's Watch
-// says: what it knows of the run is nothing then. Who names no host may speak for
-// any, or would have been refused before.
+// carries is an error where a host does not carry a run, as its proxy's Watch says:
+// what it knows of the run is nothing then. A caller without named hosts may speak
+// for any, else it would have been refused before.
 func (s *Service) carries(host string, k runKey) error {
 	if host == "" || k.run == "" {
 		return nil

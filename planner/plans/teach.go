@@ -21,8 +21,8 @@ import (
 // maxStores is how many stores before the present one a run remembers.
 const maxStores = 16
 
-// A lost run is one of which proxies have seen more than the store has. Nothing
-// of it is recorded, planned or told until proxies have taught where keys are.
+// A lost run is one of which proxies have seen more than the store has. Nothing of
+// it is recorded, planned or sent until proxies have taught the owners of its keys.
 type lost struct {
 	stores  []string // by which keys have moved
 	version uint64   // the last that a proxy has seen
@@ -51,7 +51,7 @@ func (j *job) lose(id string, version uint64) {
 	j.lost.version = max(j.lost.version, version)
 }
 
-// lostText says what is the matter.
+// lostText describes the state for errors and pages.
 func (j *job) lostText() string {
 	if j.lost == nil {
 		return ""
@@ -189,7 +189,7 @@ func (j *job) acceptTaught(ctx context.Context) error {
 	return nil
 }
 
-// refuseLost is what callers hear who would change where keys of a lost run are.
+// refuseLost is the error for calls that would change owners of a lost run's keys.
 func (j *job) refuseLost(code codes.Code) error {
 	if j.lost == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// A told is an event that many watchers are sent: it is encoded once. It is not
-// changed any more.
+// A told is an event for many watchers. It is encoded once, since encoding would
+// dominate with a thousand hosts. It is not changed any more.
 type told struct {
 	*api.PlanEvent
 	encode func() ([]byte, error)
@@ -77,15 +77,15 @@ func (r *recent) since(version, mark uint64) (events []*told, ok bool) {
 	return events, ok
 }
 
-// whole is the snapshot of a run at a version, encoded once for all who come.
+// whole is the snapshot of a run at a version, encoded once for all new watchers.
 type whole struct {
 	version, epoch uint64
 	servers        int
 	pieces         []*told
 }
 
-// whereKeysAre returns what tells a watcher where the run's keys are: what is new to
-// the copy that it has, or all. j.mu is held.
+// whereKeysAre returns the events that bring a watcher's copy of owners up to date:
+// the changes that it lacks, or a snapshot. The caller holds j.mu.
 func (j *job) whereKeysAre(r *api.Running) []*told {
 	if r.GetCopyMark() != 0 && int(r.GetServers()) == j.servers {
 		if changes, ok := j.recent.since(r.GetCopyVersion(), r.GetCopyMark()); ok {

@@ -79,8 +79,8 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 
 // addWatcher makes w hear of everything from now on and returns all that is.
 func (s *Service) addWatcher(w *watcher) ([]*told, error) {
-	// Jobs stay locked until the watcher is among those who are told, so that
-	// what it is told goes on where what it is given ends.
+	// Jobs stay locked until the watcher is registered, so that the events it gets
+	// continue where its snapshot ends.
 	jobs := s.allRuns()
 	for _, j := range jobs {
 		j.mu.Lock()
@@ -146,10 +146,10 @@ func (s *Service) countWatchers(k runKey) int {
 	return len(s.of(k).all)
 }
 
-// An audience is who watches a run.
+// An audience is the set of watchers of a run.
 type audience struct {
 	all      []*watcher
-	unrouted []*watcher           // who do not say whose moves are theirs
+	unrouted []*watcher           // watchers that do not name the servers whose moves they make
 	movers   map[int32][]*watcher // by server whose moves they say are theirs
 }
 
@@ -177,9 +177,9 @@ func (s *Service) of(k runKey) *audience {
 	return a
 }
 
-// whoMoves returns who is told of moves from a server: those who say that they make
-// them, and those who do not say whose they make. A batch that nobody makes stays
-// open, and is told to who comes and makes it.
+// whoMoves returns the watchers that get moves from a server: those that name it as
+// theirs, and those that name none. A batch that nobody makes stays open, and is
+// sent to the next watcher that makes it.
 func (a *audience) whoMoves(from int32) iter.Seq[*watcher] {
 	return func(yield func(*watcher) bool) {
 		for _, list := range [][]*watcher{a.movers[from], a.unrouted} {
@@ -192,7 +192,8 @@ func (a *audience) whoMoves(from int32) iter.Seq[*watcher] {
 	}
 }
 
-// routes reports whether all who watch the run say whose moves are theirs.
+// routes reports whether all watchers of the run name the servers whose moves they
+// make.
 func (s *Service) routes(k runKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +212,7 @@ func (s *Service) tell(e *told) {
 	}
 }
 
-// tellOf sends an event of moves from a server to those who make them.
+// tellOf sends an event of moves from a server to the watchers that make them.
 func (s *Service) tellOf(event *api.PlanEvent, from int32) {
 	e := newTold(event)
 	s.mu.Lock()

@@ -21,7 +21,7 @@ import (
 // renewal of one that has died, or at once where it gave the Lease back.
 const (
 	leaseFor   = 8 * time.Second
-	renewFor   = 5 * time.Second // then who cannot renew gives up
+	renewFor   = 5 * time.Second // a leader that cannot renew by then gives up
 	renewEvery = 1 * time.Second
 )
 
@@ -38,7 +38,8 @@ type Campaign struct {
 	Lease     string // its name, and the beginning of the objects'
 	Identity  string // no other process's
 	Config    *rest.Config
-	// Following, where not nil, is told who has the lead, whenever that changes.
+	// Following, where not nil, is called with the leader's identity whenever it
+	// changes.
 	Following func(leader string)
 }
 

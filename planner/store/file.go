@@ -16,12 +16,12 @@ import (
 // lockWait is how long another process that has the file is waited for.
 const lockWait = 5 * time.Second
 
-// File is a store in one file on disk (bbolt). Each Write waits for the disk:
-// who has many small ones does best to write them together.
+// File is a store in one file on disk (bbolt). Each Write waits for the disk, so
+// callers should batch small entries.
 //
-// What it returns is what was written: each value has a checksum, and an
-// inventory tells whether all are there. The whole file is checked when it is
-// opened.
+// Reads return exactly the entries that were written: each value has a checksum,
+// and an inventory shows whether any is missing. The whole file is checked when it
+// is opened.
 type File struct {
 	db   *bbolt.DB
 	file *os.File // bbolt's
@@ -203,8 +203,9 @@ func prepare(tx *bbolt.Tx) (*bbolt.Bucket, error) {
 	return entries, err
 }
 
-// filled is how much of the disk a file takes from the start, in bytes. What is
-// written where the file has its place already is on disk in half the time.
+// filled is how much of the disk a file takes from the start, in bytes.
+// Preallocated space halves the time of a write: the file's metadata does not
+// change.
 const filled = 1 << 20
 
 // fill lengthens a file with zeros, which bbolt uses before it grows the file.

@@ -6,12 +6,12 @@
 // that an object may have. [Campaign.Run] waits for a Lease and then opens the
 // store. The command psidecar planner calls it.
 //
-// Who has been replaced and does not know it yet changes nothing any more.
-// Every update names the resource version that it replaces. Who takes over
-// first writes the root, of which a version is needed to add pages, and then
-// every page, so that no version that somebody else knows is valid; both get
-// the count of the Lease's transitions as an annotation, and a root whose count
-// is higher than one's own is not taken over.
+// A planner that has been replaced without knowing it cannot write: every update
+// names the resource version that it replaces. A planner that takes over first
+// writes the root, whose version is needed to add pages, and then every page, so
+// that no version that another planner knows is valid; both get the count of the
+// Lease's transitions as an annotation, and a root with a higher count than one's
+// own is not taken over.
 
 package store
 
@@ -71,7 +71,7 @@ type KubeStore struct {
 	index map[string]*page // by entry
 	fill  *page            // where new entries go; nil: to be found
 	last  uint64           // sequence number given last
-	// unsure: a write failed, and who knows what is there now.
+	// unsure: a write failed, and the state in the cluster is unknown.
 	unsure bool
 	closed bool
 }
@@ -131,7 +131,7 @@ func (s *KubeStore) Write(ctx context.Context, entries []Entry) error {
 	return nil
 }
 
-// Close implements Store. The Lease is given back by who has it.
+// Close implements Store. The leader releases the Lease.
 func (s *KubeStore) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

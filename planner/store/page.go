@@ -15,7 +15,7 @@ import (
 type root struct {
 	object *corev1.ConfigMap // as it was last read or written
 	Format int               `json:"format"` // 1
-	Term   int64             `json:"term"`   // Lease transitions of who took over last
+	Term   int64             `json:"term"`   // Lease transitions at the last takeover
 	Opened uint64            `json:"opened"` // how often the store was taken over
 	Next   uint64            `json:"next"`   // number of the next page; none is used twice
 	Pages  []uint64          `json:"pages"`  // others are rubbish of an interrupted write

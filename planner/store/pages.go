@@ -8,9 +8,9 @@ import (
 	"io"
 )
 
-// bbolt trusts its file: on a damaged one it panics, in goroutines of its own
-// too, or reads what is not there. So the file is walked before bbolt has it.
-// This is bbolt's format 2, in the byte order of the machine:
+// bbolt trusts its file: on a damaged one it panics, in goroutines of its own too,
+// or reads beyond the data. So the file is walked before bbolt has it. This is
+// bbolt's format 2, in the byte order of the machine:
 //
 //	page      id u64, flags u16, count u16, overflow u32, then count elements
 //	branch    pos u32, key size u32, page u64
@@ -158,7 +158,7 @@ func (w *walker) readPage(id uint64) ([]byte, error) {
 	return page, nil
 }
 
-// tree walks what is below a page.
+// tree walks the pages below a page.
 func (w *walker) tree(id uint64, b bounds, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d is more than %d pages deep", id, maxDepth)
@@ -242,8 +242,8 @@ func (w *walker) leaf(page []byte, b bounds) error {
 	return nil
 }
 
-// cut returns the key of the element at a place: pos bytes behind it, where the
-// elements themselves end after so many.
+// cut returns the key of the element at a place: pos bytes behind it. pos is never
+// below elements, where the elements themselves end.
 func cut(page []byte, at, elements int, pos, size uint32) ([]byte, error) {
 	if int64(pos) < int64(elements) || size == 0 || int64(at)+int64(pos)+int64(size) > int64(len(page)) {
 		return nil, fmt.Errorf("a key of %d bytes, %d bytes on", size, pos)

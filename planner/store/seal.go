@@ -62,7 +62,7 @@ const (
 func (v *inventory) addEntry(name, value []byte) { v.change(name, value, 1) }
 func (v *inventory) remove(name, value []byte)   { v.change(name, value, ^uint64(0)) }
 
-// change adds an entry so many times, modulo 2^64.
+// change adds an entry times, modulo 2^64.
 func (v *inventory) change(name, value []byte, times uint64) {
 	h := sha256.New()
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(name))))

@@ -1,6 +1,5 @@
-// Package store keeps what the planner must not forget when it ends: entries
-// with a name and a value, in a file ([OpenFile]) or, for those who want none,
-// in memory ([Memory]).
+// Package store keeps the planner's durable state: entries with a name and a value,
+// in a file ([OpenFile]) or in memory ([Memory]).
 //
 // The planner's plans are its caller ([github.com/psidecar/psidecar/planner/plans]).
 // The interface asks for so little that other places can be behind it, such as
@@ -45,7 +44,7 @@ type Entry struct {
 	Value []byte // nil: the entry is removed
 }
 
-// Check says what is wrong with entries that are to be written.
+// Check returns the first fault of entries that are to be written.
 func Check(entries []Entry) error {
 	for _, e := range entries {
 		switch {

@@ -23,8 +23,7 @@ const (
 
 func (s *KubeStore) pageName(number uint64) string { return fmt.Sprintf("%s-%06d", s.name, number) }
 
-// takeOver makes this process the only one that can write, and reads what is
-// there.
+// takeOver makes this process the only one that can write, and reads the entries.
 func (s *KubeStore) takeOver(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := s.takeRoot(ctx)
@@ -63,9 +62,9 @@ func (s *KubeStore) takeOver(ctx context.Context) error {
 // isRace reports whether somebody has written or made the object meanwhile.
 func isRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// takeRoot reads the root, asks whether the Lease is still held, in this order,
-// and writes the version that was read. Who has taken over between reading and
-// writing makes the writing fail.
+// takeRoot reads the root, asks whether the Lease is still held, in this order, and
+// writes the version that was read. If another planner took over between the read
+// and the write, the write fails.
 func (s *KubeStore) takeRoot(ctx context.Context) error {
 	object, err := s.objects.Get(ctx, s.name, metav1.GetOptions{})
 	r := root{Format: rootFormat}
@@ -204,9 +203,9 @@ func (s *KubeStore) know(pages []*page) (stale []*draft) {
 	return stale
 }
 
-// deleteRubbish deletes pages that the root does not list, and that are older
-// than this process's turn: nobody can list them any more. One that is not
-// older is of somebody who has taken over since.
+// deleteRubbish deletes pages that the root does not list, and that are older than
+// this process's turn: nobody can list them any more. One that is not older belongs
+// to a planner that has taken over since.
 func (s *KubeStore) deleteRubbish(ctx context.Context) error {
 	listed := map[string]bool{s.name: true}
 	for number := range s.pages {

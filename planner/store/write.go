@@ -144,8 +144,8 @@ func (s *KubeStore) room(d *draft, at *page, e Entry) (*page, error) {
 	return s.fill, nil
 }
 
-// flush writes a draft and takes it as what is there. A new page counts from
-// the moment that the root lists it.
+// flush writes a draft, which then is the present state. A new page counts from the
+// moment that the root lists it.
 func (s *KubeStore) flush(ctx context.Context, d *draft) error {
 	if d == nil || len(d.changes) == 0 {
 		return nil
