@@ -164,11 +164,11 @@ func (s *passes) carry(c *connection) error {
 // resumeTransit has a connection go on over another link, or in another proxy: then it returns
 // neither a connection nor an error.
 func (s *passes) resumeTransit(t *transit) (*connection, error) {
-	goOn, within := s.await, t.Until-keep.Monotonic()
+	goOn, within, host := s.await, t.Until-keep.Monotonic(), t.Far
 	if t.Dialed {
-		goOn, within = s.dial, max(within, takenUpWithin)
+		goOn, within, host = s.dial, max(within, takenUpWithin), t.Destination.Addr()
 	}
-	ctx, cancel := context.WithTimeout(s.p.life, within)
+	ctx, cancel := s.waitFor(host, within)
 	defer cancel()
 	c, err := goOn(ctx, t)
 	if errors.Is(err, errLeaves) {

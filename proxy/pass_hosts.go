@@ -19,10 +19,16 @@ import (
 // proxy looks whether all hosts answer before it brings any connection to stand or ends
 // it, and goes on as it is while one does not: for hostsBack at most, and half of its
 // grace.
+//
+// What has been handed over waits for longer where the other host is cut off when the
+// time is over: for cutOffAtMost until the host is back, and for hostDials then, in which
+// a SYN is sent again that was lost meanwhile.
 const (
-	hostsBack   = 5 * time.Second
-	hostAnswers = 250 * time.Millisecond // a SYN that was lost is not waited for
-	hostAgain   = 20 * time.Millisecond
+	hostsBack    = 5 * time.Second
+	cutOffAtMost = 20 * time.Second
+	hostDials    = 5 * time.Second
+	hostAnswers  = 250 * time.Millisecond // a SYN that was lost is not waited for
+	hostAgain    = 20 * time.Millisecond
 )
 
 // awaitHosts waits until the hosts of all links answer, and returns how long that took.
@@ -33,11 +39,7 @@ func (s *passes) awaitHosts() time.Duration {
 	var all sync.WaitGroup
 	for host := range s.hosts() {
 		all.Go(func() {
-			for ctx.Err() == nil && !s.answers(ctx, host) {
-				select {
-				case <-ctx.Done():
-				case <-time.After(hostAgain):
-				}
+			for !s.answers(ctx, host) && pause(ctx, hostAgain) {
 			}
 		})
 	}
@@ -46,6 +48,36 @@ func (s *passes) awaitHosts() time.Duration {
 		s.p.log.Info("connections are handed over or ended although a host does not answer")
 	}
 	return time.Since(began)
+}
+
+// waitFor returns the time in which a connection is to go on over another link, with the
+// host of the other proxy.
+func (s *passes) waitFor(host netip.Addr, within time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(s.p.life)
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		defer cancel()
+		if !pause(ctx, within) || s.answers(ctx, host) {
+			return
+		}
+		for end := time.Now().Add(cutOffAtMost); !s.answers(ctx, host); {
+			if !pause(ctx, hostAgain) || time.Now().After(end) {
+				return
+			}
+		}
+		pause(ctx, hostDials)
+	})
+	return ctx, func() { cancel(); waiting.Wait() }
+}
+
+// pause reports whether that time has passed before ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }
 
 // hosts are those of the proxies at the other ends of links.

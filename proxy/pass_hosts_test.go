@@ -140,3 +140,54 @@ func TestHostAnswers(t *testing.T) {
 		t.Error("a host answers that was not asked")
 	}
 }
+
+// A connection that was handed over waits for longer than its time where the host of the
+// proxy that is to dial again is cut off, until that is back; and no longer where it is
+// not.
+func TestAConnectionWaitsForAHostThatIsCutOff(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cutOff bool
+	}{{"cut off", true}, {"without a proxy", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			worker, server, client, process := replaceableHosts(t, compactOnly)
+			worker.estate.within = 100 * time.Millisecond
+			rng := rand.New(rand.NewPCG(1, 2))
+			for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
+				said := messages(rng)
+				go way[0].Write(said)
+				if _, err := io.ReadFull(way[1], make([]byte, len(said))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			back, looked := make(chan struct{}), make(chan struct{}, 1)
+			server.now.passes.answers = func(context.Context, netip.Addr) bool {
+				select {
+				case looked <- struct{}{}:
+				default:
+				}
+				return !c.cutOff || closed(back)
+			}
+			worker.stop()
+			<-looked // its time is over
+			if !c.cutOff {
+				eventually(t, "it is given up", func() bool { return server.now.passes.state().Lost == 1 })
+				return
+			}
+			<-looked
+			close(back)
+			worker.begin()
+			worker.estate.give(worker.now)
+			more := appendPush(nil, rng, 100, 1<<10)
+			go client.Write(more)
+			got := make([]byte, len(more))
+			process.SetReadDeadline(time.Now().Add(time.Minute))
+			if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, more) {
+				t.Errorf("through the next proxy: %v; %+v", err, server.now.passes.state())
+			}
+			if n := server.now.passes.state(); n.Lost > 0 || n.Taken != 1 {
+				t.Errorf("%+v at the server's proxy", n)
+			}
+		})
+	}
+}

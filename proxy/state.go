@@ -201,6 +201,7 @@ var (
 	descLedgers = prometheus.NewDesc("psidecar_proxy_ledger_bytes", "Bytes that ledgers have in the state folder.", nil, nil)
 	descDamaged = prometheus.NewDesc("psidecar_proxy_state_damaged_total", "Files and folders of the state folder that were found damaged and set aside.", nil, nil)
 	descLost    = prometheus.NewDesc("psidecar_proxy_state_lost_jobs", "Damaged folders of jobs of which not even the name is known: connections of workers of unknown jobs fail.", nil, nil)
+	descStray   = prometheus.NewDesc("psidecar_proxy_stray_answers_total", "Answers to requests of proxies that came for workers of jobs that are not known, and were dropped.", nil, nil)
 	descNoStore = prometheus.NewDesc("psidecar_proxy_store_lost_jobs", "Jobs of which the planner's store does not know where keys are, since it was lost or is an old copy.", nil, nil)
 	descTrouble = prometheus.NewDesc("psidecar_proxy_state_trouble_jobs", "Jobs that would not survive a kill of the proxy, since the state folder cannot be written, or whose requests are refused because what was kept of them is lost.", nil, nil)
 	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
@@ -208,7 +209,7 @@ var (
 
 // Describe makes the proxy a prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descStray, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
 		out <- d
 	}
 }
@@ -231,6 +232,7 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descLedgers, prometheus.GaugeValue, float64(f.LedgerBytes))
 	out <- prometheus.MustNewConstMetric(descDamaged, prometheus.CounterValue, float64(f.Damaged))
 	out <- prometheus.MustNewConstMetric(descLost, prometheus.GaugeValue, float64(len(f.Lost)))
+	out <- prometheus.MustNewConstMetric(descStray, prometheus.CounterValue, float64(f.StrayAnswers))
 	out <- prometheus.MustNewConstMetric(descTrouble, prometheus.GaugeValue, float64(trouble))
 }
 

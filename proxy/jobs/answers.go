@@ -292,7 +292,9 @@ func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err
 		}
 	}
 	if !c.known(nil) {
-		return true, nil
+		// A proxy here asked for it before what it knew of the job was damaged. The
+		// worker never did: its tracker has no such timestamp.
+		return m.Meta.Request || !isOwn(&m.Meta), nil
 	}
 	if m.Meta.Request && isOwn(&m.Meta) {
 		c.job.noteOwn()
@@ -315,6 +317,10 @@ func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err
 func (c *answers) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	if m.Meta.Control.Cmd != pslite.NoCommand {
 		return nil // an ACK that the router has taken in
+	}
+	if c.job == nil {
+		c.jobs.strayAnswers.Add(1)
+		return nil
 	}
 	return c.job.takeAnswer(c, m, d)
 }

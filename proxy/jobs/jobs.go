@@ -20,6 +20,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -107,6 +108,8 @@ type Jobs struct {
 	refusals  *rate.Limiter // of their logs
 
 	post *semaphore.Weighted // of letters that are being read and heard
+
+	strayAnswers atomic.Uint64 // dropped, since their job is not known
 
 	linksMu sync.Mutex // guards links
 	links   map[netip.Addr]*siteLink

@@ -55,12 +55,15 @@ type FolderState struct {
 	LedgerLimit int64    `json:"ledger_limit"`
 	Damaged     uint64   `json:"damaged"`        // files and folders found damaged since the start
 	Lost        []string `json:"lost,omitempty"` // jobs of which not even the name is known: their folders, and why
+	// StrayAnswers are answers to requests of proxies that came for workers of jobs
+	// that are not known, and were dropped.
+	StrayAnswers uint64 `json:"stray_answers"`
 }
 
 // Folder returns the state of the state folder.
 func (j *Jobs) Folder() FolderState {
 	f := j.folder
-	s := FolderState{Path: f.dir, LedgerBytes: f.space.Used(), LedgerLimit: f.space.Limit, Damaged: f.damaged.Load()}
+	s := FolderState{Path: f.dir, LedgerBytes: f.space.Used(), LedgerLimit: f.space.Limit, Damaged: f.damaged.Load(), StrayAnswers: j.strayAnswers.Load()}
 	for _, l := range f.missing() {
 		s.Lost = append(s.Lost, fmt.Sprintf("%s: %v", l.path, l.err))
 	}

@@ -18,12 +18,15 @@ func anyHost(r *rand.Rand) int { return r.IntN(hostCount) }
 // both are agent and proxy of a host.
 func both(host int) []target { return []target{{agent, host}, {proxy, host}} }
 
-func everything() (all []target) {
+// sidecars are agents and proxies of all hosts.
+func sidecars() (all []target) {
 	for host := range hostCount {
 		all = append(all, both(host)...)
 	}
-	return append(all, target{of: planner})
+	return all
 }
+
+func everything() []target { return append(sidecars(), target{of: planner}) }
 
 // toServices is what happens to processes and what they keep.
 func toServices(at time.Duration) []choice {
@@ -49,6 +52,9 @@ var inOrder = []choice{
 		return replace{"proxy, then agent", []target{{proxy, host}, {agent, host}}, false}
 	}},
 	{3, func(r *rand.Rand) event { return replace{"both", both(anyHost(r)), true} }},
+	{3, func(r *rand.Rand) event { return rise{r.Perm(hostCount)[:1+r.IntN(hostCount)]} }},
+	{1, func(*rand.Rand) event { return upgrade{} }},
+	{2, func(r *rand.Rand) event { return leave{between(r, time.Second, 6*time.Second)} }},
 }
 
 // abrupt is what a job without PS_RESEND may not survive.

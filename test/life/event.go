@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 )
@@ -128,74 +127,6 @@ func (e stop) happen(ctx context.Context, l *Life) error {
 	p.Resume() // it may have been ended
 	return e.recover(ctx, l)
 }
-
-// replace ends services in order, one after the other or together; the next ones
-// start half a second later.
-type replace struct {
-	name     string
-	targets  []target
-	together bool
-}
-
-func (e replace) kind() string   { return "replace " + e.name }
-func (e replace) String() string { return fmt.Sprintf("replace %v", e.targets) }
-func (e replace) possible(l *Life) error {
-	var errs []error
-	for _, t := range e.targets {
-		errs = append(errs, t.running(l), t.ready(l))
-		if ago := time.Since(l.replaced); t.of == proxy && ago < apart {
-			errs = append(errs, fmt.Errorf("a proxy was replaced %.1f s ago", ago.Seconds()))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// apart is how long after one proxy the next may be replaced, as proxy/README.md
-// asks for: one that has just begun does not know yet who has a proxy.
-const apart = 5 * time.Second
-
-func (e replace) happen(ctx context.Context, l *Life) error {
-	if l.hasNoRoom(e.targets) {
-		defer l.harms.begin(e.String()+" on a full disk", harmful{breaks: true})()
-	}
-	if e.together {
-		ended := make(chan error, len(e.targets))
-		for _, t := range e.targets {
-			go func() { ended <- t.service(l).stopService(syscall.SIGTERM, mayEndWithin) }()
-		}
-		var errs []error
-		for range e.targets {
-			errs = append(errs, <-ended)
-		}
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-	}
-	for _, t := range e.targets {
-		if !e.together {
-			if err := t.service(l).stopService(syscall.SIGTERM, mayEndWithin); err != nil {
-				return err
-			}
-		}
-		if err := t.recover(ctx, l); err != nil {
-			return err
-		}
-		if t.of == proxy {
-			l.replaced = time.Now()
-		}
-	}
-	return nil
-}
-
-// hasNoRoom reports whether a proxy among the services has a full disk, and cannot
-// hand over what is under way.
-func (l *Life) hasNoRoom(of []target) bool {
-	return slices.ContainsFunc(of, func(t target) bool { return t.of == proxy && l.full[t.host].Load() })
-}
-
-// mayEndWithin is how long a service may take to end in order: a proxy's grace,
-// and what a busy machine needs.
-const mayEndWithin = 40 * time.Second
 
 // afterwards does something now, or while other things happen. A failure of what
 // is not waited for is noted when it comes.

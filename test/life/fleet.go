@@ -110,7 +110,7 @@ func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 		s.disk = mountAt(t, j.path(h.Name), "tmpfs", "size=96m,mode=755")
 		s.state = filepath.Join(s.disk, "state") // which the agent makes
 		socket := filepath.Join(s.disk, "s")
-		args := []string{"--intercept", "--host", h.Name, "--http", h.Address(agentHTTP), "--planner", first.Address(plannerAPI),
+		args := []string{"--intercept", "--adopt", "--host", h.Name, "--http", h.Address(agentHTTP), "--planner", first.Address(plannerAPI),
 			"--proxy-socket", socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins}
 		for _, group := range groups {
 			folder, err := h.Group(group)

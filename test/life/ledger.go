@@ -27,6 +27,8 @@ type ledger struct {
 	events map[string]int
 	peaks  map[string]int // most memory that a kind of service held, bytes
 	moved  uint64
+	// adopted connections had gone past the proxies, and were made anew.
+	adopted int
 }
 
 func newLedger() *ledger {
@@ -62,6 +64,12 @@ func (x *ledger) movedKeys(n uint64) {
 	x.moved += n
 }
 
+func (x *ledger) adoptedConnections(n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.adopted += n
+}
+
 // summary is the life in a few lines.
 func (x *ledger) summary() string {
 	x.mu.Lock()
@@ -75,7 +83,7 @@ func (x *ledger) summary() string {
 	fmt.Fprintf(&b, "kinds: %s\n", counts(x.kinds))
 	fmt.Fprintf(&b, "%s: %d of %d\n", stalledWithoutResend, x.runs[stalledWithoutResend], x.broken)
 	fmt.Fprintf(&b, "events: %s\n", counts(x.events))
-	fmt.Fprintf(&b, "keys moved: %d; most memory, MiB:", x.moved)
+	fmt.Fprintf(&b, "keys moved: %d; connections adopted: %d; most memory, MiB:", x.moved, x.adopted)
 	for _, kind := range []string{agent, proxy, planner} {
 		fmt.Fprintf(&b, " %s %d", kind, x.peaks[kind]>>20)
 	}

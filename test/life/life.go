@@ -94,6 +94,7 @@ func (l *Life) live(ctx context.Context) {
 	}
 	watchers.Go(func() { l.watchMemory(watching) })
 	watchers.Go(func() { l.watchMoves(watching) })
+	watchers.Go(func() { l.watchAdopted(watching) })
 	l.calm(ctx, "before")
 	before, err := l.fleet.rest(ctx)
 	if err != nil {

@@ -222,6 +222,28 @@ func (l *Life) watchMemory(ctx context.Context) {
 	}
 }
 
+// watchAdopted counts the connections that agents have made anew, until the context
+// ends.
+func (l *Life) watchAdopted(ctx context.Context) {
+	type counter struct{ agent, adopted int } // which process, and what it counted
+	last := map[string]counter{}
+	for pause(ctx, time.Second) {
+		for _, s := range l.fleet.sidecars {
+			pid := s.agent.Current().Pid()
+			n, err := s.host.Metric(agentHTTP, "psidecar_adopted_total")
+			if err != nil || s.agent.Current().Pid() != pid {
+				continue
+			}
+			was := last[s.host.Name]
+			if was.agent != pid {
+				was = counter{}
+			}
+			l.ledger.adoptedConnections(int(n) - was.adopted)
+			last[s.host.Name] = counter{pid, int(n)}
+		}
+	}
+}
+
 // watchMoves counts the keys that proxies move, until the context ends.
 func (l *Life) watchMoves(ctx context.Context) {
 	last := map[string]uint64{}

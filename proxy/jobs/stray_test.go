@@ -1,0 +1,57 @@
+package jobs
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// A proxy that has lost what it knew of a job lets no answer to its own requests
+// reach a worker, whose tracker would be written beyond its end: libraries do not
+// check timestamps.
+func TestStrayAnswersDoNotReachWorkers(t *testing.T) {
+	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, tcp := connected(t)
+	down := j.Inbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil)
+	g := zmtp.NewGreeting(0, 0)
+	ready := zmtp.AppendReady(g[:], "DEALER", []byte("ps8"))
+	message := func(timestamp int32, request bool, data ...[]byte) []byte {
+		m := pslite.Meta{Head: pslite.Empty, Timestamp: timestamp, Pull: true, Request: request, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+		return appendMessage(nil, append([][]byte{m.Append(nil, pslite.DMLC)}, data...))
+	}
+	keys, values := make([]byte, 8), []byte{1, 2, 3, 4}
+	stray, last := message(route.FirstOwn+7, false, keys, values), message(route.LastOwn, false)
+	first, second := message(7, false, keys, values), message(route.FirstOwn-1, false, keys, values)
+	// Requests of proxies are for servers, which may be on a host that does not know
+	// the job yet.
+	request := message(route.FirstOwn+8, true)
+	sent := slices.Concat(ready, first, stray, last, request, stray, second)
+	for i := range sent { // however it is cut
+		if _, err := down.Write(sent[i : i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := down.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(process)
+	if want := slices.Concat(ready, first, request, second); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the process gets %q, %v, want %q", got, err, want)
+	}
+	if n := j.Folder().StrayAnswers; n != 3 {
+		t.Errorf("%d stray answers were dropped, want 3", n)
+	}
+	if err := down.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,178 @@
+package life
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// replace ends services in order, one after the other or together; the next ones
+// start half a second later.
+type replace struct {
+	name     string
+	targets  []target
+	together bool
+}
+
+func (e replace) kind() string   { return "replace " + e.name }
+func (e replace) String() string { return fmt.Sprintf("replace %v", e.targets) }
+func (e replace) possible(l *Life) error {
+	var errs []error
+	for _, t := range e.targets {
+		errs = append(errs, t.running(l), t.ready(l))
+		if ago := time.Since(l.replaced); t.of == proxy && ago < apart {
+			errs = append(errs, fmt.Errorf("a proxy was replaced %.1f s ago", ago.Seconds()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// apart is how long after one proxy the next may be replaced, as proxy/README.md
+// asks for: one that has just begun does not know yet who has a proxy.
+const apart = 5 * time.Second
+
+func (e replace) happen(ctx context.Context, l *Life) error {
+	if l.hasNoRoom(e.targets) {
+		defer l.harms.begin(e.String()+" on a full disk", harmful{breaks: true})()
+	}
+	if e.together {
+		if err := endTogether(l, e.targets); err != nil {
+			return err
+		}
+	}
+	for _, t := range e.targets {
+		if !e.together {
+			if err := t.service(l).stopService(syscall.SIGTERM, mayEndWithin); err != nil {
+				return err
+			}
+		}
+		if err := t.recover(ctx, l); err != nil {
+			return err
+		}
+		if t.of == proxy {
+			l.replaced = time.Now()
+		}
+	}
+	return nil
+}
+
+// hasNoRoom reports whether a proxy among the services has a full disk, and cannot
+// hand over what is under way.
+func (l *Life) hasNoRoom(of []target) bool {
+	return slices.ContainsFunc(of, func(t target) bool { return t.of == proxy && l.full[t.host].Load() })
+}
+
+// mayEndWithin is how long a service may take to end in order: a proxy's grace,
+// and what a busy machine needs.
+const mayEndWithin = 40 * time.Second
+
+// rise replaces proxies by ones that are started beside them (--replace), one host
+// after the other.
+type rise struct{ hosts []int }
+
+func (e rise) kind() string { return "replace by one beside" }
+func (e rise) String() string {
+	return fmt.Sprintf("start a proxy beside that on hosts %v, which takes its place", e.hosts)
+}
+func (e rise) possible(l *Life) error {
+	return replace{targets: proxiesOf(e.hosts)}.possible(l)
+}
+func (e rise) happen(ctx context.Context, l *Life) error {
+	for _, t := range proxiesOf(e.hosts) {
+		s := t.service(l)
+		s.mayEnd()
+		old := s.Current()
+		if err := s.Succeed(func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--replace") }); err != nil {
+			return err
+		}
+		if err := l.fleet.await(ctx, func() error {
+			if s.Current() == old {
+				return fmt.Errorf("the %s runs that was to be replaced", t)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := t.recover(ctx, l); err != nil {
+			return err
+		}
+		l.replaced = time.Now()
+	}
+	return nil
+}
+
+func proxiesOf(hosts []int) (all []target) {
+	for _, host := range hosts {
+		all = append(all, target{proxy, host})
+	}
+	return all
+}
+
+// upgrade replaces agent and proxy of each host together, as the pods of a DaemonSet
+// are, one host after the other.
+type upgrade struct{}
+
+func (upgrade) kind() string           { return "upgrade" }
+func (upgrade) String() string         { return "upgrade all hosts, one after the other" }
+func (upgrade) possible(l *Life) error { return replace{targets: sidecars()}.possible(l) }
+func (upgrade) happen(ctx context.Context, l *Life) error {
+	for host := range hostCount {
+		if host > 0 && !pause(ctx, apart) {
+			return nil
+		}
+		if err := (replace{targets: both(host), together: true}).happen(ctx, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave ends agents and proxies of all hosts in order and has them come back later:
+// to the jobs that begin meanwhile they come late, and the others' connections are
+// made without them, or not until they are back.
+type leave struct{ span time.Duration }
+
+func (e leave) kind() string { return "leave and come late" }
+func (e leave) String() string {
+	return fmt.Sprintf("all hosts are without agent and proxy for %.1f s", e.span.Seconds())
+}
+func (e leave) possible(l *Life) error { return replace{targets: sidecars()}.possible(l) }
+func (e leave) happen(ctx context.Context, l *Life) error {
+	defer l.harms.begin(e.String(), harmful{holds: true})()
+	if l.hasNoRoom(sidecars()) {
+		defer l.harms.begin(e.String()+" on a full disk", harmful{breaks: true})()
+	}
+	for _, t := range sidecars() {
+		t.service(l).StayAway(true)
+	}
+	var errs []error
+	for host := range hostCount {
+		errs = append(errs, endTogether(l, both(host)))
+	}
+	pause(ctx, e.span)
+	for _, t := range sidecars() {
+		t.service(l).StayAway(false)
+	}
+	for _, t := range sidecars() {
+		errs = append(errs, t.recover(ctx, l))
+	}
+	l.replaced = time.Now()
+	return errors.Join(errs...)
+}
+
+// endTogether ends services in order, at the same time.
+func endTogether(l *Life, all []target) error {
+	ended := make(chan error, len(all))
+	for _, t := range all {
+		go func() { ended <- t.service(l).stopService(syscall.SIGTERM, mayEndWithin) }()
+	}
+	var errs []error
+	for range all {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
+}
