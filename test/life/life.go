@@ -96,8 +96,8 @@ func (l *Life) live(ctx context.Context) {
 	watchers.Go(func() { l.watchMoves(watching) })
 	watchers.Go(func() { l.watchAdopted(watching) })
 	l.calm(ctx, "before")
-	before, err := l.fleet.rest(ctx)
-	if err != nil {
+	var before rest
+	if err := l.fleet.await(ctx, func() (err error) { before, err = l.fleet.rest(ctx); return err }); err != nil {
 		l.journal.fail("before: %v", err)
 		return
 	}
