@@ -40,7 +40,7 @@ func (a *Agent) adapt() error {
 		return err
 	}
 	now := time.Now()
-	a.cost.note(now, cpu, kernel)
+	a.cost.updateCost(now, cpu, kernel)
 	jobs := map[string]sampleSeen{}
 	for _, v := range a.observer.Jobs() {
 		jobs[v.Job.Scheduler.String()] = seen(v.Looked)
@@ -111,9 +111,9 @@ type cost struct {
 	inside  float64    // of one core, of the programs, lately
 }
 
-// note takes the seconds used so far and works out the percent of one core used
+// updateCost takes the seconds used so far and works out the percent of one core used
 // since the last time.
-func (c *cost) note(now time.Time, cpu, kernel float64) {
+func (c *cost) updateCost(now time.Time, cpu, kernel float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.at.IsZero() {

@@ -386,12 +386,12 @@ func (a *Agent) sweep() error {
 // Called returns what the job of a process is called, empty where nobody whose word
 // counts has named it, and what its owner asks for.
 func (a *Agent) Called(p *discover.Process) (name string, wishes policy.Policy) {
-	return a.called.of(p)
+	return a.called.titleOf(p)
 }
 
 // SettleNames has the agent call jobs, by their schedulers' addresses, as a planner
 // does that knows the jobs of all hosts.
-func (a *Agent) SettleNames(names map[string]string) { a.called.settle(names) }
+func (a *Agent) SettleNames(names map[string]string) { a.called.takeNames(names) }
 
 // Handler serves the agent over HTTP.
 func (a *Agent) Handler(pprof bool) http.Handler {

@@ -20,10 +20,10 @@ import (
 func TestCost(t *testing.T) {
 	var c cost
 	start := time.Unix(100, 0)
-	if c.note(start, 5, 1); c.percent+c.inside != 0 {
+	if c.updateCost(start, 5, 1); c.percent+c.inside != 0 {
 		t.Error("one look tells no rate")
 	}
-	if c.note(start.Add(2*time.Second), 5.5, 1.1); math.Abs(c.percent-25) > 0.1 || math.Abs(c.inside-5) > 0.1 {
+	if c.updateCost(start.Add(2*time.Second), 5.5, 1.1); math.Abs(c.percent-25) > 0.1 || math.Abs(c.inside-5) > 0.1 {
 		t.Errorf("%.2f%% and %.2f%%, want 25 of the process and 5 of the programs", c.percent, c.inside)
 	}
 }

@@ -151,8 +151,8 @@ func (c *called) assign() {
 	}
 }
 
-// settle takes up what a planner, which knows the jobs of all hosts, has them called.
-func (c *called) settle(names map[string]string) {
+// takeNames takes up what a planner, which knows the jobs of all hosts, has them called.
+func (c *called) takeNames(names map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !maps.Equal(c.told, names) {
@@ -207,10 +207,10 @@ func (c *called) remarks(scheduler string) []string {
 	return all
 }
 
-// of returns what a process's job is called, as far as its word counts for that, and
+// titleOf returns what a process's job is called, as far as its word counts for that, and
 // what the process asks for. A tenant's processes do not get the name of another's job
 // by saying that they belong to it.
-func (c *called) of(p *discover.Process) (name string, wishes policy.Policy) {
+func (c *called) titleOf(p *discover.Process) (name string, wishes policy.Policy) {
 	w := c.wishOf(p)
 	scheduler := p.Scheduler.String()
 	j, ok := c.claim(scheduler)

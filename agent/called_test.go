@@ -63,7 +63,7 @@ func TestTwoJobsOfOneName(t *testing.T) {
 	if got := c.title(firstAt).Name; got != "ctr" {
 		t.Errorf("the first is %s", got)
 	}
-	if got, _ := c.of(&theirs); got != "ctr@"+secondAt || c.title(secondAt).Name != got {
+	if got, _ := c.titleOf(&theirs); got != "ctr@"+secondAt || c.title(secondAt).Name != got {
 		t.Errorf("the second is %s", got)
 	}
 	if r := c.remarks(secondAt); len(r) != 1 || !strings.Contains(r[0], "the job at "+firstAt) {
@@ -87,15 +87,15 @@ func TestTenantsDoNotShareNames(t *testing.T) {
 	if a, b := c.title(firstAt).Name, c.title(secondAt).Name; a != "uid:1000/ctr" || b != "uid:2000/ctr" {
 		t.Errorf("they are %s and %s", a, b)
 	}
-	if got, _ := c.of(&evil); got != "" {
+	if got, _ := c.titleOf(&evil); got != "" {
 		t.Errorf("the other user's process gets %s", got)
 	}
-	if got, _ := c.of(&mine); got != "uid:1000/ctr" {
+	if got, _ := c.titleOf(&mine); got != "uid:1000/ctr" {
 		t.Errorf("the job's own gets %q", got)
 	}
 	unknown := member(firstAt, "worker", 0, calls("x"))
 	unknown.Owned = false
-	if got, _ := c.of(&unknown); got != "" {
+	if got, _ := c.titleOf(&unknown); got != "" {
 		t.Errorf("a process of nobody knows whom gets %s", got)
 	}
 }
@@ -116,14 +116,14 @@ func TestPodsSayMoreThanProcesses(t *testing.T) {
 	a, b, unknown := in("a", firstAt, policy.Settings{policy.Threshold: "0.9", policy.Move: "true"}), in("b", secondAt, calls("env")), in("c", "10.0.0.3:1", calls("env"))
 	c.update(1, []discover.Process{a, b, unknown}, keepAll)
 	for p, want := range map[*discover.Process]string{&a: "ads/train", &b: "ads/ctr", &unknown: ""} {
-		if got, _ := c.of(p); got != want {
+		if got, _ := c.titleOf(p); got != want {
 			t.Errorf("pod %s is of %q, want %q", p.Pod, got, want)
 		}
 	}
 	if got := c.title("10.0.0.3:1").Name; got != "10.0.0.3:1" {
 		t.Errorf("a job of unknown pods is %s", got)
 	}
-	if _, wishes := c.of(&a); wishes != (policy.Policy{Threshold: "0.9", Move: "false"}) {
+	if _, wishes := c.titleOf(&a); wishes != (policy.Policy{Threshold: "0.9", Move: "false"}) {
 		t.Errorf("it asks for %+v", wishes)
 	}
 	if got := c.remarks(secondAt); !slices.Equal(got, []string{"it is wrong"}) {
@@ -138,11 +138,11 @@ func TestPodsSayMoreThanProcesses(t *testing.T) {
 func TestSettledNames(t *testing.T) {
 	c := newCalled(everything, nil)
 	c.update(1, []discover.Process{member(firstAt, "worker", 0, calls("a")), member(secondAt, "worker", 0, calls("b"))}, keepAll)
-	c.settle(map[string]string{firstAt: "b", "10.9.9.9:1": "x"})
+	c.takeNames(map[string]string{firstAt: "b", "10.9.9.9:1": "x"})
 	if a, b := c.title(firstAt).Name, c.title(secondAt).Name; a != "b" || b != "b@"+secondAt {
 		t.Errorf("they are %s and %s", a, b)
 	}
-	c.settle(nil)
+	c.takeNames(nil)
 	if a, b := c.title(firstAt).Name, c.title(secondAt).Name; a != "a" || b != "b" {
 		t.Errorf("then they are %s and %s", a, b)
 	}

@@ -107,8 +107,8 @@ func (r *Recorded) free(name string) (free string, room int) {
 	return free, maxRecorded - len(r.jobs)
 }
 
-// all returns the jobs.
-func (r *Recorded) all() []*recorded {
+// allJobs returns the jobs.
+func (r *Recorded) allJobs() []*recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.jobs)
@@ -217,7 +217,7 @@ func (j *recorded) point(until int64) {
 }
 
 func (r *Recorded) job(name string) (*recorded, error) {
-	for _, j := range r.all() {
+	for _, j := range r.allJobs() {
 		if j.name == name {
 			return j, nil
 		}
@@ -231,7 +231,7 @@ func (r *Recorded) Ready() error { return nil }
 // Jobs implements page.State.
 func (r *Recorded) Jobs() []page.Job {
 	var jobs []page.Job
-	for _, j := range r.all() {
+	for _, j := range r.allJobs() {
 		v := &j.view
 		size, all := v.Job.Sums.Table.Size(), v.Job.Sums.All()
 		seconds := max(float64(v.Last-v.First)/1e9, 1e-9)
@@ -302,7 +302,7 @@ func (r *Recorded) Servers(job string, span page.Range) (page.Servers, error) {
 // Agent implements page.State.
 func (r *Recorded) Agent() page.Agent {
 	var hosts []string
-	for _, j := range r.all() {
+	for _, j := range r.allJobs() {
 		hosts = append(hosts, j.host)
 	}
 	slices.Sort(hosts)

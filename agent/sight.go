@@ -17,9 +17,9 @@ type sight struct {
 	lostAt time.Time // when they became more
 }
 
-// look takes how many batches were lost and since when one waits to be read (zero: none
+// explainBlindness takes how many batches were lost and since when one waits to be read (zero: none
 // does), and returns why messages of jobs are missing; empty where none are.
-func (s *sight) look(now time.Time, lost uint64, unread time.Time) (blind string) {
+func (s *sight) explainBlindness(now time.Time, lost uint64, unread time.Time) (blind string) {
 	if lost > s.lost {
 		s.lost, s.lostAt = lost, now
 	}
@@ -44,7 +44,7 @@ func (a *Agent) lookBlind() string {
 	if nanos, ok := a.capture.Unread(); ok {
 		unread = time.Unix(0, int64(nanos)+a.wall)
 	}
-	return a.sight.look(a.now(), counts[bpf.ReasonRingFull].Events, unread)
+	return a.sight.explainBlindness(a.now(), counts[bpf.ReasonRingFull].Events, unread)
 }
 
 // tells reports whether sockets and processes say that a request waits, so long at

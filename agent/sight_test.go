@@ -27,7 +27,7 @@ func TestSight(t *testing.T) {
 		{11, 9, time.Time{}, "does not keep up"},
 		{16, 9, time.Time{}, ""},
 	} {
-		if got := s.look(at(step.second), step.lost, step.unread); !strings.Contains(got, step.want) || (got == "") != (step.want == "") {
+		if got := s.explainBlindness(at(step.second), step.lost, step.unread); !strings.Contains(got, step.want) || (got == "") != (step.want == "") {
 			t.Errorf("after %v s: %q, want %q", step.second, got, step.want)
 		}
 	}

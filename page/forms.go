@@ -100,7 +100,7 @@ func CompareForms(ranges []FormRange, rounds []uint64, c FormCluster) (figures [
 			continue
 		}
 		if n := len(figures); n > 0 && isAlike(figures[n-1].Alpha, f.Alpha) {
-			figures[n-1].join(&f)
+			figures[n-1].joinNext(&f)
 			continue
 		}
 		figures = append(figures, f)
@@ -126,7 +126,7 @@ func CompareForms(ranges []FormRange, rounds []uint64, c FormCluster) (figures [
 
 func isAlike(a, b float64) bool { return a < alike*b && b < alike*a }
 
-func (f *FormFigure) join(next *FormFigure) {
+func (f *FormFigure) joinNext(next *FormFigure) {
 	bytes := f.Bytes + next.Bytes
 	f.Alpha = (f.Alpha*f.Bytes + next.Alpha*next.Bytes) / bytes
 	f.Last, f.Keys, f.Bytes = next.Last, f.Keys+next.Keys, bytes

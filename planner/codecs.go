@@ -131,8 +131,8 @@ func check(r *api.JobRules) error {
 	return nil
 }
 
-// all returns the rules of all jobs, or of one; s.mu is locked.
-func (s *Codecs) all(job string) *api.CodecRules {
+// allRules returns the rules of all jobs, or of one; s.mu is locked.
+func (s *Codecs) allRules(job string) *api.CodecRules {
 	of := func(rules map[string]string) (all []*api.JobRules) {
 		for _, name := range slices.Sorted(maps.Keys(rules)) {
 			if job == "" || job == name {
@@ -173,7 +173,7 @@ func (s *Codecs) Describe(_ context.Context, r *api.DescribeRulesRequest) (*api.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := &api.CodecsDescription{Jobs: s.known(reported, r.GetJob()), Rules: s.all(r.GetJob()), Trial: s.trial, LeftSeconds: max(0, s.until.Sub(s.now()).Seconds())}
+	d := &api.CodecsDescription{Jobs: s.known(reported, r.GetJob()), Rules: s.allRules(r.GetJob()), Trial: s.trial, LeftSeconds: max(0, s.until.Sub(s.now()).Seconds())}
 	sums := map[string]*api.CodecAdvice{}
 	for _, name := range slices.Sorted(maps.Keys(s.hosts)) {
 		h := s.hosts[name]

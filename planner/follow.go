@@ -40,10 +40,10 @@ func (s *Codecs) Follow(stream grpc.BidiStreamingServer[api.CodecReport, api.Cod
 	}
 	f := &follower{wake: make(chan struct{}, 1)}
 	f.wake <- struct{}{}
-	if err := s.join(f, first); err != nil {
+	if err := s.addFollower(f, first); err != nil {
 		return err
 	}
-	defer s.leave(f, first.GetHost())
+	defer s.removeFollower(f, first.GetHost())
 	ended := make(chan error, 1)
 	go func() { ended <- s.listen(stream, f, first.GetHost()) }()
 	var version, trial uint64
@@ -71,7 +71,7 @@ func (s *Codecs) news(version, trial uint64) (*api.CodecRules, *api.CodecTrial) 
 	defer s.mu.Unlock()
 	var rules *api.CodecRules
 	if s.version > version {
-		rules = s.all("")
+		rules = s.allRules("")
 	}
 	if s.trial.GetNumber() > trial && s.now().Before(s.until) {
 		return rules, s.trial
@@ -118,8 +118,8 @@ func checkReport(r *api.CodecReport, name string) error {
 	return nil
 }
 
-// join notes a follower, which takes the place of one of the same host.
-func (s *Codecs) join(f *follower, first *api.CodecReport) error {
+// addFollower notes a follower, which takes the place of one of the same host.
+func (s *Codecs) addFollower(f *follower, first *api.CodecReport) error {
 	if err := checkReport(first, first.GetHost()); err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (s *Codecs) forgetOne() bool {
 	return false
 }
 
-func (s *Codecs) leave(f *follower, name string) {
+func (s *Codecs) removeFollower(f *follower, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.followers, f)

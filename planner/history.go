@@ -73,10 +73,10 @@ func (h *hostHistory) addReport(r *api.HostReport, at time.Time, bytes int, of p
 	h.parts[of] = shared{large, h.parts[of].users + 1}
 	h.age(at)
 	for len(h.old) > 0 && (h.bytes > HistoryBytes || at.Sub(h.old[0].at) > HistoryKept+HistoryCoarse) {
-		h.old = h.forget(h.old, h.lastOld)
+		h.old = h.dropFirst(h.old, h.lastOld)
 	}
 	for len(h.fresh) > 0 && h.bytes > HistoryBytes {
-		h.fresh = h.forget(h.fresh, h.last)
+		h.fresh = h.dropFirst(h.fresh, h.last)
 	}
 }
 
@@ -90,7 +90,7 @@ func (h *hostHistory) age(now time.Time) {
 			delete(h.last, host)
 		}
 		if last, ok := h.lastOld[host]; ok && p.at.Sub(last) < HistoryCoarse {
-			h.release(p)
+			h.releaseReport(p)
 			continue
 		}
 		h.lastOld[host] = p.at
@@ -100,10 +100,10 @@ func (h *hostHistory) age(now time.Time) {
 	h.fresh = h.fresh[gone:]
 }
 
-// forget leaves out the first of the list, and its host if that has no other.
-func (h *hostHistory) forget(list []past, last map[string]time.Time) []past {
+// dropFirst leaves out the first of the list, and its host if that has no other.
+func (h *hostHistory) dropFirst(list []past, last map[string]time.Time) []past {
 	p := list[0]
-	h.release(p)
+	h.releaseReport(p)
 	if host := p.report.GetHost(); last[host] == p.at {
 		delete(last, host)
 	}
@@ -111,8 +111,8 @@ func (h *hostHistory) forget(list []past, last map[string]time.Time) []past {
 	return list[1:]
 }
 
-// release counts a report, and large parts that nobody else has, as gone.
-func (h *hostHistory) release(p past) {
+// releaseReport counts a report, and large parts that nobody else has, as gone.
+func (h *hostHistory) releaseReport(p past) {
 	h.bytes -= p.bytes
 	of := h.parts[p.part]
 	if of.users--; of.users > 0 {

@@ -99,14 +99,14 @@ func (l *standbyListener) sendOn(c net.Conn, to netip.AddrPort) {
 		leader, err := net.DialTimeout("tcp", to.String(), reachIn)
 		if err != nil {
 			slog.Debug("the planner that has the lead is not reached", "address", to, "error", err)
-			l.count(failed)
+			l.countOutcome(failed)
 			return
 		}
 		defer leader.Close()
 		if !l.reached(c, leader, to) {
 			return
 		}
-		l.count(carried)
+		l.countOutcome(carried)
 		var back sync.WaitGroup
 		back.Go(func() { carry(c, leader) })
 		carry(leader, c)
@@ -138,7 +138,7 @@ func (l *standbyListener) dropConn(c net.Conn) {
 	delete(l.ends, c)
 }
 
-func (l *standbyListener) count(outcome int) {
+func (l *standbyListener) countOutcome(outcome int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts[outcome]++

@@ -199,7 +199,7 @@ func (b *runBook) follow(job, name string, all []*hostJob, named func(string, ui
 		v.run.ID = named(job, v.table)
 	}
 	for _, h := range all {
-		v.count(h)
+		v.countHost(h)
 	}
 	b.put(v, began)
 }
@@ -246,8 +246,8 @@ func (s tally) minus(o tally) tally {
 	return tally{s.bytes - min(o.bytes, s.bytes), s.left - min(o.left, s.left), max(s.steps-o.steps, 0)}
 }
 
-// count takes up what a host reports.
-func (v *runLive) count(h *hostJob) {
+// countHost takes up what a host reports.
+func (v *runLive) countHost(h *hostJob) {
 	now := sumsOf(h.job)
 	c := v.hosts[h.host.GetHost()]
 	switch {

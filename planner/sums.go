@@ -38,12 +38,12 @@ func (p *Planner) sumPushes(ctx context.Context) {
 		case <-look.C:
 		}
 		beat.Beat()
-		s.look(ctx)
+		s.updateRules(ctx)
 	}
 }
 
-// look sets the rules of all jobs, and takes back those of jobs that are over.
-func (s *summer) look(ctx context.Context) {
+// updateRules sets the rules of all jobs, and takes back those of jobs that are over.
+func (s *summer) updateRules(ctx context.Context) {
 	now := map[string][]measure.SumRule{}
 	for _, j := range s.state.Jobs() {
 		if j.State == page.Over || len(now) >= MaxCodecJobs {

@@ -63,7 +63,7 @@ func TestSumsByAlpha(t *testing.T) {
 	const dense = `[{"keys":"0-99","form":"host","by":"planner"},{"form":"none","by":"planner"}]`
 	look := func(when, want string) {
 		t.Helper()
-		s.look(t.Context())
+		s.updateRules(t.Context())
 		d, err := rules.Describe(t.Context(), &api.DescribeRulesRequest{})
 		if err != nil {
 			t.Fatal(err)

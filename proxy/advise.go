@@ -32,8 +32,8 @@ type studies struct {
 	failed error                    // the last one
 }
 
-// of returns a job's study, nil where there are too many.
-func (s *studies) of(job string) (*advice.Study, error) {
+// studyOf returns a job's study, nil where there are too many.
+func (s *studies) studyOf(job string) (*advice.Study, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	study := s.byJob[job]
@@ -49,7 +49,7 @@ func (s *studies) of(job string) (*advice.Study, error) {
 
 // see shows a message to its job's study.
 func (s *studies) see(job, connection string, node int32, frames [][]byte) {
-	study, err := s.of(job)
+	study, err := s.studyOf(job)
 	if err == nil && study != nil {
 		err = study.Message(connection, node, frames)
 	}

@@ -199,19 +199,19 @@ func (r *register) awaited(opened bool) {
 
 // active returns how many connections are open.
 func (r *register) active() int {
-	open, _ := r.count()
+	open, _ := r.countConnections()
 	return open
 }
 
-// count returns how many connections are open, and how many there have been.
-func (r *register) count() (open int, carried uint64) {
+// countConnections returns how many connections are open, and how many there have been.
+func (r *register) countConnections() (open int, carried uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.open), r.last
 }
 
-// all returns the open connections, oldest first.
-func (r *register) all() []*connection {
+// openConnections returns the open connections, oldest first.
+func (r *register) openConnections() []*connection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.SortedFunc(maps.Values(r.open), func(a, b *connection) int { return cmp.Compare(a.id, b.id) })

@@ -60,7 +60,7 @@ func (p *Proxy) Drain() {
 			<-ended
 			return
 		case now := <-look.C:
-			d.look(p.handOver(false), now)
+			d.sendEnds(p.handOver(false), now)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (p *Proxy) Drain() {
 // handOver has connections handed over to the next proxy, as soon as they stand
 // between two messages, and returns those of which that cannot be.
 func (p *Proxy) handOver(count bool) (others []*connection) {
-	for _, c := range p.conns.all() {
+	for _, c := range p.conns.openConnections() {
 		if passes, why := p.passes.ends(c); !passes {
 			others = append(others, c)
 			if count {
@@ -107,10 +107,10 @@ func (d *drain) release() {
 	d.held = nil
 }
 
-// look tells clients the end: those on whose connections only they speak all at once,
+// sendEnds tells clients the end: those on whose connections only they speak all at once,
 // when none of them speaks any more, or one by one when that takes too long. Held
 // messages are released when all connections have ended.
-func (d *drain) look(all []*connection, now time.Time) {
+func (d *drain) sendEnds(all []*connection, now time.Time) {
 	silent, gone, late := true, true, now.After(d.late)
 	var clients []*connection
 	for _, c := range all {

@@ -141,7 +141,7 @@ func TestDrainEndsWhereNobodyReads(t *testing.T) {
 		}
 	}()
 	eventually(t, "messages come", func() bool {
-		all := h.server.conns.all()
+		all := h.server.conns.openConnections()
 		return len(all) > 0 && all[0].pipe.ToJob.Counts().Messages > 10
 	})
 	stopping.Store(true)
@@ -192,7 +192,7 @@ func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 	for _, w := range workers {
 		w.request(t)
 	}
-	conns := h.worker.conns.all()
+	conns := h.worker.conns.openConnections()
 	inMessage := func() (n int) {
 		for _, c := range conns {
 			if c.pipe.ToFar.Counts().InMessage {
@@ -213,7 +213,7 @@ func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 	eventually(t, "a message is half sent", func() bool { return inMessage() == 1 })
 	d := drain{farewell: map[*connection]bool{}, late: time.Now().Add(time.Hour)}
 	for range 3 {
-		d.look(conns, time.Now())
+		d.sendEnds(conns, time.Now())
 	}
 	if len(d.farewell) > 0 {
 		t.Fatalf("%d were told the end while one spoke", len(d.farewell))
@@ -222,7 +222,7 @@ func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "both are told the end", func() bool {
-		d.look(conns, time.Now())
+		d.sendEnds(conns, time.Now())
 		if len(d.farewell) == 1 {
 			t.Fatal("one was told the end before the other")
 		}

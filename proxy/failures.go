@@ -28,9 +28,9 @@ func newFailures(log *slog.Logger) *failures {
 	return &failures{log: log, limit: rate.NewLimiter(logsPerSecond, logsAtOnce)}
 }
 
-// note logs one. What jobs, networks and health checks do every day is logged for
+// logFailure logs one. What jobs, networks and health checks do every day is logged for
 // debugging only.
-func (f *failures) note(r reason.Reason, err error) {
+func (f *failures) logFailure(r reason.Reason, err error) {
 	ctx, level := context.Background(), slog.LevelWarn
 	switch r {
 	case reason.ResetByJob, reason.ResetByFarSide, reason.Unreachable, reason.Stopped, reason.NotHello:
@@ -54,5 +54,5 @@ func (f *failures) note(r reason.Reason, err error) {
 func (p *Proxy) fail(err error) {
 	r := reason.Of(err)
 	p.conns.failed(r)
-	p.failures.note(r, err)
+	p.failures.logFailure(r, err)
 }

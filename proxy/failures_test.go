@@ -17,12 +17,12 @@ func TestFewFailuresAreLogged(t *testing.T) {
 	const n = 100_000
 	var out bytes.Buffer
 	f := newFailures(slog.New(slog.NewTextHandler(&out, nil)))
-	f.note(reason.ResetByJob, errors.New("every day"))
+	f.logFailure(reason.ResetByJob, errors.New("every day"))
 	for range n {
-		f.note(reason.TLS, errors.New("no certificate"))
+		f.logFailure(reason.TLS, errors.New("no certificate"))
 	}
 	f.limit.SetLimitAt(time.Now().Add(-time.Minute), 1e9) // much later
-	f.note(reason.TLS, errors.New("the last"))
+	f.logFailure(reason.TLS, errors.New("the last"))
 	lines, omitted := 0, 0
 	for line := range strings.Lines(out.String()) {
 		lines++

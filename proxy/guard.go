@@ -205,8 +205,8 @@ func (g *Guard) wanted() map[uint64]bool {
 	return wanted
 }
 
-// settle forgets runs that are over, when the agent knows it; g.mu is locked.
-func (g *Guard) settle() {
+// forgetEnded forgets runs that are over, when the agent knows it; g.mu is locked.
+func (g *Guard) forgetEnded() {
 	wanted := g.wanted()
 	maps.DeleteFunc(g.needs, func(_ string, n *need) bool {
 		for id := range n.cgroups {
@@ -253,7 +253,7 @@ func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 			return
 		}
 		g.meetAgent(agent.Session())
-		g.settle()
+		g.forgetEnded()
 		due := g.due()
 		if len(due) == 0 {
 			g.problem = ""

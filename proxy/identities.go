@@ -55,8 +55,8 @@ type sighting struct {
 
 func newIdentities() *identities { return &identities{hosts: map[netip.Addr]*resident{}} }
 
-// note takes in that a proxy answered at a host's mesh port.
-func (i *identities) note(host netip.Addr, id identity) {
+// noteAnswer takes in that a proxy answered at a host's mesh port.
+func (i *identities) noteAnswer(host netip.Addr, id identity) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	r := i.hosts[host]

@@ -79,17 +79,17 @@ func TestIdentities(t *testing.T) {
 			}
 		}
 		expect("nobody", 1, false)
-		i.note(host, of(1))
+		i.noteAnswer(host, of(1))
 		time.Sleep(10 * identityLasts)
 		expect("the only one, long ago", 1, true)
-		i.note(host, of(1))
-		i.note(host, of(2))
+		i.noteAnswer(host, of(1))
+		i.noteAnswer(host, of(2))
 		expect("the one before", 1, true)
 		time.Sleep(identityLasts)
 		expect("the one before, long ago", 1, false)
 		expect("the last one", 2, true)
 		for n := range byte(100) {
-			i.note(host, of(10+n))
+			i.noteAnswer(host, of(10+n))
 		}
 		if n := len(i.hosts[host].seen); n != identitiesPerHost {
 			t.Errorf("%d are remembered of a host", n)

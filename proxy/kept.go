@@ -176,7 +176,7 @@ func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) er
 	l.window, how.Window = window, window
 	how.Wrote, how.Ended, how.FarEnded, how.Closed, how.FarClosed = l.wrote, l.announceEnd, l.farEnded, l.closed, l.farClosed
 	c.pipe.Keep(how)
-	if l.lane, err = s.k.lanes.join(l, c); err != nil {
+	if l.lane, err = s.k.lanes.addLink(l, c); err != nil {
 		window.Off(keep.NoAcks)
 		return err
 	}
@@ -219,7 +219,7 @@ func (s *session) detach() (held []*lane, ok bool) {
 	l := s.link
 	s.now = nil
 	s.mu.Unlock()
-	s.k.lanes.leave(l)
+	s.k.lanes.removeLink(l)
 	return l.openLanes(), l.window.Kept()
 }
 
@@ -244,7 +244,7 @@ func (s *session) endSession() {
 	s.over = true
 	s.mu.Unlock()
 	if l != nil {
-		s.k.lanes.leave(l)
+		s.k.lanes.removeLink(l)
 		l.window.Off(keep.Over)
 	}
 	s.k.mu.Lock()

@@ -61,7 +61,7 @@ func keepingHosts(t *testing.T, change func(worker, server *Options)) *twoHosts 
 
 // breakLinks has all links of a proxy break.
 func (p *Proxy) breakLinks() {
-	for _, c := range p.conns.all() {
+	for _, c := range p.conns.openConnections() {
 		if c.kept != nil {
 			c.pipe.Break()
 		}

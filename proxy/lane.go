@@ -83,8 +83,8 @@ type lane struct {
 	heard   chan struct{} // closed when the end of a link is heard of; nil: nobody waits
 }
 
-// join enters a connection's link, for which it makes the lane where there is none.
-func (ls *lanes) join(l *keptLink, c *connection) (*lane, error) {
+// addLink enters a connection's link, for which it makes the lane where there is none.
+func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	key := laneKey{c.peer, l.session.page.Meta().Dialed}
 	ls.mu.Lock()
 	n := ls.all[key]
@@ -114,17 +114,17 @@ func (ls *lanes) make(key laneKey) *lane {
 	return n
 }
 
-func (ls *lanes) leave(l *keptLink) {
+func (ls *lanes) removeLink(l *keptLink) {
 	if l == nil || l.lane == nil {
 		return
 	}
-	l.lane.leave(l)
+	l.lane.removeLink(l)
 	for _, n := range l.before {
-		n.leave(l)
+		n.removeLink(l)
 	}
 }
 
-func (n *lane) leave(l *keptLink) {
+func (n *lane) removeLink(l *keptLink) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.links[l.id] == l {

@@ -86,7 +86,7 @@ func (p *Proxy) carried() []carried {
 	var list []carried
 	var origins []string
 	named := map[string]string{}
-	for _, c := range p.conns.all() {
+	for _, c := range p.conns.openConnections() {
 		if c.kind == kindAccepted {
 			continue // the dialer's host tells of it
 		}

@@ -130,7 +130,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 // linked makes a link that was accepted the connection's.
 func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint64) error {
 	p.peers.met(c.destination.Addr())
-	p.identities.note(c.destination.Addr(), identity{answer.Instance, link.KeyOf(far)})
+	p.identities.noteAnswer(c.destination.Addr(), identity{answer.Instance, link.KeyOf(far)})
 	if r, ok := c.pipe.Job.(interface{ Linked() }); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
 		r.Linked()
 	}

@@ -172,7 +172,7 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 	defer cancel()
 	c, err := goOn(ctx, t)
 	if errors.Is(err, errLeaves) {
-		err = s.leave(t)
+		err = s.handOver(t)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +191,8 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 
 var errLeaves = errors.New("this proxy is about to end")
 
-// leave hands a connection to the proxy after this one.
-func (s *passes) leave(t *transit) error {
+// handOver hands a connection to the proxy after this one.
+func (s *passes) handOver(t *transit) error {
 	heir := s.heir.Load()
 	if heir == nil {
 		return reason.Errorf(reason.NotKept, "the connection was to be handed over, and there is no agent")

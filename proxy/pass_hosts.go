@@ -83,7 +83,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 // hosts are those of the proxies at the other ends of links.
 func (s *passes) hosts() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
-	for _, c := range s.p.conns.all() {
+	for _, c := range s.p.conns.openConnections() {
 		if far := addrPort(c.pipe.Far.RemoteAddr()).Addr(); c.kind != kindDirect && far.IsValid() {
 			all[far] = true
 		}

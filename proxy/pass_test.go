@@ -298,7 +298,7 @@ func TestOthersDoNotTakeOver(t *testing.T) {
 	if _, err := io.ReadFull(process, make([]byte, len(hello))); err != nil {
 		t.Fatal(err)
 	}
-	c := server.now.conns.all()[0]
+	c := server.now.conns.openConnections()[0]
 	ask := func(change func(h *link.Hello, o *keep.Pass)) error {
 		h := &link.Hello{Instance: worker.now.instance, ID: 99, Client: c.client, Destination: c.destination}
 		o := keep.Pass{Kind: keep.Resume, Session: c.transit.Session}
@@ -335,7 +335,7 @@ func TestOlderProxies(t *testing.T) {
 	t.Run("dials", func(t *testing.T) {
 		_, server, client, _ := replaceableHosts(t, compactOnly)
 		eventually(t, "the connection is known", func() bool { return server.now.conns.active() == 1 })
-		c := server.now.conns.all()[0]
+		c := server.now.conns.openConnections()[0]
 		h := &link.Hello{ID: 7, Client: c.client, Destination: c.destination, Offers: older(server.now.offers())}
 		far, answer, err := server.now.links.Dial(t.Context(), server.mesh, h)
 		if err != nil {

@@ -281,8 +281,8 @@ func (p *Proxy) lookAfter(ctx context.Context) {
 	defer ticker.Stop()
 	memory := releaser{giveBack: giveMemoryBack}
 	for {
-		active, carried := p.conns.count()
-		memory.look(time.Now(), active, carried)
+		active, carried := p.conns.countConnections()
+		memory.releaseIfIdle(time.Now(), active, carried)
 		beat.Beat()
 		select {
 		case <-ctx.Done():

@@ -19,8 +19,8 @@ type releaser struct {
 	giveBack func()    // [giveMemoryBack], but in tests
 }
 
-// look takes the number of open connections, and of all so far.
-func (r *releaser) look(now time.Time, active int, carried uint64) {
+// releaseIfIdle takes the number of open connections, and of all so far.
+func (r *releaser) releaseIfIdle(now time.Time, active int, carried uint64) {
 	switch {
 	case active > 0 || carried == r.carried:
 		r.idle = time.Time{}

@@ -30,7 +30,7 @@ func TestMemoryIsGivenBackOnceAfterConnections(t *testing.T) {
 		{"short ones between two looks", 4 * time.Hour, 0, 9, 1},
 		{"count too", 5 * time.Hour, 0, 9, 2},
 	} {
-		if r.look(start.Add(c.after), c.active, c.carried); given != c.want {
+		if r.releaseIfIdle(start.Add(c.after), c.active, c.carried); given != c.want {
 			t.Errorf("%s: given back %d times, want %d", c.name, given, c.want)
 		}
 	}

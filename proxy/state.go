@@ -104,7 +104,7 @@ func (p *Proxy) State() State {
 		guarded := p.opts.Guard.State()
 		s.Guard = &guarded
 	}
-	for _, c := range p.conns.all() {
+	for _, c := range p.conns.openConnections() {
 		s.Connections = append(s.Connections, c.state())
 	}
 	return s

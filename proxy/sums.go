@@ -14,8 +14,8 @@ type sumRules struct {
 	all atomic.Pointer[map[string][]measure.SumRule]
 }
 
-// of returns the rules of a job by the first of its names that has some.
-func (s *sumRules) of(names ...string) []measure.SumRule {
+// rulesOf returns the rules of a job by the first of its names that has some.
+func (s *sumRules) rulesOf(names ...string) []measure.SumRule {
 	all := s.all.Load()
 	if all == nil {
 		return nil
@@ -43,7 +43,7 @@ func (p *Proxy) aggregates(c *connection, job string, keys measure.KeyRange) boo
 	case measure.SumNone:
 		return false
 	}
-	return measure.DecideSums(p.sums.of(c.job, job, title.Name), keys, !p.opts.AggregateAsked)
+	return measure.DecideSums(p.sums.rulesOf(c.job, job, title.Name), keys, !p.opts.AggregateAsked)
 }
 
 // summed is the summing state of a connection's pushes; said is false where there was
@@ -103,7 +103,7 @@ func (p *Proxy) sumsAsked(job string) (setting, from string) {
 		}
 	}
 	var texts []string
-	for _, r := range p.sums.of(job, name) {
+	for _, r := range p.sums.rulesOf(job, name) {
 		texts = append(texts, r.String())
 	}
 	switch {

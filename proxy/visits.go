@@ -58,7 +58,7 @@ func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error)
 	}
 	conn, answer, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
 	if err == nil {
-		p.identities.note(host, identity{answer.Instance, link.KeyOf(conn)})
+		p.identities.noteAnswer(host, identity{answer.Instance, link.KeyOf(conn)})
 	}
 	return conn, err
 }

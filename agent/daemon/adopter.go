@@ -81,15 +81,15 @@ func (a *Adopter) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-every.C:
-			a.look(ctx, now, &closing)
+			a.judgeConnections(ctx, now, &closing)
 		}
 	}
 }
 
-// look judges all connections, and ends those that may be.
-func (a *Adopter) look(ctx context.Context, now time.Time, closing *sync.WaitGroup) {
+// judgeConnections judges all connections, and ends those that may be.
+func (a *Adopter) judgeConnections(ctx context.Context, now time.Time, closing *sync.WaitGroup) {
 	directs := a.opts.Directs()
-	a.forget(directs, now)
+	a.dropGone(directs, now)
 	sockets := map[string]map[discover.Ends]discover.Connection{} // by the namespace's file
 	count, budget := map[Reason]int{}, atOnce
 	for _, d := range directs {
@@ -160,8 +160,8 @@ func (a *Adopter) judge(d DirectConnection, k kernel, where to, cgroup string, n
 	return decide(d, k, around)
 }
 
-// forget drops the state of connections that are gone.
-func (a *Adopter) forget(directs []DirectConnection, now time.Time) {
+// dropGone drops the state of connections that are gone.
+func (a *Adopter) dropGone(directs []DirectConnection, now time.Time) {
 	there := make(map[uint64]bool, len(directs))
 	for _, d := range directs {
 		there[d.Cookie] = true
@@ -199,7 +199,7 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 	switch {
 	case errors.As(err, &r):
 		c.drop()
-		a.count(r.why)
+		a.countReason(r.why)
 		young := r.why == ReasonLoop && time.Since(a.since[d.Cookie]) < patience // it may just have been made
 		if r.why != ReasonBusy && !young {
 			a.last[d.Cookie] = r.why
@@ -212,7 +212,7 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 	a.done[d.Cookie] = true
 	closing.Go(func() {
 		if err := c.await(ctx); err != nil {
-			a.count(ReasonUnclosed)
+			a.countReason(ReasonUnclosed)
 			slog.Warn("a connection was told the end, and is still there", "pid", pid, "to", d.Peer, "error", err)
 			return
 		}
@@ -224,7 +224,7 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 	return ReasonDue
 }
 
-func (a *Adopter) count(why Reason) {
+func (a *Adopter) countReason(why Reason) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.tries[why]++

@@ -120,8 +120,8 @@ func TestNothingIsLeft(t *testing.T) {
 func TestAgentDoesNotWait(t *testing.T) {
 	i := &Interception{found: make(chan *discover.Snapshot, 1), ended: make(chan lastPush, mostEnded)}
 	var latest discover.Snapshot
-	i.tell(&discover.Snapshot{})
-	i.tell(&latest)
+	i.keepSnapshot(&discover.Snapshot{})
+	i.keepSnapshot(&latest)
 	if got := <-i.found; got != &latest {
 		t.Error("an older snapshot is kept")
 	}

@@ -84,7 +84,7 @@ func (e *ending) run() error {
 		if err != nil {
 			return err
 		}
-		return e.tell()
+		return e.shutRead()
 	})
 }
 
@@ -213,8 +213,8 @@ func (e *ending) writes() error {
 	return refusef(ReasonBusy, "thread %d waits to write, or reads nothing", e.loop.thread)
 }
 
-// tell shuts reading down, if there is nothing to lose.
-func (e *ending) tell() error {
+// shutRead shuts reading down, if there is nothing to lose.
+func (e *ending) shutRead() error {
 	for _, q := range []uint{unix.SIOCOUTQ, unix.SIOCINQ} {
 		n, err := unix.IoctlGetInt(e.socket, q)
 		if err == nil && n != 0 {

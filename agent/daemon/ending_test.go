@@ -213,7 +213,7 @@ func TestTellShutsNothingDownTooLate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = e.tell()
+			err = e.shutRead()
 			var why *refusal
 			if name != "at rest" && (!errors.As(err, &why) || why.why != ReasonBusy) || name == "at rest" && err != nil {
 				t.Errorf("it says %v", err)
@@ -263,7 +263,7 @@ func TestToldBeforeItIsWoken(t *testing.T) {
 			_, err := unix.Write(files[0], []byte{1, 0, 0, 0, 0, 0, 0, 0})
 			return errors.Join(err, unix.Shutdown(socket, unix.SHUT_RD))
 		}
-		return e.tell()
+		return e.shutRead()
 	})
 	if err != nil {
 		t.Fatal(err)

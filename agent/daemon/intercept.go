@@ -78,7 +78,7 @@ func Intercept(o InterceptOptions) (_ *Interception, err error) {
 func (i *Interception) tellAgent(o *agent.Options) {
 	// Answers of other hosts come from the proxy, over the loopback device.
 	o.Capture.IngressLoopback = true
-	o.Found = i.tell
+	o.Found = i.keepSnapshot
 	o.Route = i.route
 	o.LastPush = i.lastPush
 	o.Carried.Proxies = i.listeners.Proxies
@@ -115,9 +115,9 @@ func (i *Interception) route(cookie uint64, local, peer netip.AddrPort) (to neti
 	return peer, true
 }
 
-// tell keeps the latest snapshot for run, which may be busy; it is called from
+// keepSnapshot keeps the latest snapshot for run, which may be busy; it is called from
 // one goroutine.
-func (i *Interception) tell(s *discover.Snapshot) {
+func (i *Interception) keepSnapshot(s *discover.Snapshot) {
 	if i.adoption != nil {
 		i.adoption.found.Store(s)
 	}

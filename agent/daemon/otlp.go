@@ -129,7 +129,7 @@ func (e *Exporter) Collect(out chan<- prometheus.Metric) {
 // it is sent.
 const logEvery = time.Minute
 
-func (e *Exporter) note(err error) {
+func (e *Exporter) noteError(err error) {
 	now, last := time.Now().UnixNano(), e.told.Load()
 	if err != nil && now-last > int64(logEvery) && e.told.CompareAndSwap(last, now) {
 		slog.Warn("OpenTelemetry's collector does not take what it is sent; jobs and the agent's page do not depend on it", "error", err)

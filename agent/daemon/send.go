@@ -36,7 +36,7 @@ func (e *Exporter) Run(ctx context.Context, gatherer prometheus.Gatherer, names 
 	if err != nil {
 		return fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(e.note))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(e.noteError))
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx)) // ends a while after ctx
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(endWithin, stop) })()
@@ -53,7 +53,7 @@ func (e *Exporter) Run(ctx context.Context, gatherer prometheus.Gatherer, names 
 		return err
 	}
 	if metrics != nil {
-		e.note(metrics.Shutdown(sending))
+		e.noteError(metrics.Shutdown(sending))
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (e *Exporter) sendSpans(ctx, sending context.Context, about *resource.Resou
 		e.fill(ctx, &b, tracer, names)
 		e.send(sending, exporter, &b)
 	}
-	e.note(exporter.Shutdown(sending))
+	e.noteError(exporter.Shutdown(sending))
 	return nil
 }
 
@@ -176,7 +176,7 @@ func (e *Exporter) send(ctx context.Context, to trace.SpanExporter, b *batch) {
 	}
 	if err := to.ExportSpans(ctx, b.spans); err != nil {
 		e.failed.Add(uint64(len(b.spans)))
-		e.note(err)
+		e.noteError(err)
 	} else {
 		e.sent.Add(uint64(len(b.spans)))
 	}

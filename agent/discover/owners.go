@@ -67,7 +67,7 @@ func (p *Pods) work(ctx context.Context, queue workqueue.TypedRateLimitingInterf
 		if over {
 			return
 		}
-		if err := p.settle(ctx, uid); err != nil && ctx.Err() == nil {
+		if err := p.resolveOwner(ctx, uid); err != nil && ctx.Err() == nil {
 			slog.Debug("asking for a pod's owners; trying again", "pod", uid, "error", err)
 			queue.AddRateLimited(uid)
 		} else {
@@ -77,9 +77,9 @@ func (p *Pods) work(ctx context.Context, queue workqueue.TypedRateLimitingInterf
 	}
 }
 
-// settle resolves the owner of a pod, and posts an event for its invalid
+// resolveOwner resolves the owner of a pod, and posts an event for its invalid
 // annotations.
-func (p *Pods) settle(ctx context.Context, uid string) error {
+func (p *Pods) resolveOwner(ctx context.Context, uid string) error {
 	p.mu.Lock()
 	k, there := p.pods[uid]
 	p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *Pods) settle(ctx context.Context, uid string) error {
 		}
 		p.mu.Unlock()
 	}
-	return p.tell(ctx, k)
+	return p.writeEvents(ctx, k)
 }
 
 // top returns the name of the controller above all that own an object. Where one may
@@ -130,8 +130,8 @@ func (p *Pods) top(ctx context.Context, namespace string, owner metav1.OwnerRefe
 	return owner.Name, nil
 }
 
-// tell writes an event for each thing that a pod says wrongly, once.
-func (p *Pods) tell(ctx context.Context, k known) error {
+// writeEvents writes an event for each thing that a pod says wrongly, once.
+func (p *Pods) writeEvents(ctx context.Context, k known) error {
 	for _, text := range k.said.Wrong[:min(len(k.said.Wrong), maxEvents)] {
 		sum := fnv.New64a()
 		sum.Write([]byte(k.UID + "\x00" + text))

@@ -61,7 +61,7 @@ func (l *Listeners) title(at titled, w wishes) {
 	} else {
 		l.titles[at] = t
 	}
-	l.tell(t.Message(), nil)
+	l.sendToAll(t.Message(), nil)
 }
 
 // dropTitles withdraws the titles of places and jobs that are gone; the caller

@@ -179,9 +179,9 @@ func (k *kept) notify() {
 	}
 }
 
-// settle waits until no proxy relies on this agent, and all that others left was given
+// awaitHandover waits until no proxy relies on this agent, and all that others left was given
 // away or given up; it returns false where that has not come about within so long.
-func (k *kept) settle(within time.Duration) bool {
+func (k *kept) awaitHandover(within time.Duration) bool {
 	late := time.NewTimer(within)
 	defer late.Stop()
 	for {

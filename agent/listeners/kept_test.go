@@ -105,7 +105,7 @@ func (c *keeping) kinds(t *testing.T) (all []string) {
 func settling(t *testing.T, k *kept, within time.Duration) <-chan bool {
 	t.Helper()
 	settled := make(chan bool, 1)
-	go func() { settled <- k.settle(within) }()
+	go func() { settled <- k.awaitHandover(within) }()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		k.mu.Lock()
 		waits := k.changed != nil
@@ -154,11 +154,11 @@ func TestSettleDoesNotWait(t *testing.T) {
 	t.Cleanup(k.close)
 	proxy := newKeeping(t, k)
 	proxy.holdOne(t, k, 7)
-	if !k.settle(time.Hour) {
+	if !k.awaitHandover(time.Hour) {
 		t.Error("it waited for a proxy that lives on")
 	}
 	k.rely(proxy.agents, true)
-	if k.settle(time.Nanosecond) {
+	if k.awaitHandover(time.Nanosecond) {
 		t.Error("what a proxy relies on is settled while it is there")
 	}
 	settled := settling(t, k, time.Hour)

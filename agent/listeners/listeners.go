@@ -239,7 +239,7 @@ func (l *Listeners) accept(ctx context.Context) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		close(l.leaving)
-		if !l.kept.settle(keptFor) {
+		if !l.kept.awaitHandover(keptFor) {
 			l.log.Warn("the agent ends, and connections of a proxy that has ended, or is about to, with it", "waited", keptFor)
 		}
 		close(ended)
@@ -301,7 +301,7 @@ func (l *Listeners) Connect(context.Context) (*net.UnixConn, error) {
 func (l *Listeners) TellLastPush(job string, node int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell(handover.Message{Kind: handover.LastPush, Job: job, Node: node}, nil)
+	l.sendToAll(handover.Message{Kind: handover.LastPush, Job: job, Node: node}, nil)
 }
 
 // Close frees what a Listeners that was not run holds.

@@ -69,7 +69,7 @@ func (l *Listeners) closeMeshes(wanted map[uint64]bool) error {
 		}
 		delete(l.mesh, netns)
 		for _, s := range o.sockets {
-			l.tell(handover.Message{Kind: handover.Withdrawn, ID: s.id}, nil)
+			l.sendToAll(handover.Message{Kind: handover.Withdrawn, ID: s.id}, nil)
 		}
 		failed = errors.Join(failed, o.close())
 	}

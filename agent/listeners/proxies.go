@@ -212,7 +212,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	if err := l.reconcile(); err != nil {
 		l.log.Warn("some processes cannot be served", "error", err)
 	}
-	l.tell(handover.Message{Kind: handover.Complete}, nil)
+	l.sendToAll(handover.Message{Kind: handover.Complete}, nil)
 	return nil
 }
 
@@ -341,8 +341,8 @@ func (l *Listeners) steer(before bool) error {
 	return failed
 }
 
-// tell sends a message to every proxy; one that does not take it is given up.
-func (l *Listeners) tell(m handover.Message, f *os.File) {
+// sendToAll sends a message to every proxy; one that does not take it is given up.
+func (l *Listeners) sendToAll(m handover.Message, f *os.File) {
 	for conn := range l.proxies {
 		if m.Mesh && !l.linking[conn] {
 			continue

@@ -50,7 +50,7 @@ func (l *Listeners) Reconcile(all []Process) error {
 	l.news = make(chan struct{})
 	if !l.reconciled {
 		l.reconciled = true
-		l.tell(handover.Message{Kind: handover.Complete}, nil)
+		l.sendToAll(handover.Message{Kind: handover.Complete}, nil)
 	}
 	return err
 }
@@ -204,7 +204,7 @@ func (l *Listeners) hand(o *opened) {
 		l.nextID++
 		o.sockets[i].id = l.nextID
 		m, f := o.message(i)
-		l.tell(m, f)
+		l.sendToAll(m, f)
 	}
 }
 
@@ -215,7 +215,7 @@ func (l *Listeners) close(at place) error {
 	delete(l.open, at)
 	err := l.opts.Redirect.RemoveListener(o.cookie, at.group)
 	for _, s := range o.sockets {
-		l.tell(handover.Message{Kind: handover.Withdrawn, ID: s.id}, nil)
+		l.sendToAll(handover.Message{Kind: handover.Withdrawn, ID: s.id}, nil)
 		if len(l.proxies) == 0 {
 			err = errors.Join(err, s.resetWaiting())
 		}

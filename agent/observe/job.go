@@ -128,8 +128,8 @@ func (o *Observer) dropIdlest() bool {
 	return true
 }
 
-// note keeps when the job was active and what it speaks.
-func (j *Job) note(at int64, d *pslite.Detector) {
+// noteActivity keeps when the job was active and what it speaks.
+func (j *Job) noteActivity(at int64, d *pslite.Detector) {
 	if j.first == 0 {
 		j.first = at
 	}

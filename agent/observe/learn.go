@@ -119,7 +119,7 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 		}
 		now[address] = true
 		if j.byAddress[address] != n {
-			j.leave(address)
+			j.removeNode(address)
 		}
 		n.setAddress(address)
 		n.address = address

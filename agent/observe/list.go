@@ -103,13 +103,13 @@ func (l *list) addKeys(b []byte) {
 	for i := range to {
 		to[i] = binary.LittleEndian.Uint64(b[8*i : 8*i+8])
 	}
-	l.look(last, at)
+	l.checkOrder(last, at)
 	last.n += len(to)
 }
 
-// look finds out whether the piece still ascends with the keys from number at
+// checkOrder finds out whether the piece still ascends with the keys from number at
 // on, which are being added to it.
-func (l *list) look(p *piece, at int) {
+func (l *list) checkOrder(p *piece, at int) {
 	if p.n == 0 {
 		at++
 	}
@@ -126,7 +126,7 @@ func (l *list) addRun(r counts.Run, oneByOne bool) {
 	case oneByOne || !r.Ascends():
 		last, at := l.literal(), len(l.keys)
 		l.keys = r.Append(l.keys)
-		l.look(last, at)
+		l.checkOrder(last, at)
 		last.n += r.N
 	case !l.appendRun(r):
 		l.pieces = append(l.pieces, piece{run: r})

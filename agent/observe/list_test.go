@@ -116,7 +116,7 @@ func TestListsOfStreamsThatAlternate(t *testing.T) {
 			if got := spell(t, &s.list); !slices.Equal(got, s.keys) {
 				t.Fatalf("%v, want %v", got, s.keys)
 			}
-			o.release(&s.stream)
+			o.freeMessage(&s.stream)
 		}
 	})
 }

@@ -123,7 +123,7 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 		s.skipped = true
 		return
 	}
-	msg.job.note(at, &s.detector)
+	msg.job.noteActivity(at, &s.detector)
 	msg.exchange = counts.Request{
 		Time: at, App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
 		Bytes: uint64(max(m.DataSize, 0)),
@@ -214,7 +214,7 @@ func (o *Observer) endMessage(s *stream, r *bpf.Record) {
 func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint64) {
 	msg := &s.message
 	defer func() {
-		o.release(s)
+		o.freeMessage(s)
 		s.message = message{}
 	}()
 	at := o.opts.Wall(r.Time)
@@ -327,7 +327,7 @@ func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 		s.receiver.asked(s.list.ends())
 	}
 	if o.opts.Uses != nil {
-		o.tell(s, bytes, lens != nil)
+		o.reportKeys(s, bytes, lens != nil)
 	}
 }
 
@@ -342,8 +342,8 @@ func (o *Observer) readLens(lens []byte, unit uint64) (bytes uint64) {
 	return bytes
 }
 
-// tell tells of the keys that are held, none of them in runs.
-func (o *Observer) tell(s *stream, bytes uint64, withLens bool) {
+// reportKeys tells of the keys that are held, none of them in runs.
+func (o *Observer) reportKeys(s *stream, bytes uint64, withLens bool) {
 	msg := &s.message
 	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: s.list.keys, Bytes: bytes, OneIn: uint32(msg.weight)}
 	if msg.answer {

@@ -44,14 +44,14 @@ func (o *Observer) absorb(n, m *Node) {
 func (j *Job) listening(a netip.AddrPort, r role) *Node {
 	n := j.byAddress[a]
 	if n != nil && !n.mayBe(r) {
-		j.leave(a)
+		j.removeNode(a)
 		return nil
 	}
 	return n
 }
 
-// leave notes that the node at the address, if there is one, is there no more.
-func (j *Job) leave(a netip.AddrPort) {
+// removeNode notes that the node at the address, if there is one, is there no more.
+func (j *Job) removeNode(a netip.AddrPort) {
 	if n := j.byAddress[a]; n != nil && n.address == a {
 		n.address = netip.AddrPort{}
 	}
@@ -63,7 +63,7 @@ func (j *Job) leave(a netip.AddrPort) {
 func (j *Job) prune(now map[netip.AddrPort]bool) {
 	for a, n := range j.byAddress {
 		if !now[a] && a != j.Scheduler && !slices.Contains(n.process.Listens, a) {
-			j.leave(a)
+			j.removeNode(a)
 		}
 	}
 	maps.DeleteFunc(j.byPID, func(pid int, n *Node) bool { return n.process.PID != pid })

@@ -179,13 +179,13 @@ func (o *Observer) giveUp(s *stream) {
 	if s.message.open && !s.timing {
 		o.misses.Incomplete++
 	}
-	o.release(s)
+	o.freeMessage(s)
 	s.message = message{}
 	s.metaBuf = s.metaBuf[:0]
 }
 
-// release frees the keys and lens of the message in progress.
-func (o *Observer) release(s *stream) {
+// freeMessage frees the keys and lens of the message in progress.
+func (o *Observer) freeMessage(s *stream) {
 	o.held -= s.list.memory() + len(s.lens)
 	if cap(s.list.keys) > 0 && len(o.spare) < spareBuffers {
 		o.spare = append(o.spare, s.list)

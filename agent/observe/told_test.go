@@ -28,7 +28,7 @@ func TestFirstUsesHaveNames(t *testing.T) {
 			s.sender, s.receiver = s.receiver, s.sender
 		}
 		s.message.job, s.message.answer = j, answer
-		o.tell(s, 0, false)
+		o.reportKeys(s, 0, false)
 	}
 	if want := []string{"worker1", "server0", "worker1", "server0"}; !slices.Equal(told, want) {
 		t.Errorf("told of %q, want %q", told, want)

@@ -44,7 +44,7 @@ func Evaluate(ctx context.Context, rows *Rows, seed uint64) (Accuracy, error) {
 			if at%4096 == 0 && ctx.Err() != nil {
 				return Accuracy{}, ctx.Err()
 			}
-			l.learn(r)
+			l.trainRow(r)
 		}
 	}
 	return Accuracy{Train: l.accuracy(train), Test: l.accuracy(test)}, nil
@@ -104,7 +104,7 @@ func (l *logistic) margin(r int) float64 {
 	return sum/l.length[r] + l.weight[l.bias]
 }
 
-func (l *logistic) learn(r int) {
+func (l *logistic) trainRow(r int) {
 	target := 0.0
 	if l.rows.Label[r] == l.positive {
 		target = 1

@@ -26,15 +26,15 @@ func (o *Owners) Keys() uint64 { return o.keys }
 
 // Owner returns the owner of the key, Home where it is not displaced.
 func (o *Owners) Owner(key uint64) int32 {
-	c, i := o.find(key)
+	c, i := o.findRange(key)
 	if c == len(o.chunks) || o.chunks[c][i].First > key {
 		return Home
 	}
 	return o.chunks[c][i].Owner
 }
 
-// find returns the place of the first range that does not end before key.
-func (o *Owners) find(key uint64) (chunk, at int) {
+// findRange returns the place of the first range that does not end before key.
+func (o *Owners) findRange(key uint64) (chunk, at int) {
 	chunk = sort.Search(len(o.chunks), func(c int) bool { return o.chunks[c][len(o.chunks[c])-1].Last >= key })
 	if chunk < len(o.chunks) {
 		at = sort.Search(len(o.chunks[chunk]), func(i int) bool { return o.chunks[chunk][i].Last >= key })
@@ -60,7 +60,7 @@ func (o *Owners) All() iter.Seq[Range] {
 func (o *Owners) Within(k Keys) iter.Seq[Range] {
 	return func(yield func(Range) bool) {
 		next := k.First // not covered yet
-		for c, i := o.find(k.First); c < len(o.chunks); c, i = c+1, 0 {
+		for c, i := o.findRange(k.First); c < len(o.chunks); c, i = c+1, 0 {
 			for _, r := range o.chunks[c][i:] {
 				if r.First > k.Last {
 					yield(Range{Keys{next, k.Last}, Home})
@@ -84,7 +84,7 @@ func (o *Owners) Set(r Range) {
 	if r.Owner != Home {
 		r.Keys = o.joined(r)
 	}
-	c, i := o.find(r.First)
+	c, i := o.findRange(r.First)
 	var put [3]Range
 	n := 0
 	if c < len(o.chunks) && o.chunks[c][i].First < r.First {
@@ -120,12 +120,12 @@ func (o *Owners) Set(r Range) {
 func (o *Owners) joined(r Range) Keys {
 	k := r.Keys
 	if k.First > 0 {
-		if c, i := o.find(k.First - 1); c < len(o.chunks) && o.chunks[c][i].First < k.First && o.chunks[c][i].Owner == r.Owner {
+		if c, i := o.findRange(k.First - 1); c < len(o.chunks) && o.chunks[c][i].First < k.First && o.chunks[c][i].Owner == r.Owner {
 			k.First = o.chunks[c][i].First
 		}
 	}
 	if k.Last+1 > 0 {
-		if c, i := o.find(k.Last + 1); c < len(o.chunks) && o.chunks[c][i].First <= k.Last+1 && o.chunks[c][i].Owner == r.Owner {
+		if c, i := o.findRange(k.Last + 1); c < len(o.chunks) && o.chunks[c][i].First <= k.Last+1 && o.chunks[c][i].Owner == r.Owner {
 			k.Last = max(k.Last, o.chunks[c][i].Last)
 		}
 	}

@@ -81,7 +81,7 @@ func (s *Service) meant(r *api.ActRequest) (string, error) {
 	if r.GetJob() != "" {
 		return s.scheduler(r.GetJob()), nil
 	}
-	all := s.all()
+	all := s.newestRuns()
 	switch len(all) {
 	case 0:
 		return "", status.Error(codes.NotFound, "no job has a plan")

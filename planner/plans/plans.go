@@ -138,8 +138,8 @@ func (s *Service) allRuns() []*job {
 	return slices.SortedFunc(maps.Values(s.runs), func(a, b *job) int { return a.key().compare(b.key()) })
 }
 
-// all returns the newest runs of the jobs by name.
-func (s *Service) all() []*job {
+// newestRuns returns the newest runs of the jobs by name.
+func (s *Service) newestRuns() []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var jobs []*job
@@ -289,7 +289,7 @@ func (s *Service) Measured(ctx context.Context, name string, epoch uint64, actua
 func (s *Service) Describe(_ context.Context, r *api.DescribeRequest) (*api.Description, error) {
 	job := s.scheduler(r.GetJob())
 	d := &api.Description{}
-	for _, j := range s.all() {
+	for _, j := range s.newestRuns() {
 		if job == "" || job == j.name {
 			d.Jobs = append(d.Jobs, j.describe())
 		}

@@ -141,7 +141,7 @@ func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 		told, ranges := newTold(event), len(change.GetDisplaced().GetFirst())
 		j.recent.addChange(told, ranges)
 		j.logged += ranges
-		j.service.tell(told)
+		j.service.sendToAll(told)
 	}
 	j.compact(ctx)
 	return queue

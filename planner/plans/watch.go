@@ -53,7 +53,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 	if err != nil {
 		return err
 	}
-	defer s.leave(w)
+	defer s.removeWatcher(w)
 	for _, running := range r.GetRuns() {
 		s.prune(context.WithoutCancel(stream.Context()), running.GetJob())
 	}
@@ -128,7 +128,7 @@ func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 	return append(events, newTold(&api.PlanEvent{Event: &api.PlanEvent_Listed{Listed: true}})), nil
 }
 
-func (s *Service) leave(w *watcher) {
+func (s *Service) removeWatcher(w *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watchers, w)
@@ -143,7 +143,7 @@ func (s *Service) leave(w *watcher) {
 func (s *Service) countWatchers(k runKey) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.of(k).all)
+	return len(s.audienceOf(k).all)
 }
 
 // An audience is the set of watchers of a run.
@@ -153,8 +153,8 @@ type audience struct {
 	movers   map[int32][]*watcher // by server whose moves they say are theirs
 }
 
-// of returns the audience of a run; s.mu is locked.
-func (s *Service) of(k runKey) *audience {
+// audienceOf returns the audience of a run; s.mu is locked.
+func (s *Service) audienceOf(k runKey) *audience {
 	if a := s.audiences[k]; a != nil {
 		return a
 	}
@@ -197,17 +197,17 @@ func (a *audience) whoMoves(from int32) iter.Seq[*watcher] {
 func (s *Service) routes(k runKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.of(k).unrouted) == 0
+	return len(s.audienceOf(k).unrouted) == 0
 }
 
 // tellEvent sends an event to all watchers.
-func (s *Service) tellEvent(e *api.PlanEvent) { s.tell(newTold(e)) }
+func (s *Service) tellEvent(e *api.PlanEvent) { s.sendToAll(newTold(e)) }
 
-// tell sends an event to all watchers; one that does not keep up is given up.
-func (s *Service) tell(e *told) {
+// sendToAll sends an event to all watchers; one that does not keep up is given up.
+func (s *Service) sendToAll(e *told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range s.of(e.key()).all {
+	for _, w := range s.audienceOf(e.key()).all {
 		w.sendEvent(e)
 	}
 }
@@ -217,7 +217,7 @@ func (s *Service) tellOf(event *api.PlanEvent, from int32) {
 	e := newTold(event)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.of(e.key()).whoMoves(from) {
+	for w := range s.audienceOf(e.key()).whoMoves(from) {
 		w.sendEvent(e)
 	}
 }

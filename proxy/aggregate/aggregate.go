@@ -114,8 +114,8 @@ func (c *Counts) pass(why string) {
 	c.Passed[why]++
 }
 
-// add adds other counts to c.
-func (c *Counts) add(o Counts) {
+// addCounts adds other counts to c.
+func (c *Counts) addCounts(o Counts) {
 	c.Sums += o.Sums
 	c.Carried += o.Carried
 	c.SparedBytes += o.SparedBytes
@@ -206,11 +206,11 @@ func (t *Table) Counts() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var c Counts
-	c.add(t.past)
+	c.addCounts(t.past)
 	for _, all := range t.jobs {
 		for _, j := range all {
 			for g := range maps.Values(j.groups) {
-				c.add(g.figures())
+				c.addCounts(g.figures())
 			}
 		}
 	}

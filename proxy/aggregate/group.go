@@ -82,7 +82,7 @@ func (g *group) figures() Counts {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var c Counts
-	c.add(g.counts)
+	c.addCounts(g.counts)
 	c.HeldBytes = uint64(g.bytes)
 	return c
 }
@@ -129,8 +129,8 @@ func (g *group) reserve(n int) bool {
 	return true
 }
 
-// release gives the memory of a sum back.
-func (g *group) release(b *batch) {
+// releaseMemory gives the memory of a sum back.
+func (g *group) releaseMemory(b *batch) {
 	n := len(b.sum)
 	if n == 0 {
 		return
@@ -271,10 +271,10 @@ func (g *group) lose(b *batch) {
 	}
 }
 
-// join takes a queue in. Where its worker had a connection before, it may be another
+// addQueue takes a queue in. Where its worker had a connection before, it may be another
 // process, that numbers its pushes alike: an answer to a carrier of the one before could
 // not be told from one to its own.
-func (g *group) join(q *Queue) {
+func (g *group) addQueue(q *Queue) {
 	g.queues[q] = true
 	for _, b := range slices.Clone(g.sent) {
 		if b.carrier.queue.pair == q.pair {
@@ -284,9 +284,9 @@ func (g *group) join(q *Queue) {
 	}
 }
 
-// leave takes a queue out whose connection has ended, with what it has not sent. What
+// removeQueue takes a queue out whose connection has ended, with what it has not sent. What
 // others' pushes were added to goes on with them.
-func (g *group) leave(q *Queue, now time.Time) {
+func (g *group) removeQueue(q *Queue, now time.Time) {
 	if q.ended {
 		return
 	}
@@ -301,11 +301,11 @@ func (g *group) leave(q *Queue, now time.Time) {
 		b.items = slices.DeleteFunc(b.items, func(it *item) bool { return it.queue == q })
 		if len(b.items) == 0 {
 			g.open = slices.DeleteFunc(g.open, func(o *batch) bool { return o == b })
-			g.release(b)
+			g.releaseMemory(b)
 		}
 	}
 	for _, b := range q.out {
-		g.release(b)
+		g.releaseMemory(b)
 	}
 	q.items, q.out, q.writing = nil, nil, false
 	g.next(now)

@@ -42,7 +42,7 @@ func (h *Hearer) known() bool {
 	if !isRole(h.sender, pslite.Server) || !h.scope.Known() {
 		return false
 	}
-	j, worker := h.table.find(h.scope, h.destination)
+	j, worker := h.table.findJob(h.scope, h.destination)
 	if j == nil || !isRole(worker, pslite.Worker) {
 		return false
 	}
@@ -60,7 +60,7 @@ func (h *Hearer) Hear(meta []byte) {
 	}
 	m := &h.meta
 	if m.Control.Cmd == pslite.AddNode && h.sender == pslite.SchedulerID {
-		h.table.learn(h.scope, m)
+		h.table.takeNodeTable(h.scope, m)
 		return
 	}
 	ack := m.Control.Cmd == pslite.Ack

@@ -33,8 +33,8 @@ type pair struct {
 	resends bool   // the server acknowledges messages: the job uses PS_RESEND
 }
 
-// learn takes in a node table. One that has a node elsewhere is of another run.
-func (t *Table) learn(scope jobs.Scope, m *pslite.Meta) {
+// takeNodeTable takes in a node table. One that has a node elsewhere is of another run.
+func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	at := ""
 	for _, n := range m.Control.Nodes {
 		if n.ID == pslite.SchedulerID {
@@ -91,12 +91,12 @@ func (t *Table) forget(j *job) {
 	for _, g := range j.groups {
 		c := g.figures()
 		c.HeldBytes = 0
-		t.past.add(c)
+		t.past.addCounts(c)
 	}
 }
 
-// find returns the job of a scope in which somebody listens at an address, and who.
-func (t *Table) find(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) {
+// findJob returns the job of a scope in which somebody listens at an address, and who.
+func (t *Table) findJob(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := t.jobs[scope]

@@ -86,14 +86,14 @@ func (q *Queue) known() (why string) {
 	case q.worker == pslite.Empty:
 		return Unknown
 	}
-	j, server := q.table.find(q.link.Scope, q.link.Destination)
+	j, server := q.table.findJob(q.link.Scope, q.link.Destination)
 	if j == nil || !isRole(server, pslite.Server) {
 		return Unknown
 	}
 	q.group, q.pair = q.table.meet(j, q.worker, server)
 	q.group.mu.Lock()
 	defer q.group.mu.Unlock()
-	q.group.join(q)
+	q.group.addQueue(q)
 	return ""
 }
 
@@ -316,7 +316,7 @@ func (q *Queue) Written() {
 	}
 	q.writing = false
 	for _, b := range q.out {
-		g.release(b)
+		g.releaseMemory(b)
 	}
 	q.out = q.out[:0]
 	g.next(g.opts.now())
@@ -348,7 +348,7 @@ func (q *Queue) GoOn(l Link) {
 	defer q.group.mu.Unlock()
 	q.link, q.writing = l, false
 	for _, b := range q.out {
-		q.group.release(b)
+		q.group.releaseMemory(b)
 	}
 	q.out = q.out[:0]
 }
@@ -372,7 +372,7 @@ func (q *Queue) Close() {
 	if g := q.group; g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.leave(q, g.opts.now())
+		g.removeQueue(q, g.opts.now())
 	}
 }
 

@@ -115,7 +115,7 @@ func TestSchedules(t *testing.T) {
 		}
 		w.settle()
 		w.check(whole)
-		all.add(w.group.figures())
+		all.addCounts(w.group.figures())
 	}
 	t.Logf("%+v", all)
 	if all.Sums == 0 || all.Carried < all.Sums || all.Lost == 0 || all.Alone == 0 {

@@ -124,7 +124,7 @@ func TestTableOfTheNextRunAfterAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, x := range j.all() {
+		for _, x := range j.allJobs() {
 			x.close()
 		}
 	})
@@ -137,7 +137,7 @@ func TestTableOfTheNextRunAfterAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), uint16(next.Meta.Control.Nodes[2].Port))
-	if x, _ := j.find(server, mine, nil); x == nil || x.resumed {
+	if x, _ := j.findJob(server, mine, nil); x == nil || x.resumed {
 		t.Errorf("the next run is not known: %+v", x)
 	}
 }
@@ -152,15 +152,15 @@ func TestJobsOfOtherScopesAreLeftAlone(t *testing.T) {
 	}
 	expect := func(what string, err error, jobs int) {
 		t.Helper()
-		if err != nil || len(j.all()) != jobs {
-			t.Errorf("%s: %v, and %d jobs are known, want %d", what, err, len(j.all()), jobs)
+		if err != nil || len(j.allJobs()) != jobs {
+			t.Errorf("%s: %v, and %d jobs are known, want %d", what, err, len(j.allJobs()), jobs)
 		}
 	}
 	forgedAt := netip.MustParseAddrPort("10.0.0.9:6666")
 	expect("the job's", tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")), 1)
 	x := j.named("10.0.0.1:9000", testRun)
 	t.Cleanup(func() {
-		for _, x := range j.all() {
+		for _, x := range j.allJobs() {
 			x.close()
 		}
 	})
@@ -171,24 +171,24 @@ func TestJobsOfOtherScopesAreLeftAlone(t *testing.T) {
 	}
 	server := netip.MustParseAddrPort("10.0.0.2:9100")
 	for s, servers := range map[Scope]int{mine: 2, others: 4, elsewhere: 3} {
-		if y, _ := j.find(server, s, nil); y == nil || y.servers != servers {
+		if y, _ := j.findJob(server, s, nil); y == nil || y.servers != servers {
 			t.Errorf("scope %v finds %+v, want a job with %d servers", s, y, servers)
 		}
 	}
-	if y, _ := j.find(server, Scope{Cgroup: 99, Netns: 7}, nil); y != nil {
+	if y, _ := j.findJob(server, Scope{Cgroup: 99, Netns: 7}, nil); y != nil {
 		t.Errorf("a scope that takes part in nothing finds %s", y.key)
 	}
 
 	// So it is after a restart.
-	for _, y := range j.all() {
+	for _, y := range j.allJobs() {
 		y.close()
 	}
 	j = jobsIn(t, dir)
-	if n := len(j.all()); n != 3 {
+	if n := len(j.allJobs()); n != 3 {
 		t.Errorf("after a restart %d jobs are known, want 3", n)
 	}
 	for s, servers := range map[Scope]int{mine: 2, others: 4, elsewhere: 3} {
-		if y, _ := j.find(server, s, nil); y == nil || y.servers != servers {
+		if y, _ := j.findJob(server, s, nil); y == nil || y.servers != servers {
 			t.Errorf("after a restart scope %v finds %+v, want a job with %d servers", s, y, servers)
 		}
 	}
@@ -207,7 +207,7 @@ func TestScopesOfOneJob(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := j.all()
+	all := j.allJobs()
 	if len(all) != 1 || !all[0].scopes[mine] || !all[0].scopes[others] || len(all[0].local) != 2 {
 		t.Fatalf("known are %+v, want one job in two cgroups", all)
 	}
@@ -223,7 +223,7 @@ func TestAnswersComeFromTheirServer(t *testing.T) {
 		if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
 			t.Fatal(err)
 		}
-		x := j.all()[0]
+		x := j.allJobs()[0]
 		t.Cleanup(x.close)
 		_, tcp := connected(t)
 		c := j.Inbound(tcp, workerAt, mine, from).(*answers)
@@ -262,7 +262,7 @@ func TestProcessesSpeakForThemselves(t *testing.T) {
 	if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}
-	x := j.all()[0]
+	x := j.allJobs()[0]
 	t.Cleanup(x.close)
 	var push pslite.Message
 	push.Meta.Request, push.Meta.Push = true, true
@@ -364,7 +364,7 @@ func TestLettersComeFromTheirHost(t *testing.T) {
 func TestJobsAreBounded(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
 	t.Cleanup(func() {
-		for _, x := range j.all() {
+		for _, x := range j.allJobs() {
 			x.close()
 		}
 	})
@@ -372,27 +372,27 @@ func TestJobsAreBounded(t *testing.T) {
 		m := tableOf(9001, 1)
 		m.Meta.Control.Nodes[0].Port = int32(10000 + i)
 		// To a server: it has no ledger, which would take room on the disk.
-		j.learn(&m.Meta, netip.MustParseAddrPort("10.0.0.2:9100"), plan.Run(fmt.Sprintf("%016x", i)), s)
+		j.takeNodeTable(&m.Meta, netip.MustParseAddrPort("10.0.0.2:9100"), plan.Run(fmt.Sprintf("%016x", i)), s)
 	}
 	for i := range maxJobsOfScope + 10 {
 		add(i, mine)
 	}
-	if n := len(j.all()); n != maxJobsOfScope {
+	if n := len(j.allJobs()); n != maxJobsOfScope {
 		t.Errorf("%d jobs of a scope are known, want %d", n, maxJobsOfScope)
 	}
 	if n := j.Refused()["job"]; n != 10 {
 		t.Errorf("%d jobs are counted as refused, want 10", n)
 	}
-	victim := j.all()[0]
+	victim := j.allJobs()[0]
 	victim.inUse = victim.inUse.Add(-2 * unusedAfter)
 	add(1000, mine)
-	if n := len(j.all()); n != maxJobsOfScope || !victim.ended.Load() {
+	if n := len(j.allJobs()); n != maxJobsOfScope || !victim.ended.Load() {
 		t.Errorf("%d jobs are known, and the one that was over is gone: %v", n, victim.ended.Load())
 	}
 	for i := range 2 * maxJobs {
 		add(2000+i, Scope{Cgroup: uint64(100 + i), Netns: 7})
 	}
-	if n := len(j.all()); n > maxJobs {
+	if n := len(j.allJobs()); n > maxJobs {
 		t.Errorf("%d jobs are known, at most %d should be", n, maxJobs)
 	}
 
@@ -401,8 +401,8 @@ func TestJobsAreBounded(t *testing.T) {
 	for i := range maxNodes {
 		m.Meta.Control.Nodes = append(m.Meta.Control.Nodes, pslite.Node{ID: pslite.WorkerID(i + 1), Hostname: "10.0.0.3", Port: int32(i)})
 	}
-	j2.learn(&m.Meta, workerAt, testRun, mine)
-	if len(j2.all()) != 0 {
+	j2.takeNodeTable(&m.Meta, workerAt, testRun, mine)
+	if len(j2.allJobs()) != 0 {
 		t.Error("a job of more nodes than possible is known")
 	}
 	for i := range 3 * maxScopes {

@@ -74,7 +74,7 @@ func (c *answers) CloseWrite() error {
 // Read implements net.Conn, for one goroutine.
 func (c *answers) Read(p []byte) (int, error) {
 	n, err := c.tcp.Read(p)
-	if c.process.look(p[:max(0, n)]) {
+	if c.process.consume(p[:max(0, n)]) {
 		c.mu.Lock()
 		c.wakeWriter()
 		c.mu.Unlock()
@@ -258,7 +258,7 @@ func (c *answers) known(w waiter) bool {
 		c.job = nil // another run has begun at these addresses
 	}
 	if c.job == nil {
-		if c.job, c.peer = c.jobs.find(c.destination, c.scope, w); c.job != nil {
+		if c.job, c.peer = c.jobs.findJob(c.destination, c.scope, w); c.job != nil {
 			c.job.adopt(c)
 			c.join(c.job, c.peer)
 		}
@@ -288,7 +288,7 @@ func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err
 			return false, err
 		}
 		if learn {
-			c.jobs.learn(&m.Meta, c.destination, c.run, c.scope)
+			c.jobs.takeNodeTable(&m.Meta, c.destination, c.run, c.scope)
 		}
 	}
 	if !c.known(nil) {

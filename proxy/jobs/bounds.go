@@ -86,7 +86,7 @@ func (x *job) adopt(w waiter) {
 
 // forgetEnded forgets jobs that have been over for long.
 func (j *Jobs) forgetEnded(now time.Time) {
-	for _, x := range j.all() {
+	for _, x := range j.allJobs() {
 		since, over := x.overSince()
 		after := forgetOver
 		if x.mayHaveDisplaced() {

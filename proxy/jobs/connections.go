@@ -81,9 +81,9 @@ func join[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, c
 	say(x, lines, pending, p, left...)
 }
 
-// leave takes a closed connection out. What was still to be said on it waits for
+// removeConnection takes a closed connection out. What was still to be said on it waits for
 // the next one.
-func (x *job) leave(w waiter) {
+func (x *job) removeConnection(w waiter) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.open[w] {

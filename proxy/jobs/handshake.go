@@ -17,8 +17,8 @@ type handshake struct {
 	rest     []byte // came, and is no whole command yet
 }
 
-// look is shown what comes next, and reports whether the handshake is done with it.
-func (s *handshake) look(b []byte) (done bool) {
+// consume is shown what comes next, and reports whether the handshake is done with it.
+func (s *handshake) consume(b []byte) (done bool) {
 	if len(b) == 0 || s.done.Load() {
 		return false
 	}

@@ -34,7 +34,7 @@ func TestHandshake(t *testing.T) {
 				var s handshake
 				first := -1
 				for at := 0; at < len(c.said); at += piece {
-					if to := min(at+piece, len(c.said)); s.look(c.said[at:to]) {
+					if to := min(at+piece, len(c.said)); s.consume(c.said[at:to]) {
 						if first >= 0 {
 							t.Fatal("it ended twice")
 						}

@@ -161,7 +161,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case <-ticker.C:
-				for _, job := range j.all() {
+				for _, job := range j.allJobs() {
 					job.tick()
 				}
 				j.forgetEnded(time.Now())
@@ -169,7 +169,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 		}
 	})
 	err := g.Wait()
-	for _, job := range j.all() {
+	for _, job := range j.allJobs() {
 		if err := job.leaveUnfinished(); err != nil {
 			j.log.Error("requests under way are lost", "job", job.name, "error", err)
 		}
@@ -190,7 +190,7 @@ func (j *Jobs) start(f func(ctx context.Context)) bool {
 	return true
 }
 
-func (j *Jobs) all() []*job {
+func (j *Jobs) allJobs() []*job {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	return slices.Collect(maps.Values(j.jobs))
@@ -240,9 +240,9 @@ func (j *Jobs) known(name string, run plan.Run, t *pslite.Table, s Scope) *job {
 	return nil
 }
 
-// learn takes in a node table of a run on its way to the node that listens at an
+// takeNodeTable takes in a node table of a run on its way to the node that listens at an
 // address of this host, a process of that scope.
-func (j *Jobs) learn(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope) {
+func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope) {
 	var t pslite.Table
 	t.Learn(m)
 	name := jobName(&t)

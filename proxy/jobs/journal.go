@@ -223,7 +223,7 @@ func (j *journal) replay(body []byte, servers int) bool {
 		}
 		j.table = route.NewTable(servers)
 		var all []plan.Range
-		for range p.count() {
+		for range p.readCount() {
 			first := p.uvarint()
 			r := plan.Range{Keys: plan.Keys{First: first, Last: first + p.uvarint()}, Owner: int32(p.uvarint())}
 			if p.failed || r.Last < r.First || !plan.Owns(r.Owner, servers) {
@@ -232,11 +232,11 @@ func (j *journal) replay(body []byte, servers int) bool {
 			all = append(all, r)
 		}
 		j.table.Set(all)
-		for n := p.count(); n > 0 && !p.failed; n-- {
+		for n := p.readCount(); n > 0 && !p.failed; n-- {
 			b := p.batch()
 			j.held[b] = p.keys()
 		}
-		for n := p.count(); n > 0 && !p.failed; n-- {
+		for n := p.readCount(); n > 0 && !p.failed; n-- {
 			j.done = append(j.done, p.batch())
 		}
 	case kind == recordHeld && j.table != nil:

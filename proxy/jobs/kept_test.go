@@ -84,7 +84,7 @@ func again(t *testing.T, o Options) *Jobs {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, x := range j.all() {
+		for _, x := range j.allJobs() {
 			x.close()
 		}
 	})
@@ -158,7 +158,7 @@ func TestDamagedJob(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), lost[0].path) {
 			t.Errorf("%v does not name %s", err, lost[0].path)
 		}
-		for _, x := range j.all() {
+		for _, x := range j.allJobs() {
 			x.close()
 		}
 	}

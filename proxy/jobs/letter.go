@@ -101,7 +101,7 @@ func (p *parser) letter() *letter {
 	m.Batch = p.batch()
 	m.Owner = int32(p.varint())
 	m.Keys = p.keys()
-	for n := p.count(); n > 0 && !p.failed; n-- {
+	for n := p.readCount(); n > 0 && !p.failed; n-- {
 		h := migrate.Held{Batch: p.batch(), Keys: p.keys()}
 		if p.counting {
 			p.cost += heldCost
@@ -161,8 +161,8 @@ func (p *parser) varint() int64 {
 	return v
 }
 
-// count is a number of things of which each takes a byte at least.
-func (p *parser) count() int {
+// readCount is a number of things of which each takes a byte at least.
+func (p *parser) readCount() int {
 	n := p.uvarint()
 	if n > uint64(len(p.b)) {
 		p.fail()
@@ -172,7 +172,7 @@ func (p *parser) count() int {
 }
 
 func (p *parser) text() string {
-	n := p.count()
+	n := p.readCount()
 	if n > maxName {
 		p.fail()
 		return ""
@@ -189,7 +189,7 @@ func (p *parser) text() string {
 func (p *parser) batch() route.Batch { return route.Batch{Mover: p.text(), Number: p.uvarint()} }
 
 func (p *parser) keys() []plan.Keys {
-	n := p.count()
+	n := p.readCount()
 	if n == 0 {
 		return nil
 	}

@@ -81,8 +81,8 @@ type partMove struct {
 	from, to int32
 }
 
-// note records a push of a key, with its bytes.
-func (p *parting) note(key uint64, bytes int, worker int32, now time.Time) {
+// notePush records a push of a key, with its bytes.
+func (p *parting) notePush(key uint64, bytes int, worker int32, now time.Time) {
 	v := p.values[key]
 	if v == nil {
 		if bytes < partFrom || len(p.values) >= maxPartValues {
@@ -97,12 +97,12 @@ func (p *parting) note(key uint64, bytes int, worker int32, now time.Time) {
 	v.pushes++
 	if s := &p.step; s.of > 0 && (s.worker < 0 || key == s.key && worker == s.worker) {
 		s.key, s.worker = key, worker
-		s.note(now)
+		s.endStep(now)
 	}
 }
 
-// note takes in the end of a step.
-func (s *partStep) note(now time.Time) {
+// endStep takes in the end of a step.
+func (s *partStep) endStep(now time.Time) {
 	switch {
 	case s.skip > 0:
 		if s.skip--; s.skip == 0 {

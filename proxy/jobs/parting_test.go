@@ -28,8 +28,8 @@ func (j *partedJob) makeStep(took time.Duration) []partMove {
 	j.now = j.now.Add(took)
 	for key := range uint64(3) {
 		if key > 0 {
-			j.note(key, 4<<20, 9, j.now)
-			j.note(key, 4<<20, 11, j.now)
+			j.notePush(key, 4<<20, 9, j.now)
+			j.notePush(key, 4<<20, 11, j.now)
 		}
 	}
 	moves := j.look()
@@ -46,7 +46,7 @@ func (j *partedJob) look() []partMove {
 
 func TestLargeValuesGoIntoSoManyParts(t *testing.T) {
 	j := newPartedJob(3, 4)
-	j.note(7, partFrom-1, 9, j.now)
+	j.notePush(7, partFrom-1, 9, j.now)
 	if moves := j.makeStep(time.Second); moves != nil {
 		t.Errorf("after two pushes %v move", moves)
 	}
@@ -84,7 +84,7 @@ func TestWhatWasBroughtHomeStaysWhole(t *testing.T) {
 func TestPartsAreTriedSomeTimes(t *testing.T) {
 	j, tries := newPartedJob(2, 4), 0
 	for range 6 {
-		j.note(1, 4<<20, 9, j.now)
+		j.notePush(1, 4<<20, 9, j.now)
 	}
 	for range 1000 {
 		j.now = j.now.Add(100 * time.Millisecond)

@@ -34,7 +34,7 @@ func (x *job) notePush(c *requests, m *pslite.Message) {
 	}
 	now := time.Now()
 	for i := range n {
-		x.parting.note(m.Keys().At(i), bytes, c.sender, now)
+		x.parting.notePush(m.Keys().At(i), bytes, c.sender, now)
 	}
 }
 

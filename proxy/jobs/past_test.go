@@ -224,7 +224,7 @@ func TestAHostThatOwesAnAnswerIsGuarded(t *testing.T) {
 		t.Error("they must not long after it")
 	}
 	x.asked = asked
-	x.leave(from)
+	x.removeConnection(from)
 	if x.guard(); !h.needs[x.runName()] {
 		t.Error("connections may go past the proxy just after one has closed")
 	}

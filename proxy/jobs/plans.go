@@ -191,7 +191,7 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 		if !listed {
 			return nil
 		}
-		for _, x := range p.jobs.all() {
+		for _, x := range p.jobs.allJobs() {
 			p.fetched(x)
 		}
 	}
@@ -200,7 +200,7 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 
 // running are the runs that this host carries.
 func (p *plans) running() (all []*api.Running) {
-	for _, x := range p.jobs.all() {
+	for _, x := range p.jobs.allJobs() {
 		if x.run != "" {
 			x.mu.Lock()
 			r := x.running()

@@ -31,7 +31,7 @@ func TestReportsLeaveNothing(t *testing.T) {
 	p := plans{client: api.NewPlansClient(require.ServeInMemory(t, func(s *grpc.Server) { api.RegisterPlansServer(s, taker{}) }))}
 	tell := func() {
 		t.Helper()
-		if err := p.tell(t.Context(), []*api.MoveReport{{}, {}}); err != nil {
+		if err := p.sendReports(t.Context(), []*api.MoveReport{{}, {}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,7 +13,7 @@ func (p *plans) report(ctx context.Context) error {
 		return nil
 	}
 	var all []*api.MoveReport
-	for _, x := range p.jobs.all() {
+	for _, x := range p.jobs.allJobs() {
 		x.mu.Lock()
 		all = append(all, x.reports()...)
 		x.mu.Unlock()
@@ -21,14 +21,14 @@ func (p *plans) report(ctx context.Context) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return p.tell(ctx, all)
+	return p.sendReports(ctx, all)
 }
 
 // tellWithin bounds how long reports may take to be taken.
 const tellWithin = 30 * time.Second
 
-// tell tells the planner reports over a stream that has ended when it returns.
-func (p *plans) tell(ctx context.Context, all []*api.MoveReport) error {
+// sendReports tells the planner reports over a stream that has ended when it returns.
+func (p *plans) sendReports(ctx context.Context, all []*api.MoveReport) error {
 	ctx, cancel := context.WithTimeout(ctx, tellWithin)
 	defer cancel() // what keeps a stream goes with it
 	stream, err := p.planner().Progress(ctx)

@@ -73,7 +73,7 @@ func (c *requests) NetConn() net.Conn { return c.tcp }
 // Write implements net.Conn, for one goroutine.
 func (c *requests) Write(p []byte) (int, error) {
 	n, err := c.tcp.Write(p)
-	if c.far.look(p[:max(0, n)]) {
+	if c.far.consume(p[:max(0, n)]) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(c.queue) > 0 && !c.closed {
@@ -206,7 +206,7 @@ func (c *requests) known(w waiter) bool {
 		c.job = nil // another run has begun at these addresses
 	}
 	if c.job == nil {
-		if c.job, c.peer = c.jobs.find(c.destination, c.scope, w); c.job != nil {
+		if c.job, c.peer = c.jobs.findJob(c.destination, c.scope, w); c.job != nil {
 			c.job.adopt(c)
 			c.join(c.job, c.peer)
 		}

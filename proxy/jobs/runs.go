@@ -146,7 +146,7 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 		j.log.Info("a run begins", "job", k.job, "run", s.record.Run)
 	}
 	j.schedulers[k] = s
-	if err := s.tell(id); err != nil {
+	if err := s.noteNode(id); err != nil {
 		// It has its name, as all others do. A proxy after this one must not mistake
 		// the next run for this one because the node is missing from the record.
 		j.log.Error("a run is not known any more once this proxy has ended; mend the folder for state", "job", k.job, "run", s.record.Run, "error", errors.Join(err, os.Remove(s.file)))
@@ -223,8 +223,8 @@ func (s *scheduler) replaceRecord() error {
 	return nil
 }
 
-// tell records that a node gets the table.
-func (s *scheduler) tell(id int32) error {
+// noteNode records that a node gets the table.
+func (s *scheduler) noteNode(id int32) error {
 	if s.told[id] {
 		return nil
 	}

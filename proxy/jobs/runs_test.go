@@ -255,7 +255,7 @@ func TestRunOnTheWire(t *testing.T) {
 
 	// The run after it is another job altogether.
 	old := x.dir
-	j.learn(m, worker, plan.NewRun(run, time.Now(), 1), Scope{})
+	j.takeNodeTable(m, worker, plan.NewRun(run, time.Now(), 1), Scope{})
 	y := j.named("10.0.0.1:9000", "")
 	if y == nil || y == x || y.dir == old || !x.ended.Load() {
 		t.Fatalf("the second run is %+v", y)
@@ -295,7 +295,7 @@ func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
 	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
 	m, _ := nodeTable()
-	j.learn(m, worker, testRun, Scope{})
+	j.takeNodeTable(m, worker, testRun, Scope{})
 	x := j.named("10.0.0.1:9000", "")
 	if x == nil {
 		t.Fatal("the job is not known")
@@ -305,12 +305,12 @@ func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
 	back.Control.Nodes[2].Port = 9100
 	told := *back
 	told.Control.Nodes = back.Control.Nodes[2:] // as the server hears it
-	j.learn(&told, server, "", Scope{})
+	j.takeNodeTable(&told, server, "", Scope{})
 	if id, ok := x.nodes.At(netip.MustParseAddrPort("10.0.0.1:9100")); !ok || id != pslite.WorkerID(0) {
 		t.Errorf("at the new address is %d, %v", id, ok)
 	}
 	back.Control.Nodes[2].Port = 9200
-	j.learn(back, netip.MustParseAddrPort("10.0.0.1:9200"), testRun, Scope{})
+	j.takeNodeTable(back, netip.MustParseAddrPort("10.0.0.1:9200"), testRun, Scope{})
 	if id, ok := x.nodes.At(netip.MustParseAddrPort("10.0.0.1:9200")); !ok || id != pslite.WorkerID(0) {
 		t.Errorf("at the newest address is %d, %v", id, ok)
 	}
@@ -331,7 +331,7 @@ func TestARunThatNobodyHasNamed(t *testing.T) {
 			}
 			m, _ := nodeTable()
 			worker, server := netip.MustParseAddrPort("10.0.0.1:9002"), netip.MustParseAddrPort("10.0.0.1:9001")
-			j.learn(m, worker, testRun, Scope{})
+			j.takeNodeTable(m, worker, testRun, Scope{})
 			x := j.named("10.0.0.1:9000", testRun)
 			t.Cleanup(x.close)
 			if displaced {
@@ -353,7 +353,7 @@ func TestARunThatNobodyHasNamed(t *testing.T) {
 			}
 			// The node came back, after all.
 			back, _ := nodeTable(pslite.WorkerID(0))
-			j.learn(back, worker, testRun, Scope{})
+			j.takeNodeTable(back, worker, testRun, Scope{})
 			y := j.named("10.0.0.1:9000", testRun)
 			if y == nil || y.unsure || y.router.Ready() == !displaced {
 				t.Fatalf("the run is %+v", y)

@@ -73,7 +73,7 @@ func (j *Jobs) Folder() FolderState {
 // States returns the state of every job.
 func (j *Jobs) States() []State {
 	states := []State{}
-	for _, job := range j.all() {
+	for _, job := range j.allJobs() {
 		states = append(states, job.state())
 	}
 	slices.SortFunc(states, func(a, b State) int {

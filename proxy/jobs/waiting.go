@@ -18,9 +18,9 @@ type waiter interface {
 	open() bool
 }
 
-// find returns the job of a scope and the node that listens at an address. Where there is
+// findJob returns the job of a scope and the node that listens at an address. Where there is
 // none yet and w is not nil, w joins when there is.
-func (j *Jobs) find(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
+func (j *Jobs) findJob(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 	j.mu.RLock()
 	x, id := j.at(addr, s)
 	j.mu.RUnlock()
@@ -69,7 +69,7 @@ func (j *Jobs) left(w waiter) {
 	j.mu.Lock()
 	delete(j.waiting, w)
 	j.mu.Unlock()
-	for _, x := range j.all() {
-		x.leave(w)
+	for _, x := range j.allJobs() {
+		x.removeConnection(w)
 	}
 }

@@ -73,7 +73,7 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 		{ID: pslite.ServerID(0), Hostname: "10.0.0.2", Port: 9001},
 		{ID: pslite.WorkerID(0), Hostname: "10.0.0.1", Port: 9002},
 	}
-	j.learn(&table, worker, testRun, Scope{})
+	j.takeNodeTable(&table, worker, testRun, Scope{})
 	x := j.named("10.0.0.2:9000", "")
 	if x == nil {
 		t.Fatal("the job is not known")

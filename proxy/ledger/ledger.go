@@ -193,7 +193,7 @@ func (l *Ledger) Close(id route.ID) {
 	if r := l.open[id]; r != nil {
 		delete(l.open, id)
 		l.messages.dropAnswers(id, len(r.Owners))
-		l.release(r.record)
+		l.freeRecord(r.record)
 	}
 }
 

@@ -78,8 +78,8 @@ func (l *Ledger) writeRecord(number int, c content) {
 	}
 }
 
-// release makes a record free.
-func (l *Ledger) release(number int) {
+// freeRecord makes a record free.
+func (l *Ledger) freeRecord(number int) {
 	if l.file != nil && number != none {
 		l.writeRecord(number, nil)
 		if l.file != nil {
@@ -266,7 +266,7 @@ func (l *Ledger) load(f *os.File) error {
 		l.opts.Space.give(l.file.size())
 		return err
 	}
-	l.settle()
+	l.clearLeftovers()
 	return nil
 }
 
@@ -302,14 +302,14 @@ func (l *Ledger) loadRecord(number int, b *record) error {
 	return nil
 }
 
-// settle ends what a kill has left: blocks beyond their window, and records that
+// clearLeftovers ends what a kill has left: blocks beyond their window, and records that
 // were being written.
-func (l *Ledger) settle() {
+func (l *Ledger) clearLeftovers() {
 	for _, w := range l.windows {
 		for n, b := range w.blocks {
 			if n < w.oldest {
 				delete(w.blocks, n)
-				l.release(b.record)
+				l.freeRecord(b.record)
 				continue
 			}
 			l.writeRecord(b.record, b)

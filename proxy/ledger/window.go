@@ -98,7 +98,7 @@ func (l *Ledger) addBlock(at place, w *window, number int32) *block {
 		for n, old := range w.blocks {
 			if n < oldest {
 				delete(w.blocks, n)
-				l.release(old.record)
+				l.freeRecord(old.record)
 			}
 		}
 	}
@@ -123,5 +123,5 @@ func (l *Ledger) shorten() {
 	newest.oldest = longest.oldest
 	l.writeRecord(newest.record, newest)
 	delete(longest.blocks, old.number)
-	l.release(old.record)
+	l.freeRecord(old.record)
 }

@@ -73,8 +73,8 @@ func parted(to int32) int32 {
 	return 0
 }
 
-// release ends a hold of another site's.
-func (s *Site) release(b route.Batch, owner int32) {
+// endHold ends a hold of another site's.
+func (s *Site) endHold(b route.Batch, owner int32) {
 	delete(s.parting, b)
 	if s.asked != nil && owner != route.Unchanged {
 		for _, k := range s.Router.Held(b) {

@@ -146,11 +146,11 @@ func (s *Site) Begin(m Move) error {
 }
 
 func (s *Site) tellHold(x *moving) {
-	s.tell(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges, Owner: parted(x.move.To)})
+	s.sendToOthers(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges, Owner: parted(x.move.To)})
 }
 
-// tell sends a message to all other sites.
-func (s *Site) tell(x *moving, m Message) {
+// sendToOthers sends a message to all other sites.
+func (s *Site) sendToOthers(x *moving, m Message) {
 	for _, n := range slices.Sorted(maps.Keys(s.others)) {
 		if m.Kind != Hold || x.loud[n] {
 			s.send(n, m)
@@ -177,7 +177,7 @@ func (s *Site) Receive(from string, m Message) {
 		s.heard(from, m)
 	case Release:
 		if m.Batch.Mover == from {
-			s.release(m.Batch, m.Owner)
+			s.endHold(m.Batch, m.Owner)
 		}
 	}
 }
@@ -301,7 +301,7 @@ func (s *Site) endMove(x *moving, err error) {
 	x.phase = over
 	delete(s.moves, x.batch.Number)
 	s.Router.Release(x.batch, owner)
-	s.tell(x, Message{Kind: Release, Batch: x.batch, Owner: owner})
+	s.sendToOthers(x, Message{Kind: Release, Batch: x.batch, Owner: owner})
 	s.out = append(s.out, Out{Result: &Result{Move: x.move, Batch: x.batch, Bytes: x.bytes, Err: err}})
 }
 

@@ -72,7 +72,7 @@ func (s rankSet) has(rank int32) bool {
 	return int(rank>>6) < len(s) && s[rank>>6]&(1<<(rank&63)) != 0
 }
 
-func (s *rankSet) add(rank int32) {
+func (s *rankSet) addRank(rank int32) {
 	if n := int(rank>>6) + 1; n > len(*s) {
 		*s = append(*s, make(rankSet, n-len(*s))...)
 	}
@@ -150,7 +150,7 @@ func (r *Router) noteSlice(w *worker, server int32, m *pslite.Meta) {
 		clear(s.recent[i].servers)
 		s.skip = max(0, s.skip-1)
 	}
-	s.recent[i].servers.add(server)
+	s.recent[i].servers.addRank(server)
 }
 
 // expected returns the servers whose slices of a timestamp are yet to come: those
@@ -166,7 +166,7 @@ func (s *slicing) expected(timestamp int32) (missing rankSet) {
 	for _, t := range s.recent {
 		for word, set := range t.servers {
 			for left := set; left != 0; left &= left - 1 {
-				missing.add(int32(64*word + bits.TrailingZeros64(left)))
+				missing.addRank(int32(64*word + bits.TrailingZeros64(left)))
 			}
 		}
 	}
@@ -179,9 +179,9 @@ func (s *slicing) expected(timestamp int32) (missing rankSet) {
 				switch rank := int32(64*word + bits.TrailingZeros64(left)); {
 				case t.servers.has(rank):
 				case once.has(rank):
-					twice.add(rank)
+					twice.addRank(rank)
 				default:
-					once.add(rank)
+					once.addRank(rank)
 				}
 			}
 		}

@@ -141,7 +141,7 @@ func (r *Router) ackedPart(w *worker, server, own int32) {
 		return
 	}
 	for _, s := range slices.Clone(w.splits[own]) {
-		s.acked.add(s.place(own, server))
+		s.acked.addPlace(s.place(own, server))
 		if e := w.open[s.id]; s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
 			r.mark(w, s.id, e, Acked)
 			r.acknowledge(w, s.id)

@@ -74,8 +74,8 @@ func (m *singles) sift(keys pslite.Keys, p *possible) {
 	p.n = int(n)
 }
 
-// all takes all of up to stride keys for possible.
-func (p *possible) all(keys pslite.Keys) {
+// takeAll takes all of up to stride keys for possible.
+func (p *possible) takeAll(keys pslite.Keys) {
 	for i := range p.hash(keys) {
 		p.at[i] = uint16(i)
 	}
@@ -97,7 +97,7 @@ func (m *singles) overrule(owners []int32, keys pslite.Keys) {
 	for most := false; len(keys) > 0; {
 		n := min(keys.Len(), stride)
 		if most { // then the filter is not worth asking
-			p.all(keys[:8*n])
+			p.takeAll(keys[:8*n])
 		} else {
 			m.sift(keys[:8*n], &p)
 		}

@@ -41,7 +41,7 @@ func ranks(owners []int32) (all []int32) {
 // places is a set of places in a split's owners.
 type places uint32
 
-func (p *places) add(i int) {
+func (p *places) addPlace(i int) {
 	if i >= 0 {
 		*p |= 1 << i
 	}
@@ -243,7 +243,7 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 	if s.in.has(i) {
 		return nil
 	}
-	s.in.add(i)
+	s.in.addPlace(i)
 	s.answers[i] = *m
 	s.answers[i].Meta = m.Meta.Clone()
 	if !s.in.full(len(s.owners)) {

@@ -121,7 +121,7 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 			if e.split.answers[i], err = message(answer, u.Dialect); err != nil {
 				return err
 			}
-			e.split.in.add(i)
+			e.split.in.addPlace(i)
 		}
 	}
 	if before, there := w.open[id]; !there {

@@ -174,14 +174,14 @@ func (m *Translate) load(batch []int32, params [][]float32) {
 	for _, s := range batch {
 		columns, _, _ := m.set.Sparse().Sample(int(s))
 		n := len(m.set.Pair(int(s)).Source)
-		m.source.add(columns[:n])
-		m.target.add(columns[n:])
+		m.source.addColumns(columns[:n])
+		m.target.addColumns(columns[n:])
 	}
 }
 
 func (s *sequence) reset() { s.columns, s.spans = s.columns[:0], append(s.spans[:0], 0) }
 
-func (s *sequence) add(columns []uint32) {
+func (s *sequence) addColumns(columns []uint32) {
 	s.columns = append(s.columns, columns...)
 	s.spans = append(s.spans, len(s.columns))
 }
@@ -290,7 +290,7 @@ func (m *Translate) Words(batch []int32, params [][]float32) [][]uint32 {
 				c, _ := m.set.Column(w)
 				columns = append(columns, c)
 			}
-			m.target.add(columns)
+			m.target.addColumns(columns)
 		}
 		out := m.scores(params[0])
 		more = false

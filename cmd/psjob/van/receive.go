@@ -123,7 +123,7 @@ func (v *Van) control(ctx context.Context, m *Message) error {
 		if v.roster != nil {
 			return v.enroll(ctx, m)
 		}
-		return v.learn(m)
+		return v.takeNodeTable(m)
 	case pslite.Barrier:
 		if v.roster != nil && m.Meta.Request {
 			return v.arrive(ctx, m)
@@ -187,8 +187,8 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// learn takes over the node table.
-func (v *Van) learn(m *Message) error {
+// takeNodeTable takes over the node table.
+func (v *Van) takeNodeTable(m *Message) error {
 	if v.isReady.Load() {
 		v.config.Logger.Warn("ignored a second node table: psjob does not replace nodes", "from", m.Sender)
 		return nil

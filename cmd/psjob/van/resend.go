@@ -98,8 +98,8 @@ func (r *resender) acknowledge(signature uint64) {
 	}
 }
 
-// forget drops what was for a node that is gone.
-func (r *resender) forget(node int) {
+// dropNode drops what was for a node that is gone.
+func (r *resender) dropNode(node int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for signature, u := range r.unacked {

@@ -79,6 +79,6 @@ func (v *Van) forgetGone() {
 	}
 	v.mu.Unlock()
 	for _, id := range gone {
-		v.resender.forget(id)
+		v.resender.dropNode(id)
 	}
 }

@@ -146,7 +146,7 @@ func Sum(hosts ...[]Line) []Line {
 				all = append(all, l)
 				continue
 			}
-			all[at].add(&l)
+			all[at].addLine(&l)
 		}
 	}
 	for i := range all {
@@ -156,7 +156,7 @@ func Sum(hosts ...[]Line) []Line {
 	return all
 }
 
-func (l *Line) add(o *Line) {
+func (l *Line) addLine(o *Line) {
 	l.On += o.On
 	l.Connections += o.Connections
 	switch {

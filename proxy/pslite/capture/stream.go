@@ -139,7 +139,7 @@ func (s *stream) reset() {
 }
 
 func (s *stream) onCommand() {
-	s.count()
+	s.countFrames()
 	name, data, err := zmtp.ParseCommand(s.whole[0].Bytes())
 	if err != nil || string(name) != zmtp.CommandReady {
 		return
@@ -151,8 +151,8 @@ func (s *stream) onCommand() {
 	}
 }
 
-// count adds the frames at hand to the totals.
-func (s *stream) count() {
+// countFrames adds the frames at hand to the totals.
+func (s *stream) countFrames() {
 	s.job.totals.Frames += uint64(len(s.sizes))
 	for _, n := range s.sizes {
 		s.job.totals.BodyBytes += n
@@ -171,7 +171,7 @@ func (s *stream) onMessage(t time.Time) {
 		s.job.totals.UnsyncedBytes += s.wire
 		return
 	}
-	s.count()
+	s.countFrames()
 	s.job.totals.Messages++
 	s.job.table.Learn(&m.Meta)
 	m.Identity, m.Data = nil, nil
