@@ -1,11 +1,10 @@
-// Package bpf watches PS-lite traffic from inside the kernel without touching
-// it. Programs on the cgroup_skb hooks of a job's cgroup see every TCP segment
-// its processes send (and, where asked, receive), follow the ZMTP frames of
-// each connection, and copy out what tells who uses which parameter: the meta
-// frame of every message, the key and length frames of sampled requests.
-// Values are stepped over and counted. The programs always let the packet
-// pass, and whatever they could not look at is counted with its reason
-// ([Reason]).
+// Package bpf watches PS-lite traffic from inside the kernel without touching it.
+// Programs on the cgroup_skb hooks of a job's cgroup see every TCP segment its
+// processes send (and, where asked, receive), follow the ZMTP frames of each
+// connection, and copy out the frames that show which worker uses which parameter:
+// the meta frame of every message, the key and length frames of sampled requests.
+// Values are stepped over and counted. The programs always let the packet pass, and
+// whatever they could not look at is counted with its reason ([Reason]).
 //
 // In comes a cgroup path ([Capture.Attach]) and a sampling rate
 // ([Capture.SetSampling], [Sampling]); out come [Record] values

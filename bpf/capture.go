@@ -38,16 +38,16 @@ type Options struct {
 	Sampling    Sampling
 }
 
-// IngressMode says what is copied of what processes receive.
+// IngressMode selects the frames that are copied from received segments.
 type IngressMode uint8
 
 // Modes of watching ingress.
 const (
 	// IngressOff: ingress is not watched.
 	IngressOff IngressMode = iota
-	// IngressMetas: only the meta frames of answers and of control messages
-	// are copied, and no KindEnd is told of answers, so that a host knows when
-	// its own requests are answered. What cannot be followed is counted as
+	// IngressMetas: only the meta frames of answers and of control messages are
+	// copied, and no KindEnd is reported for answers, so that a host knows when its
+	// own requests are answered. What cannot be followed is counted as
 	// ReasonUntimed.
 	IngressMetas
 	// IngressAll: as much as of egress, for hosts that are alone in being
@@ -122,14 +122,13 @@ type Capture struct {
 	gone    []StreamID // reported as Gone, for Read to forget
 }
 
-// Open loads the programs; [Capture.Attach] sets them to work. It needs
-// CAP_BPF and CAP_NET_ADMIN; package bpf says what is missing where it
-// fails.
+// Open loads the programs; [Capture.Attach] sets them to work. It needs CAP_BPF and
+// CAP_NET_ADMIN; the error names the missing right.
 func Open(o Options) (*Capture, error) { return open(o, false) }
 
-// open loads the programs. With keyByAddress streams are told apart by their
-// addresses, as BPF_PROG_TEST_RUN needs it, where every packet comes with a
-// socket of its own.
+// open loads the programs. With keyByAddress streams are distinguished by their
+// addresses, as BPF_PROG_TEST_RUN needs it, where every packet comes with a socket
+// of its own.
 func open(o Options, keyByAddress bool) (*Capture, error) {
 	o, err := o.normal()
 	if err != nil {
@@ -219,7 +218,7 @@ func closeLinks(links []link.Link) error {
 	return failed
 }
 
-// SetSampling changes what is copied, from the next segment on.
+// SetSampling changes the sampling, from the next segment on.
 func (c *Capture) SetSampling(s Sampling) error {
 	s = s.normal()
 	value := captureConfig{

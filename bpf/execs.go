@@ -20,8 +20,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// room is the size of the ring buffer, for some 4,000 processes. What finds no
-// room is not told.
+// room is the size of the ring buffer, for some 4,000 processes. Events that do not
+// fit are dropped.
 const room = 64 << 10
 
 // An ExecWatch is attached until it is closed, or its process ends.

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Facts are what is known of a host. A recorded one is its JSON.
+// Facts are the properties of a host that psidecar depends on. A recorded one is
+// its JSON.
 type Facts struct {
 	Kernel       string `json:"kernel"`       // release, as uname -r prints it
 	Machine      string `json:"machine"`      // amd64, arm64, ...
@@ -64,9 +65,9 @@ type Finding struct {
 	// Needed: the agent cannot watch without it.
 	Needed bool   `json:"needed"`
 	Found  string `json:"found"`
-	// Missing names what is not there and since which kernel it exists, Do
-	// says what to do about it, Without what works all the same. All three are
-	// empty where OK.
+	// Missing names the missing feature and the kernel that introduced it, Do the
+	// remedy, Without the functions that work regardless. All three are empty where
+	// OK.
 	Missing string `json:"missing,omitempty"`
 	Do      string `json:"do,omitempty"`
 	Without string `json:"without,omitempty"`

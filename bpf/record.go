@@ -42,7 +42,7 @@ type Kind uint8
 // Kinds of records, in the order in which a stream usually brings them.
 const (
 	// KindOpen: the stream speaks ZMTP (new connections), or was found to be
-	// PS-lite (older ones, flag Late). [Record.Endpoints] tells who.
+	// PS-lite (older ones, flag Late). [Record.Endpoints] names both ends.
 	KindOpen Kind = 1
 	// KindCommand: a ZMTP command frame; Data is its body (READY first, with
 	// the peer's identity), cut after 256 bytes.
@@ -77,9 +77,9 @@ const (
 	// stream did not fit into the ring buffer. Messages in progress are
 	// incomplete; Message says at which message the stream goes on.
 	KindLost Kind = 12
-	// KindKeyRun: like KindKeys, but the keys follow each other at one
-	// distance, and are told by [Record.KeyRun] instead of being copied. Offset
-	// and what follows are as if all of them stood in Data.
+	// KindKeyRun: like KindKeys, but the keys follow each other at one distance,
+	// and are described by [Record.KeyRun] instead of being copied. Offset and what
+	// follows are as if all of them stood in Data.
 	KindKeyRun Kind = 13
 )
 

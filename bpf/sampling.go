@@ -86,8 +86,8 @@ func windowHash(window uint32) uint32 {
 }
 
 // SetRate samples the messages of one stream otherwise than [Sampling] says for
-// all: one in oneIn windows, a power of two, of so many timestamps. It holds
-// until the stream is reported as gone, or ResetRate.
+// all: one in oneIn windows, a power of two, of window timestamps. It holds until
+// the stream is reported as gone, or ResetRate.
 func (c *Capture) SetRate(id StreamID, window, oneIn uint32) error {
 	if window == 0 || bits.OnesCount32(oneIn) != 1 {
 		return fmt.Errorf("sampling one in %d windows of %d timestamps of stream %s: want a power of two, and a window", oneIn, window, id)

@@ -15,7 +15,8 @@ var usualPorts = map[string]string{
 	"9814": "where proxies link to each other (--mesh-port)",
 }
 
-// atPort says what is usually at an address's port, where that is known.
+// atPort names the service that usually listens at an address's port, where it is
+// known.
 func atPort(address string) string {
 	if u, err := url.Parse(address); err == nil && u.Host != "" {
 		address = u.Host

@@ -1,6 +1,6 @@
-// This part collects what somebody needs who is to say what is the matter
-// with psidecar on a host, in one compressed tar file. What cannot be had is
-// named in it, with the reason, and does not keep the rest out.
+// This file collects the data that a diagnosis of psidecar on a host needs, in one
+// compressed tar file. What cannot be had is named in it, with the reason, and does
+// not keep the rest out.
 //
 // What comes in are sources; psidecar debug calls it. Counts by key are in a
 // bundle, values of parameters never are, since nothing of psidecar keeps them.
@@ -98,7 +98,7 @@ type MissingSource struct {
 }
 
 // WriteBundle writes a bundle, whose files are in a folder of the given name, and
-// says what is missing in it. Each source has the given time.
+// lists the parts that are missing. Each source has the given time.
 func WriteBundle(ctx context.Context, out io.Writer, folder string, each time.Duration, sources []BundleSource) ([]MissingSource, error) {
 	compressed := gzip.NewWriter(out)
 	w := tar.NewWriter(compressed)

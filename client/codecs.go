@@ -156,7 +156,7 @@ func FollowerState(h *api.CodecFollower, version uint64) string {
 // reportIn is how long a proxy may take to report when a trial is over.
 const reportIn = 10 * time.Second
 
-// AwaitTrial waits until all who follow have reported of a trial, or it has been
+// AwaitTrial waits until all followers have reported on a trial, or it has been
 // over for a while.
 func AwaitTrial(ctx context.Context, c api.CodecsClient, job string, trial *api.CodecTrial) (*api.CodecsDescription, error) {
 	end := time.Now().Add(time.Duration(trial.GetSeconds())*time.Second + reportIn)

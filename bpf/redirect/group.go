@@ -139,8 +139,9 @@ func (p Policy) flags() (f uint32) {
 	return f
 }
 
-// AttachProxy has original destinations told to sockets of the cgroup, which
-// must be the one in which the listeners are opened, whoever accepts: a socket that is accepted belongs to its listener's cgroup.
+// AttachProxy answers queries for original destinations from sockets of the cgroup. It must
+// be the cgroup in which the listeners are opened, whichever process accepts: an accepted
+// socket belongs to its listener's cgroup.
 func (r *Redirect) AttachProxy(cgroup string) error {
 	id, err := ID(cgroup)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultDir is where everything is pinned unless told otherwise.
+// DefaultDir is the default folder for pins.
 const DefaultDir = "/sys/fs/bpf/psidecar"
 
 // DefaultMark is the socket mark of the proxy's listeners and, where it may
@@ -73,9 +73,9 @@ type Redirect struct {
 	spec *ebpf.CollectionSpec
 }
 
-// Open opens the state that is pinned in the folder, or makes it. It needs
-// CAP_BPF and CAP_NET_ADMIN, and CAP_SYS_ADMIN where a BPF file system must be
-// mounted; package bpf says what is missing where it fails.
+// Open opens the state that is pinned in the folder, or makes it. It needs CAP_BPF
+// and CAP_NET_ADMIN, and CAP_SYS_ADMIN where a BPF file system must be mounted; the
+// error names the missing right.
 func Open(o Options) (*Redirect, error) {
 	o, err := o.normal()
 	if err != nil {
@@ -202,8 +202,7 @@ func (r *Redirect) Mark() (uint32, error) {
 	return s.Mark, nil
 }
 
-// Close frees what this process holds. What is pinned goes on working; see
-// [Unload].
+// Close frees what this process holds. Pinned programs go on working; see [Unload].
 func (r *Redirect) Close() error {
 	var failed error
 	for name, m := range r.maps {

@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unload detaches all programs that are pinned in the folder (empty:
-// [DefaultDir]) and removes what is pinned there, whichever version pinned it;
-// it returns the paths of what it removed. Where there is nothing it does
-// nothing. A Redirect that is still open keeps its maps until it is closed,
-// without effect. A BPF file system that [Open] mounted goes too when nothing
-// else is in it.
+// Unload detaches all programs that are pinned in the folder (empty: [DefaultDir])
+// and removes all pins, whichever version made them; it returns the paths of the
+// removed pins. Where there is nothing it does nothing. A Redirect that is still
+// open keeps its maps until it is closed, without effect. A BPF file system that
+// [Open] mounted goes too when nothing else is in it.
 func Unload(dir string) (removed []string, err error) {
 	if dir == "" {
 		dir = DefaultDir
@@ -115,8 +114,8 @@ func remove(dir string) (removed []string, err error) {
 	return removed, os.RemoveAll(dir)
 }
 
-// detach detaches the program of a pinned link, now: when the last pin of one
-// goes the kernel does so only a moment later. What is no link stays as it is.
+// detach detaches the program of a pinned link, now: when the last pin of one goes
+// the kernel does so only a moment later. Pins that are no links stay as they are.
 func detach(path string) error {
 	if slices.Contains(mapNames, filepath.Base(path)) {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// agentFlags are what psidecar agent, and what else watches, can be told.
+// agentFlags are the flags of psidecar agent and of the other verbs that watch.
 type agentFlags struct {
 	daemon.Settings
 	http        string

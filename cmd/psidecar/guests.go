@@ -15,8 +15,8 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 )
 
-// guests says who may call a planner without a certificate, and how others'
-// certificates are read.
+// guests has the flags that grant calls to a planner without a certificate, and
+// those that read certificates.
 type guests struct {
 	insecure bool
 	users    control.Users
@@ -38,7 +38,7 @@ func addNames(cmd *cobra.Command, names *[]string) {
 	cmd.Flags().StringSliceVar(names, "http-name", nil, "names by which this host's pages are asked for, besides its addresses, localhost and its hostname; requests for others are refused, as those of foreign pages in a browser are")
 }
 
-// policy is who may do what.
+// policy returns the access policy.
 func (g *guests) policy(flag string, own *identity.Identity) (*control.Policy, error) {
 	p := &control.Policy{Open: g.insecure}
 	for _, text := range g.roles {

@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/agent/daemon"
 )
 
-// addIntercepting has the flags of what is redirected.
+// addIntercepting adds the flags that select connections to redirect.
 func addIntercepting(cmd *cobra.Command, f *daemon.InterceptSettings, on bool) {
 	flags := cmd.Flags()
 	flags.BoolVar(&f.On, "intercept", on, "send the connections of jobs to the host's proxy")

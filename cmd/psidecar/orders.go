@@ -23,8 +23,8 @@ func (f *proxyFlags) controlPath() string {
 	return filepath.Join(f.Routing.Dir, f.control)
 }
 
-// orders takes what changes the proxy from users who may; and, of an agent in
-// this process, what keys are called.
+// orders takes changes of the proxy from users with the right to them; and, for an
+// agent in this process, names of keys.
 func (f *proxyFlags) orders(p *proxy.Proxy, called *page.NameFile) *control.Server {
 	if called == nil {
 		return control.NewServer(p.ControlHandler(), f.users)

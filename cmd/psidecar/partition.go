@@ -84,7 +84,7 @@ shards, is read a few times, and tables and buffers stay within --memory.`,
 	return cmd
 }
 
-// check finds what is wrong before any file is read.
+// check finds faults before any file is read.
 func (f *partitionFlags) check() error {
 	if f.input == "" {
 		return cli.Usagef("--input: name a libsvm file")

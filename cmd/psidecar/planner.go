@@ -19,7 +19,7 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 )
 
-// plannerFlags are what psidecar planner, and what else plans, can be told.
+// plannerFlags are the flags of psidecar planner and of the other verbs that plan.
 type plannerFlags struct {
 	listen, http, store string
 	lease, advertise    string

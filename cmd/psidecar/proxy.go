@@ -16,7 +16,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
-// proxyFlags are what psidecar proxy, and what else relays, can be told.
+// proxyFlags are the flags of psidecar proxy and of the other verbs that relay.
 type proxyFlags struct {
 	daemon.Settings
 	planner plannerLink

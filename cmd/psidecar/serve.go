@@ -27,12 +27,12 @@ func (p *ports) listen(ctx context.Context, flag, address string) (net.Listener,
 	return l, nil
 }
 
-// listener is listen for who opens listeners in turn.
+// listener is listen for callers that open listeners in turn.
 func (p *ports) listener(ctx context.Context) func(flag, address string) (net.Listener, error) {
 	return func(flag, address string) (net.Listener, error) { return p.listen(ctx, flag, address) }
 }
 
-// close closes the listeners that have not been closed by who serves them.
+// close closes the listeners that their servers have not closed.
 func (p *ports) close() {
 	for _, l := range p.open {
 		l.Close()

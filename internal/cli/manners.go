@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// NoCommand is the check of arguments of a command that has others below it: what
-// is none of them is named, with the one that was probably meant.
+// NoCommand is the check of arguments of a command that has others below it: an
+// unknown one is named, with the one that was probably meant.
 func NoCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -73,8 +73,8 @@ func cleaned(text []byte) []byte {
 	return text
 }
 
-// appendClean appends text with unsafe characters spelt out. What is no UTF-8
-// goes as its replacement: terminals that are not of UTF-8 take single bytes for
+// appendClean appends text with unsafe characters spelt out. Invalid UTF-8 becomes
+// the replacement character: terminals that are not of UTF-8 take single bytes for
 // control characters.
 func appendClean(dst, text []byte, lines bool) []byte {
 	for len(text) > 0 {

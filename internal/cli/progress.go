@@ -37,8 +37,8 @@ func NewProgress(out io.Writer, what string) func(done float64) {
 	}
 }
 
-// LiveLine shows on standard error what is being done: in a terminal in one line
-// that changes, elsewhere a line each time.
+// LiveLine shows progress on standard error: in a terminal in one line that
+// changes, elsewhere a line each time.
 type LiveLine struct {
 	out      io.Writer
 	terminal bool

@@ -13,10 +13,9 @@ import (
 // wakefulSysmon is a setting of GODEBUG with which the Go runtime's monitor thread
 // (runtime.sysmon) looks around every 10 ms at most, and never sleeps until it is
 // woken. A proxy rests between messages, and each message that ends the rest of all
-// its threads would wake the monitor too, which then looks around every 20 µs for
-// a millisecond: a third of what a message costs (proxy/README.md). What the
-// setting is meant for, a line on standard error every so many milliseconds, comes
-// once in 25 days.
+// its threads would wake the monitor too, which then looks around every 20 µs for a
+// millisecond: a third of what a message costs (proxy/README.md). What the setting
+// is meant for, a periodic line on standard error, comes once in 25 days.
 const wakefulSysmon = "schedtrace=2147483647"
 
 // KeepSysmonAwake begins the program again, as the same process, with

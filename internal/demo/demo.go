@@ -29,10 +29,11 @@ type Options struct {
 	Batch    int    // samples of a worker's step
 	Psjob    string // the job's program
 	Psidecar string // the program of agents and planner
-	// Page, where not nil, is told the address of the planner's page before the
-	// first phase.
+	// Page, where not nil, is called with the address of the planner's page before
+	// the first phase.
 	Page func(url string)
-	// Say, where not nil, is told what the demo does, every other second at least.
+	// Say, where not nil, is called with the demo's progress, every other second at
+	// least.
 	Say func(text string)
 	// Observed is called after the last phase, while agents and planner still
 	// run.

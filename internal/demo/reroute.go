@@ -15,7 +15,7 @@ func (o Options) wandering() (steps int, args []string) {
 }
 
 // reroute runs a job whose hot keys wander, first as it is, then with a planner
-// that has keys moved after those who use them. All keys begin at home.
+// that has keys follow their users. All keys begin at home.
 func (s *stage) reroute(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil); err != nil {
 		return Result{}, err

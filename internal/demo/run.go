@@ -53,7 +53,7 @@ func (s *stage) measureJob(ctx context.Context, phase string) (Result, error) {
 	return s.runJob(ctx, phase, o.Steps, "--model=lr", "--data="+data, "--steps="+strconv.Itoa(o.Steps), "--batch="+strconv.Itoa(o.Batch))
 }
 
-// runJob runs a job of so many steps and measures it.
+// runJob runs a job of that many steps and measures it.
 func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...string) (Result, error) {
 	before, err := s.net.Traffic()
 	if err != nil {

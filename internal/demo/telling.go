@@ -47,7 +47,7 @@ func (t *telling) endPhase() {
 	t.mu.Unlock()
 }
 
-// tell says what is done from now on, within the phase if one has begun.
+// tell shows the present activity, within the phase if one has begun.
 func (t *telling) tell(what string) {
 	if t.say == nil {
 		return
@@ -60,7 +60,7 @@ func (t *telling) tell(what string) {
 	case what != "":
 		t.what += ": " + what
 	}
-	t.from, _ = t.bytes() // told for the eye only
+	t.from, _ = t.bytes() // shown in terminals only
 	text := t.what
 	t.mu.Unlock()
 	t.say(text)

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// A Pause is the time between attempts. The first is at random between half of First
-// and all of it; the others between that half and a span that grows fourfold with each
-// attempt up to Most: those who lost a peer at one moment are apart soon. It is not safe
-// for concurrent use.
+// A Pause is the time between attempts. The first is at random between half of First and
+// all of it; the others between that half and a span that grows fourfold with each
+// attempt up to Most: processes that lost a peer at the same moment soon retry at
+// different ones. It is not safe for concurrent use.
 type Pause struct {
 	First, Most time.Duration
 
 	span time.Duration // of the next pause; 0: First
 }
 
-// PausePlanner returns the pause of those who lost the planner. All are back within Most
-// and what the planner takes to greet them.
+// PausePlanner returns the pause for processes that lost the planner. All are back
+// within Most and what the planner takes to greet them.
 func PausePlanner(first time.Duration) *Pause { return &Pause{First: first, Most: 5 * time.Second} }
 
 // Reset has the next pause be a first one: the peer has answered.

@@ -49,7 +49,7 @@ func (c *opening) Close() error {
 }
 
 // Credentials are those of a gRPC server at a [Listener]: its connections count until
-// the peer has said who it is, and what an HTTP/2 client says unasked.
+// the peer has identified itself and sent the preface and settings of HTTP/2.
 type Credentials struct {
 	credentials.TransportCredentials
 }
@@ -62,7 +62,7 @@ func (g Credentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 	}
 	secured, info, err := g.TransportCredentials.ServerHandshake(o.Conn)
 	if err != nil {
-		return nil, nil, err // who called closes conn
+		return nil, nil, err // the caller closes conn
 	}
 	return &prefaced{Conn: secured, opening: o, left: prefaceSize}, info, nil
 }
@@ -72,8 +72,8 @@ func (g Credentials) Clone() credentials.TransportCredentials {
 	return Credentials{g.TransportCredentials.Clone()}
 }
 
-// prefaced is a connection that has yet to say so many bytes. Read is for one
-// goroutine at a time, which gRPC's is.
+// prefaced is a connection that still owes some bytes of its preface. Read is for
+// one goroutine at a time, which gRPC's is.
 type prefaced struct {
 	net.Conn
 	opening *opening

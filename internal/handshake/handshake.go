@@ -1,5 +1,5 @@
-// Package handshake bounds connections whose peer has not said who it is or what it
-// wants. Whoever reaches a port can open as many of them as it likes.
+// Package handshake bounds connections whose peer has not completed its handshake.
+// Whoever reaches a port can open as many of them as it likes.
 //
 // In come connections as they are accepted, and word of when each has said
 // enough; those that make room for others are reset. The mesh port of package
@@ -20,8 +20,8 @@ import (
 // least is how many handshakes there may be at a time whatever the limits.
 const least = 8
 
-// Affordable returns how many handshakes the limit of open files allows at a
-// time: an eighth of it, and at most so many.
+// Affordable returns how many handshakes the limit of open files allows at a time:
+// an eighth of it, and at most most.
 func Affordable(most int) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -33,8 +33,8 @@ func Affordable(most int) int {
 // A Set is the connections at a port whose peer has not said enough yet. Where a
 // source has too many, its oldest is reset for its newest; where all together are
 // too many, the oldest of the source that has most. So silent connections keep
-// nobody out, not even those of their own source: who speaks at once is never the
-// oldest for long.
+// nobody out, not even those of their own source: a peer that speaks at once is
+// never the oldest for long.
 //
 // Invariant: size is the number of entries in all lists; no list is empty.
 type Set struct {

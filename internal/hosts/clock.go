@@ -62,8 +62,8 @@ func (p *Process) setClock(ahead time.Duration) error {
 	return errors.New("it asks for the time without pause")
 }
 
-// shiftedClock is clock_gettime(clock in edi, timespec at rsi) by the system
-// call, so many seconds ahead where the clock is that of the day (number 0).
+// shiftedClock is clock_gettime(clock in edi, timespec at rsi) by the system call,
+// shifted by a number of seconds where the clock is CLOCK_REALTIME (number 0).
 func shiftedClock(seconds int64) []byte {
 	code := []byte{
 		0x56,                         // push rsi
@@ -122,7 +122,7 @@ func vdsoFunction(pid int, mem *os.File, name string) (at, size uint64, err erro
 	return 0, 0, errors.New("it has no vDSO")
 }
 
-// stoppedOutside waits until all threads of a process that was told to stop have
+// stoppedOutside waits until all threads of a process that was sent SIGSTOP have
 // stopped, and reports whether none is within a function.
 func stoppedOutside(pid int, at, size uint64) (bool, error) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // a busy machine may run some thread late

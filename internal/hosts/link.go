@@ -50,9 +50,9 @@ func (h *Host) plug() error {
 	return h.clsact()
 }
 
-// awaitLink waits until both ends of the link are up and the host hears who
-// asks for its IPv6 address. The kernel gets to both a little later on a busy
-// machine, and a connection that is tried before loses its first packet, and
+// awaitLink waits until both ends of the link are up and the host answers neighbour
+// solicitations for its IPv6 address. The kernel gets to both a little later on a
+// busy machine, and a connection that is tried before loses its first packet, and
 // with it a second.
 func (h *Host) awaitLink() error {
 	deadline := time.Now().Add(10 * time.Second)
@@ -176,9 +176,8 @@ func tokenBucket(attrs netlink.QdiscAttrs, bits uint64) *netlink.Tbf {
 	}
 }
 
-// Cut takes the host's port out of the switch: what it sends and what is sent
-// to it goes nowhere and nobody is told, as with a failed switch. Cutting a
-// cut link does nothing.
+// Cut takes the host's port out of the switch: packets from and to it vanish
+// without an error, as with a failed switch. Cutting a cut link does nothing.
 func (h *Host) Cut() error {
 	h.link.Lock()
 	defer h.link.Unlock()
@@ -270,9 +269,9 @@ func isGone(err error) bool {
 	return errors.As(err, &missing) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT)
 }
 
-// SetLoopbackPackets lets TCP hand packets of up to so many bytes, headers
-// included, to the host's loopback interface ("BIG TCP" above 65,536), on
-// connections that are made from now on.
+// SetLoopbackPackets lets TCP hand packets of up to size bytes, headers included,
+// to the host's loopback interface ("BIG TCP" above 65,536), on connections that
+// are made from now on.
 func (h *Host) SetLoopbackPackets(size int) error {
 	h.link.Lock()
 	defer h.link.Unlock()

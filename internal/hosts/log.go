@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// A Log keeps what a process writes, for those who read it meanwhile. The zero
+// A Log keeps the output of a process, and may be read while it grows. The zero
 // value is empty.
 type Log struct {
 	mu   sync.Mutex // guards text

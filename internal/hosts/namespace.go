@@ -39,7 +39,7 @@ func newNamespace(name string) (netns.NsHandle, error) {
 }
 
 // deleteNamespace takes the name away; the namespace goes with its last user.
-// Somebody else may be doing the same, so what is gone is no error.
+// Another process may be doing the same, so a missing namespace is no error.
 func deleteNamespace(name string) error {
 	path := filepath.Join(namespaces, name)
 	err := unix.Unmount(path, unix.MNT_DETACH)

@@ -101,8 +101,8 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[index], 10, 64)
 }
 
-// Reap kills and removes what is left of hosts whose owner is gone: cgroups
-// with their processes, and network namespaces. New calls it.
+// Reap kills and removes leftovers of hosts whose owner is gone: cgroups with their
+// processes, and network namespaces. New calls it.
 func Reap() error {
 	mount, err := cgroupMount()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // WriteSegments writes b in TCP segments of size bytes each (the last may be
-// shorter), down to one byte. The kernel is told that a record ends with each,
-// so that it joins none of them, be it while they wait or when they are sent
+// shorter), down to one byte. Each is marked as the end of a record (MSG_EOR), so
+// that the kernel joins none of them, be it while they wait or when they are sent
 // again.
 func WriteSegments(conn *net.TCPConn, b []byte, size int) error {
 	if size < 1 {

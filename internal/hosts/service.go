@@ -21,9 +21,9 @@ type Service struct {
 	// has it.
 	Command func() (*exec.Cmd, error)
 	Away    time.Duration // from an end to the next start
-	// Ended, where set, is told of each end, before the next start.
+	// Ended, where set, is called at each end, before the next start.
 	Ended func(p *Process, err error)
-	// Failed is told that no process could be started any more.
+	// Failed is called when no process could be started any more.
 	Failed func(err error)
 
 	mu      sync.Mutex // guards what follows

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// ClientCredentials are those of one who talks to a planner whose certificate
-// has the name; empty: any that the CA has signed. With judged it must have a
-// planner's role too.
+// ClientCredentials are those of a client of a planner whose certificate has the
+// name; empty: any that the CA has signed. With judged it must have a planner's
+// role too.
 func ClientCredentials(i *Identity, name string, judged bool) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -32,8 +32,8 @@ func ClientCredentials(i *Identity, name string, judged bool) credentials.Transp
 	})
 }
 
-// ServerCredentials are a planner's: who talks to it needs a certificate. What
-// that allows is for package control to say.
+// ServerCredentials are a planner's: its clients need a certificate. What that
+// allows is for package control to say.
 func ServerCredentials(i *Identity) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,

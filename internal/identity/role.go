@@ -1,6 +1,6 @@
-// This part says what the holder of a certificate may be: an agent or a proxy
-// of a host, a planner, an operator. That an authority has signed a certificate
-// says who somebody is, and not what that one may do.
+// This part says what the holder of a certificate may be: an agent or a proxy of a
+// host, a planner, an operator. A signed certificate proves an identity, but grants
+// nothing by itself.
 //
 // In comes a certificate, out go its [Grants]. A certificate names its roles by
 // URIs among its subject alternative names, psidecar://ROLE/NAME or

@@ -12,7 +12,7 @@ import (
 // maxName is how many characters a name has at most, without its tenant.
 const maxName = 128
 
-// checkName says what is wrong with a name. It has no slash, which is between tenant
+// checkName returns the fault of a name. It has no slash, which is between tenant
 // and name, and no colon, which is in the address of a scheduler.
 func checkName(name string) error {
 	odd := func(r rune) bool {
@@ -24,7 +24,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// A Source is where a name is from; a later one is nearer to who named the job.
+// A Source is the origin of a name; a later one is nearer to the person that named
+// the job.
 type Source int
 
 // The sources.
@@ -69,7 +70,7 @@ func User(uid uint32) string {
 	return "uid:" + strconv.FormatUint(uint64(uid), 10)
 }
 
-// Check says what is wrong with a claim that somebody else has made.
+// Check returns the fault of a claim that another process has made.
 func (c Claim) Check() error {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '@' }
 	if len(c.Tenant) > maxName || strings.ContainsFunc(c.Tenant, odd) {
@@ -186,7 +187,8 @@ func Assign(all []Named) map[string]Title {
 	return titles
 }
 
-// Taken says who has the name that a job with that title and claim has not.
+// Taken names the holder of the name that a job with that title and claim wants and
+// does not have.
 func Taken(t Title, c Claim) string {
 	return fmt.Sprintf("the job at %s, which began before and runs, is called %s too: until it has ended this one is %s", t.Holder, c.Qualified(), t.Name)
 }

@@ -1,10 +1,10 @@
-// Package policy says what a job is called, and which measures its owner asks for:
-// by annotations of its pods, or in the environment of its processes, as far as the
+// Package policy has names of jobs, and the measures that their owners ask for: by
+// annotations of its pods, or in the environment of its processes, as far as the
 // administrator allows.
 //
 // In come texts that anybody may have written; out go a [Policy], a [Claim] to a
-// name, and what is wrong with the rest. Agents read, planner and agents settle who
-// has a name ([Assign]), proxies obey. It has no state and asks nobody.
+// name, and the faults of the rest. Agents read them, planner and agents assign
+// names ([Assign]), proxies obey. It has no state and asks nobody.
 //
 // # Titles
 //
@@ -59,9 +59,9 @@ func KeyOf(variable string) (key string, ok bool) {
 // Allowed are the keys that owners of jobs may use.
 type Allowed map[string]bool
 
-// Default is what is allowed where the administrator says nothing: a name, and the
-// lossless codec. The others change results (threshold), what else has to run for the
-// job to go on (move), or what the administrator has selected to see (observe).
+// Default is allowed where the administrator sets nothing: a name, and the lossless
+// codec. The others change results (threshold), what else has to run for the job to
+// go on (move), or what the administrator has selected to see (observe).
 var Default = []string{Job, Codec}
 
 // ParseAllowed reads a list of keys; none, alone, is the empty list.
@@ -106,7 +106,7 @@ func (p *Policy) Share() (share float64, ok bool) {
 }
 
 // Settings are texts as somebody wrote them, by key, without their values' being
-// checked. Keys that there are not stay in, to be told.
+// checked. Unknown keys stay in, to be reported.
 type Settings map[string]string
 
 // Annotations returns the settings in annotations of a pod.
@@ -175,7 +175,7 @@ func oneOf(field *string, value string, words ...string) error {
 	return nil
 }
 
-// A Pod is what is known of a pod that names its job, and says how it is to be treated.
+// A Pod is a pod with its annotations: the name of its job and its owner's wishes.
 type Pod struct {
 	Namespace string
 	Owner     string // name of the controller at the top of its owners; empty: none, or not known yet

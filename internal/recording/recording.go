@@ -67,7 +67,7 @@ type Use struct {
 	Keys           []uint64
 	Bytes          uint64  // of the values
 	Lens           []int32 // per key, in elements; nil where all have as many
-	OneIn          uint32  // requests that it stands for: one in so many was looked at; 0 is 1
+	OneIn          uint32  // requests that it stands for, since one in OneIn is sampled; 0 is 1
 }
 
 const (

@@ -12,14 +12,14 @@ import (
 type Summary struct {
 	Header
 	Totals
-	Complete bool     `json:"complete"` // false: it was cut off, and holds what is counted here
+	Complete bool     `json:"complete"` // false: the file was cut off, and the counts are of the part before
 	Seconds  float64  `json:"seconds"`  // from the first use to the last
 	Jobs     []string `json:"jobs"`
 	Workers  []string `json:"workers"`
 	Servers  []string `json:"servers"`
 	Steps    int      `json:"steps"` // different timestamps of the busiest worker
 	// LeastOneIn and MostOneIn say how requests were sampled, from densest to
-	// sparsest: the keys of one in so many were looked at.
+	// sparsest: the keys of one request in that many were read.
 	LeastOneIn uint32 `json:"least_one_in"`
 	MostOneIn  uint32 `json:"most_one_in"`
 }

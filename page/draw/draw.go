@@ -141,9 +141,9 @@ type naming struct {
 // maxNamings is how many names are shown below the keys.
 const maxNamings = 12
 
-// named returns the names of blocks, neighbours with one name together: what is
-// before the row or the offset in it counts. Of very many the first are returned,
-// and a last one that says how many there are.
+// named returns the names of blocks, neighbours with one name together, compared by
+// the part before the row or offset. Of very many the first are returned, and a
+// last one that says how many there are.
 func named(blocks []page.Block) []naming {
 	var all []naming
 	last := ""
@@ -164,8 +164,8 @@ func named(blocks []page.Block) []naming {
 	return all
 }
 
-// squeeze joins neighbouring columns until at most width are left. What is joined
-// shows the highest count, so that the scale stays what it is for all blocks.
+// squeeze joins neighbouring columns until at most width are left. Joined blocks
+// show the highest count, so that the scale stays what it is for all blocks.
 func squeeze(counts [][]uint64, blocks, width int) ([][]uint64, int) {
 	each := max((blocks+width-1)/width, 1)
 	columns := (blocks + each - 1) / each

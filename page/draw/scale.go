@@ -17,7 +17,7 @@ const ScaleLevels = 256
 type figures struct {
 	Light [][3]uint8 `json:"light"` // on a light ground, from nothing to the most
 	Dark  [][3]uint8 `json:"dark"`
-	First int        `json:"first"` // level of the least count, to be told from nothing
+	First int        `json:"first"` // level of the least count, distinct from zero
 	Ratio float64    `json:"ratio"` // of the most to the scale's low end, at least
 }
 
@@ -87,8 +87,8 @@ func (s Scale) Marks() []float64 {
 }
 
 // ScaleColours are the colours of all levels, for a light or a dark ground. Their
-// lightness changes one way, so that they can be told apart without telling
-// colours apart.
+// lightness changes one way, so that they can be distinguished without colour
+// vision.
 func ScaleColours(dark bool) [ScaleLevels]color.RGBA {
 	stops := known.Light
 	if dark {

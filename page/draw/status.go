@@ -41,7 +41,7 @@ func (r *Status) Print(w io.Writer) {
 	}
 }
 
-// printHosts prints what a planner says of those who report to it.
+// printHosts prints a planner's view of the hosts that report to it.
 func printHosts(w io.Writer, a *page.Agent) {
 	fmt.Fprintf(w, "planner on %s, up %s, %s: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
 		a.Host, time.Since(a.Started).Round(time.Second), Reporting(len(a.Hosts)), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
@@ -162,7 +162,7 @@ func titleOf(j *page.Job) string {
 // shownStalls is how many of a job's stalls are shown in the terminal.
 const shownStalls = 8
 
-// printStalls prints who does not go on, but for the one that has been told.
+// printStalls prints the stalled nodes, except the one that has been printed.
 func printStalls(w io.Writer, j *page.Job) {
 	left := 0
 	for i, s := range j.Stalls {

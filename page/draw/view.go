@@ -15,9 +15,9 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// What a terminal is told before, between and after screens: to keep what it
-// shows and hide the cursor, to begin at the top and clear what is left of the
-// screen before, to go back.
+// Control sequences before, between and after screens: to keep what it shows and
+// hide the cursor, to begin at the top and clear what is left of the screen before,
+// to go back.
 const (
 	ScreenOn   = "\x1b[?1049h\x1b[?25l"
 	screenHome = "\x1b[H"
@@ -28,7 +28,7 @@ const (
 
 // A View draws the screens of psidecar top in a terminal. It is used by one goroutine.
 type View struct {
-	// Fetch returns what is shown of all jobs, and of one more, by its scheduler's
+	// Fetch returns the data shown of all jobs, and more of one, by its scheduler's
 	// host:port; empty: of any.
 	Fetch func(ctx context.Context, job string) (*Screen, error)
 	Job   string        // what Fetch is asked for first

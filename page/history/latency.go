@@ -36,7 +36,7 @@ func (l *Latency) record(micros, n int64) {
 	}
 }
 
-// Record adds n durations of so many microseconds.
+// Record adds n durations of that many microseconds.
 func (l *Latency) Record(micros, n int64) { l.record(max(micros, 0), n) }
 
 // Bars returns the distribution in short, to be put together elsewhere by

@@ -2,7 +2,7 @@ package api
 
 import "github.com/psidecar/psidecar/planner/api/measure"
 
-// MeasuresTo turns lines to what is sent.
+// MeasuresTo converts lines to messages.
 func MeasuresTo(lines []measure.Line) []*Measure {
 	var list []*Measure
 	for _, l := range lines {

@@ -27,7 +27,7 @@ type Click struct {
 	Categories [ClickCategories]uint32
 }
 
-// Check says what is wrong with the options, if anything.
+// Check returns the first fault of the options.
 func (o ClickOptions) Check() error {
 	if o.Samples < 0 {
 		return fmt.Errorf("%d samples: want 1 or more", o.Samples)

@@ -102,7 +102,7 @@ type Hasher struct {
 	sample []sample  // bin -> the sample drawn
 }
 
-// A sample is what is drawn from a row for one bin.
+// A sample is the element drawn from a row for one bin.
 type sample struct {
 	id    uint64 // the feature
 	level int64  // BCWS: the step of the feature's value, t in Ioffe's terms

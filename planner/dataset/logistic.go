@@ -20,7 +20,7 @@ type Accuracy struct {
 var ErrNotTwoClasses = errors.New("not two classes")
 
 const (
-	testShare = 5 // one row of so many is kept for the test
+	testShare = 5 // one row in this many is kept for the test
 	epochs    = 10
 	stepSize  = 0.5
 	smoothing = 1e-6

@@ -38,9 +38,9 @@ func compressions() []compression {
 	}
 }
 
-// decompress returns the plain text of r. What is inside decides; a name that
-// promises a compression which is not inside is an error, since such a file
-// is damaged or misnamed.
+// decompress returns the plain text of r. The content decides; a name that promises
+// a compression which the content lacks is an error, since such a file is damaged
+// or misnamed.
 func decompress(r io.Reader, name string) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, 1<<20)
 	start, err := buffered.Peek(6)

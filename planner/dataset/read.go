@@ -33,8 +33,8 @@ var ErrEmpty = errors.New("no rows: the file is empty or has only blank lines an
 // from one goroutine. The rows are valid until each returns. Memory is bounded
 // by a few chunks of 1 MiB a worker, unless a line is longer.
 //
-// What is wrong in the file comes back as a [LineError] that names file and
-// line; an error of each comes back as it is.
+// A fault of the file comes back as a [LineError] that names file and line; an
+// error of each comes back as it is.
 func ReadFile(ctx context.Context, path string, o Options, each func(*Rows) error) error {
 	f, err := openCounting(path)
 	if err != nil {

@@ -19,7 +19,7 @@ type SentenceOptions struct {
 // A Sentence is a source sentence and its translation, as numbers of words from 1 on.
 type Sentence struct{ Source, Target []uint32 }
 
-// Check says what is wrong with the options, if anything.
+// Check returns the first fault of the options.
 func (o SentenceOptions) Check() error {
 	switch {
 	case o.Samples < 0:

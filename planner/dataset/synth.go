@@ -46,7 +46,7 @@ func newAlias(weights []float64) alias {
 			small = append(small, l)
 		}
 	}
-	for _, i := range append(small, large...) { // what is left is 1 but for rounding
+	for _, i := range append(small, large...) { // the rest is 1 but for rounding
 		a.keep[i] = 1
 	}
 	return a

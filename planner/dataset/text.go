@@ -51,7 +51,7 @@ func (o TextOptions) withDefaults() TextOptions {
 	return o
 }
 
-// Check says what is wrong with the options, if anything.
+// Check returns the first fault of the options.
 func (o TextOptions) Check() error {
 	o = o.withDefaults()
 	switch {
@@ -209,8 +209,8 @@ func (w *writer) length(r *rand.Rand) int {
 	return min(max(1, int(math.Round(n))), w.Features/2)
 }
 
-// writeCounts draws words until distinct of them are there, or so many that the
-// rest of a small vocabulary would take too long.
+// writeCounts draws words until it has distinct ones, or gives up where the rest of
+// a small vocabulary would take too long.
 func (w *writer) writeCounts(r *rand.Rand, distinct, mainTopic, sideTopic int) {
 	clear(w.counts)
 	for draws := 0; len(w.counts) < distinct && draws < 8*distinct+64; draws++ {

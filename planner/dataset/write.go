@@ -40,5 +40,5 @@ func (w *Writer) Text(row []byte) error {
 	return w.w.WriteByte('\n')
 }
 
-// Flush writes what is buffered.
+// Flush writes the buffer.
 func (w *Writer) Flush() error { return w.w.Flush() }

@@ -52,7 +52,7 @@ func (m *meter) begin(name string) {
 	m.name, m.phase, m.atPhase = name, now, cpu
 }
 
-// end returns what all took, for a graph of so many edges.
+// end returns the cost of it all, for a graph of that many edges.
 func (m *meter) end(edges int64) Cost {
 	m.begin("")
 	cpu, peak := usage()

@@ -52,7 +52,7 @@ func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partit
 
 // Prepare makes the directory and refuses one that cannot be written to, or that
 // has shards of more machines, which somebody would take for a part of this
-// partition. Write does the same; who is about to work for long asks first.
+// partition. Write checks the same; callers check before long work.
 func (out Output) Prepare() error {
 	if err := os.MkdirAll(out.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the output directory: %w", err)

@@ -14,8 +14,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// Rules say what is special about single parameters and samples: size, what
-// must stay together, what must lie where.
+// Rules are constraints on single parameters and samples: size, what must stay
+// together, what must lie where.
 type Rules struct {
 	features map[uint64]rule
 	samples  map[int]rule // from 0

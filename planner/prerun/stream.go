@@ -216,7 +216,7 @@ func (s *streamFiles) parameter(id uint64, owner int) error {
 	return s.byKey.Add(stream.SpilledPair{ID: key, Machine: uint16(owner)})
 }
 
-// finish writes what is left.
+// finish writes the rest.
 func (s *streamFiles) finish(ctx context.Context) error {
 	err := s.byKey.Each(ctx, func(p stream.SpilledPair) error { return s.keys.Add(p.ID, int32(p.Machine)) })
 	if err != nil {

@@ -31,8 +31,8 @@ func (t *StreamTask) options() stream.Options {
 // Validate returns an error where the numbers do not allow a partition.
 func (t *StreamTask) Validate() error { o := t.options(); return o.Validate() }
 
-// Run divides the data and writes what is to be written. While it runs, the garbage
-// collector of the process aims to stay within Memory and what reading takes.
+// Run divides the data and writes the outputs. While it runs, the garbage collector
+// of the process aims to stay within Memory and what reading takes.
 func (t *StreamTask) Run(ctx context.Context) (*Report, error) {
 	paths, err := Shards(t.Input.Path)
 	if err != nil {

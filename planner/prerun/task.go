@@ -28,7 +28,8 @@ type Task struct {
 	MoveAtMost float64       // with From: share of the earlier samples that may move
 	Resume     string        // file for the state of the work; empty: none
 	Plot       string        // PNG file; empty: none
-	// Progress returns what is told how much of some work is done, from 0 to 1.
+	// Progress returns a function that takes the part of some work that is done,
+	// from 0 to 1.
 	Progress func(what string) func(done float64)
 }
 
@@ -44,9 +45,9 @@ func FindAlgorithms(name string, all bool) ([]Algorithm, error) {
 	return []Algorithm{al}, err
 }
 
-// Run reads the data, divides it by each algorithm, judges the results and writes what
-// is to be written. Outputs that cannot be written are an error before the work begins;
-// errors name the flag of psidecar partition that they come from.
+// Run reads the data, divides it by each algorithm, judges the results and writes the
+// outputs. Outputs that cannot be written are an error before the work begins; errors
+// name the flag of psidecar partition that they come from.
 func (t *Task) Run(ctx context.Context) ([]*Report, error) {
 	if err := t.tryOutputs(); err != nil {
 		return nil, err

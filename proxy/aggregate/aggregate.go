@@ -37,8 +37,8 @@ import (
 // Least is the size of the smallest pushes that are summed, in bytes of values.
 const Least = 4 << 10
 
-// Most is that of the largest: what is larger passes in the kernel, mostly, and zeros
-// of that size would not be encoded.
+// Most is that of the largest: larger ones mostly pass in the kernel, and zeros of
+// that size would not be encoded.
 const Most = 64 << 20
 
 // Why pushes are not summed.
@@ -51,7 +51,7 @@ const (
 	Repeats   = "resend"      // the job uses PS_RESEND
 	Sums      = "synchronous" // the server answers pushes together: it does not add at once
 	Unheard   = "unheard"     // the server's answers to the worker have not been seen to come through this proxy
-	Unknown   = "unknown"     // who is who: the job's node table came before this proxy, or past it
+	Unknown   = "unknown"     // node ids: the job's node table came before this proxy, or bypassed it
 	Retired   = "ending"      // the connection is about to go on in another proxy
 	Unscoped  = "no_agent"    // nobody says of which job's cgroup the worker is
 	Slower    = "slower"      // answers come sooner where pushes go one by one, by trials
@@ -130,8 +130,8 @@ func (c *Counts) addCounts(o Counts) {
 	}
 }
 
-// A Table has what is known of jobs on this host, and the groups of their servers. It is
-// safe for use by several goroutines.
+// A Table has the jobs of this host, and the groups of their servers. It is safe for use
+// by several goroutines.
 type Table struct {
 	opts   Options
 	ending atomic.Bool // nothing is taken any more
@@ -170,8 +170,8 @@ func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
 // Tries reports whether it is found out, for each job, whether sums make it slower.
 func (t *Table) Tries() bool { return t.opts.Try }
 
-// End has nothing be summed any more, and waits until all that was has gone: while
-// connections go on as they did, since what is carried waits for answers.
+// End stops summing, and waits until all sums have been answered. Connections go on
+// meanwhile, since carried pushes wait for answers.
 func (t *Table) End(ctx context.Context) {
 	t.ending.Store(true)
 	look := time.NewTicker(2 * time.Millisecond)

@@ -219,7 +219,7 @@ func (g *group) over(b *batch) {
 	}
 }
 
-// tick does what is due by the clock, and says when to look again; 0: never.
+// tick handles timeouts, and returns the time until the next one; 0: none.
 func (g *group) tick(now time.Time) time.Duration {
 	g.next(now)
 	for _, b := range slices.Clone(g.sent) {
@@ -273,7 +273,7 @@ func (g *group) lose(b *batch) {
 
 // addQueue takes a queue in. Where its worker had a connection before, it may be another
 // process, that numbers its pushes alike: an answer to a carrier of the one before could
-// not be told from one to its own.
+// not be distinguished from one to its own.
 func (g *group) addQueue(q *Queue) {
 	g.queues[q] = true
 	for _, b := range slices.Clone(g.sent) {

@@ -21,7 +21,7 @@ type Hearer struct {
 	meta        pslite.Meta
 }
 
-// Hearer returns what is to see a connection to a process of this host.
+// Hearer returns the observer of a connection to a process of this host.
 func (t *Table) Hearer(scope jobs.Scope, destination netip.AddrPort) *Hearer {
 	return &Hearer{table: t, scope: scope, destination: destination, sender: pslite.Empty}
 }

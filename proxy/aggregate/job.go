@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// What is kept of a scope's jobs, and of scopes.
+// Bounds of the jobs of a scope, and of scopes.
 const (
 	maxJobs   = 16
 	maxScopes = 1024
@@ -95,7 +95,8 @@ func (t *Table) forget(j *job) {
 	}
 }
 
-// findJob returns the job of a scope in which somebody listens at an address, and who.
+// findJob returns the job of a scope with a node that listens at an address, and the
+// node's id.
 func (t *Table) findJob(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

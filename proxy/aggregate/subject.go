@@ -32,8 +32,8 @@ var seed = maphash.MakeSeed()
 
 func (s *subject) about() about { return about{s.app, s.customer, s.size, s.hash} }
 
-// subjectOf returns the subject of a push with so many bytes of values; keys and lens
-// are the message's.
+// subjectOf returns the subject of a push with that many bytes of values; keys and
+// lens are the message's.
 func subjectOf(m *pslite.Message, size int) (s subject) {
 	s = subject{app: m.Meta.AppID, customer: m.Meta.CustomerID, head: m.Meta.Head, size: size, keys: m.Data[0]}
 	if len(m.Meta.DataTypes) > 1 {

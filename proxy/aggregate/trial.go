@@ -11,7 +11,7 @@ import (
 // either is measured, not calculated: pushes are summed and are not by turns, and the
 // better is kept for a while.
 //
-// A trial has no clock: it is told what time it is. A nil trial sums always; a new one
+// A trial has no clock: its caller passes the time. A nil trial sums always; a new one
 // begins with sums.
 type trial struct {
 	mu sync.Mutex // guards the rest

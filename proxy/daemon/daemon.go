@@ -71,7 +71,7 @@ type Daemon struct {
 	proxy    *proxy.Proxy
 	follower *follower   // nil: there is no planner
 	guard    proxy.Guard // of jobs whose requests are routed
-	// agent is who hands over listeners; nil: none yet.
+	// agent hands over listeners; nil: none yet.
 	agent    atomic.Pointer[handover.Client]
 	oldAgent sync.Once // that it does not tell whose ports are whose was said
 }

@@ -70,10 +70,9 @@ type ruleFile struct {
 // lookEvery is how often the file is looked at.
 const lookEvery = time.Second
 
-// follow takes up the file's rules when it changes or SIGHUP comes, until ctx
-// ends; at first too, where they are others than the codec has: the file may have
-// changed since the flags were read. What is wrong with it is logged, and the
-// rules stay.
+// follow takes up the file's rules when it changes or SIGHUP comes, until ctx ends;
+// at first too, where they are others than the codec has: the file may have changed
+// since the flags were read. Its faults are logged, and the rules stay.
 func (r *ruleFile) follow(ctx context.Context) {
 	path := r.flags.path()
 	if path == "" {
@@ -101,7 +100,7 @@ func (r *ruleFile) follow(ctx context.Context) {
 	}
 }
 
-// reload is read, which logs what is wrong with the file.
+// reload is read, and logs the file's faults.
 func (r *ruleFile) reload(onlyOthers bool) {
 	if err := r.read(onlyOthers); err != nil {
 		slog.Error("the rules for values stay as they were", "config", r.flags.path(), "error", err)

@@ -35,7 +35,7 @@ import (
 // and ends the connection.
 const Version = 1
 
-// DefaultSocket is where the agent waits for proxies unless told otherwise.
+// DefaultSocket is the default path at which the agent waits for proxies.
 const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
@@ -291,7 +291,7 @@ func (c *Conn) giveUp(why error) {
 // hasGone reports whether sending failed since the other side has hung up.
 func hasGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
 
-// Peer returns who is at the other end, as the kernel knows it.
+// Peer returns the credentials of the process at the other end, from the kernel.
 func (c *Conn) Peer() (*unix.Ucred, error) {
 	raw, err := c.unix.SyscallConn()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// keeping is a client's part of [Keeper]: what the agent is to hold, and what it
-// has been told to.
+// keeping is a client's part of [Keeper]: the connections that the agent should
+// hold, and the orders that it has been sent.
 type keeping struct {
 	take    func(id uint64, socket, page *os.File) // what a killed proxy left; nil: nothing is taken
 	settled func()                                 // all of it has been named
@@ -18,8 +18,8 @@ type keeping struct {
 	most   int                 // that this agent holds
 	holds  time.Duration       // and for how long once this proxy has ended; 0: it is older
 	wanted map[uint64]heldPair // at most most
-	toTell []uint64            // of wanted, or dropped, which this agent is to be told
-	held   map[uint64]bool     // what it was told
+	toTell []uint64            // of wanted or dropped, to be sent to this agent
+	held   map[uint64]bool     // what it was sent
 }
 
 type heldPair struct {
@@ -89,7 +89,7 @@ func (k *keeping) attach(most int, holds time.Duration) {
 	slices.Sort(k.toTell) // links for acknowledgements come first
 }
 
-// nextOrder returns what the agent is to be told next; c.mu is locked.
+// nextOrder returns the next order for the agent; the caller holds c.mu.
 func (k *keeping) nextOrder() (m Message, files []syscall.Conn, ok bool) {
 	for len(k.toTell) > 0 {
 		id := k.toTell[0]

@@ -26,7 +26,7 @@ type Client struct {
 	ended  func(ctx context.Context, job string, node int32) // nil: nobody wants to know of last pushes
 	called func(Title)                                       // nil: nobody wants to know what jobs are called
 	yield  func()                                            // nil: this proxy does not end for another
-	// carried says what the proxy has carried; nil: the agent is not told.
+	// carried returns the proxy's load; nil: it is not reported.
 	carried func() (job, far uint64)
 
 	mu       sync.Mutex // guards the rest
@@ -40,10 +40,10 @@ type Client struct {
 	pinged   bool                    // this agent knows of pings, and of full
 	sessions uint64                  // agents that have named all their listeners
 	complete bool                    // this one has
-	owners   bool                    // this agent answers who listens where
+	owners   bool                    // this agent answers queries for listeners' owners
 	// answersStays: likewise, whether it stays.
 	answersStays bool
-	changed      chan struct{} // full may have, and what is kept
+	changed      chan struct{} // full may have, and the kept connections
 	keeping      keeping
 	stay         <-chan struct{} // until when a session lasts, beyond Run's context; nil: not
 }
@@ -307,12 +307,12 @@ func (c *Client) Session() uint64 {
 func (c *Client) Alive(alive func() error) { c.alive = alive }
 
 // LastPushes has ended called, in a goroutine of its own, for each worker that has
-// told the scheduler of its job past the proxy that it pushes no more. Call it before
-// Run.
+// told its job's scheduler, on a connection that bypasses the proxy, that it pushes
+// no more. Call it before Run.
 func (c *Client) LastPushes(ended func(ctx context.Context, job string, node int32)) { c.ended = ended }
 
-// Carried has the agent told what the proxy has carried, with each answer to a ping.
-// Call it before Run.
+// Carried sets the function whose result is reported to the agent with each answer
+// to a ping. Call it before Run.
 func (c *Client) Carried(carried func() (job, far uint64)) { c.carried = carried }
 
 // pong shows that this proxy is not stuck.

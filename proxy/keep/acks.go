@@ -13,7 +13,7 @@ type Ack struct {
 const (
 	AckWrote  byte = iota // up to there the process here has got what the other's sent
 	AckEnded              // what the process here sends has ended there: the link's end is in order
-	AckClosed             // the process here has been told that what the other's sent has ended
+	AckClosed             // the process here has received the end of the other's stream
 	AckStops              // the proxy is about to end; Link and Offset count for nothing
 	ackKinds              // how many there are
 )

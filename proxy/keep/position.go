@@ -65,7 +65,8 @@ func (f figures) position(synAcked uint64) (p Position, err error) {
 const positionTries = 100
 
 // ReadPosition asks the kernel. syn is what [SYN] returned when the connection was
-// new. An error says that the connection has been reset, or that it cannot be told.
+// new. An error says that the connection has been reset, or that its position
+// cannot be determined.
 func ReadPosition(c *net.TCPConn, syn uint64) (p Position, err error) {
 	f, err := readFigures(c)
 	if err != nil {

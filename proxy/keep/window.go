@@ -36,7 +36,7 @@ type Window struct {
 
 	mu               sync.Mutex // guards what follows
 	off              Reason     // empty: kept
-	still            bool       // acknowledgements count for nothing: where it stands was told
+	still            bool       // acknowledgements count for nothing: the position was sent
 	consumed, peeked uint64
 	sent             uint64 // of peeked, before which all is on the link
 	bounds           bounds
@@ -161,7 +161,7 @@ func (w *Window) Acked(offset uint64) {
 	}
 }
 
-// consume takes out of the queue what is before an offset.
+// consume removes the bytes before an offset from the queue.
 func (w *Window) consume(to uint64) bool {
 	var err error
 	failed := w.raw.Control(func(fd uintptr) {
@@ -233,8 +233,8 @@ const (
 	memWords     = 9
 )
 
-// MakeRoom is called when a message of which so many bytes are read is incomplete.
-// Where the queue cannot hold all of it, they leave the queue: until the message is
+// MakeRoom is called with the bytes read of a message that is incomplete. Where the
+// queue cannot hold all of it, they leave the queue: until the message is
 // acknowledged the connection cannot be taken up again.
 func (w *Window) MakeRoom(unsent int) {
 	w.mu.Lock()

@@ -27,7 +27,7 @@ var (
 	errWindows  = errors.New("requests of more apps than a ledger can keep")
 )
 
-// Options say what is kept of which worker.
+// Options bound a worker's ledger.
 type Options struct {
 	Worker  int32
 	Servers int
@@ -42,8 +42,8 @@ type Options struct {
 const (
 	// maxRequests is how many requests under way are kept.
 	maxRequests = 1 << 14
-	// timestamps are handed out from a reserve of so many that the file knows
-	// as given.
+	// timestamps are handed out from a reserve that the file has as used, so that a
+	// kill never reuses one.
 	reserve = 1 << 10
 )
 
@@ -205,7 +205,7 @@ func (l *Ledger) Load() (all []route.Kept) {
 	return all
 }
 
-// Seen implements route.Ledger. What is older than the window counts as seen.
+// Seen implements route.Ledger. Timestamps older than the window count as seen.
 func (l *Ledger) Seen(id route.ID) bool {
 	w := l.windows[place{id.Server, id.App}]
 	return w != nil && w.seen(id.Timestamp)

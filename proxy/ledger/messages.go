@@ -173,7 +173,7 @@ func (s *messages) drop(k messageKey) {
 	}
 }
 
-// dropAnswers drops what those who were asked have answered to a request.
+// dropAnswers drops the answers to a request.
 func (s *messages) dropAnswers(id route.ID, owners int) {
 	if len(s.live) == 0 {
 		return

@@ -62,7 +62,7 @@ func (l *Ledger) writeHeader() {
 	}
 }
 
-// writeRecord writes what is to be in a record, where there is one for it.
+// writeRecord writes the content of a record, where one is reserved.
 func (l *Ledger) writeRecord(number int, c content) {
 	if l.file == nil || number == none {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Which timestamps were seen is kept one by one, in blocks of blockBits, for the
-// last ones of each server and app: what is older counts as seen.
+// Seen timestamps are kept one by one, in blocks of blockBits, for the last ones of
+// each server and app: older ones count as seen.
 const (
 	blockWords = 12
 	blockBits  = 64 * blockWords
@@ -105,8 +105,8 @@ func (l *Ledger) addBlock(at place, w *window, number int32) *block {
 	return b
 }
 
-// shorten drops the oldest block of the window that has the most, where it has
-// more than it must: a disk that is full has room for what is new by it.
+// shorten drops the oldest block of the window that has the most, where it has more
+// than it must: on a full disk that makes room for new records.
 func (l *Ledger) shorten() {
 	var longest *window
 	for _, w := range l.windows {

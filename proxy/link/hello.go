@@ -19,7 +19,7 @@ const Version = 1
 const (
 	magic      = "\xf1psidcar"
 	headerSize = len(magic) + 3
-	// maxBody bounds what is read from somebody who may be no proxy at all.
+	// maxBody bounds the bytes read from a peer that may be no proxy at all.
 	maxBody   = 8 << 10
 	maxCodecs = 8
 	maxName   = 32

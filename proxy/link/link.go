@@ -3,10 +3,10 @@
 // connection's bytes begin.
 //
 // The dialer connects to the mesh port at the address where the job's process
-// wanted to go, does TLS where that is configured, and says [Hello]; the
-// acceptor connects to the real destination on its own host and says
-// [Answer]. A dialer that meets no proxy is told so ([ErrNoProxy]) and
-// connects directly; a peer that is no proxy gets not a byte.
+// wanted to go, does TLS where that is configured, and says [Hello]; the acceptor
+// connects to the real destination on its own host and says [Answer]. A dialer that
+// meets no proxy gets [ErrNoProxy] and connects directly; a peer that is no proxy
+// gets not a byte.
 //
 // Package proxy calls it.
 package link
@@ -104,7 +104,7 @@ func (a *Acceptor) Accept(ctx context.Context, conn net.Conn) (net.Conn, *Hello,
 	if a.TLS != nil {
 		t := tls.Server(conn, a.TLS.server())
 		switch err := t.HandshakeContext(ctx); {
-		case errors.Is(err, io.EOF): // as of who only looks whether somebody listens
+		case errors.Is(err, io.EOF): // as of a port scan or health check
 			return nil, nil, reason.Errorf(reason.NotHello, "closed before a TLS handshake: %w", err)
 		case err != nil:
 			return nil, nil, tlsError(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// Files name the PEM files that mutual TLS needs and who may be a peer.
+// Files name the PEM files of mutual TLS, and the accepted peers.
 type Files struct {
 	identity.Files
 	// Peers are patterns, as of path.Match, for DNS names and URIs in a

@@ -51,8 +51,8 @@ const (
 	rawNodeSize        = 552
 )
 
-// rawEmpty is BytePS's number for what is not set. In a node's id it is read
-// as Empty; heads and app ids keep it, where it may be a number like others.
+// rawEmpty is BytePS's number for an unset field. In a node's id it is read as
+// Empty; heads and app ids keep it, where it may be a number like others.
 const rawEmpty int32 = 32767
 
 var le = binary.LittleEndian

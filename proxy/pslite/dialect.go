@@ -11,8 +11,8 @@ const (
 	// DMLC is dmlc/ps-lite since September 2019: a protobuf with fields pull
 	// (12) and, a month later, priority (13).
 	DMLC
-	// DMLC2018 is dmlc/ps-lite before: customer_id (10) and data_size (11),
-	// but no pull; what is no push is a pull.
+	// DMLC2018 is dmlc/ps-lite before: customer_id (10) and data_size (11), but no
+	// pull; a message that is no push is a pull.
 	DMLC2018
 	// DMLC2017 is dmlc/ps-lite of 2017 and before: field 7 is customer_id,
 	// there is no app_id, and fields 10 to 13 do not exist.
@@ -68,7 +68,7 @@ type Detector struct {
 // Decoded returns how many meta frames were given to Decode.
 func (d *Detector) Decoded() uint64 { return d.decoded }
 
-// Dialect returns what is known so far.
+// Dialect returns the best guess so far.
 func (d *Detector) Dialect() (Dialect, Certainty) {
 	switch {
 	case d.dialect == Unknown:

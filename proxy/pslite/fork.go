@@ -6,7 +6,7 @@ import "google.golang.org/protobuf/encoding/protowire"
 // shows which. They pass as they are.
 type Fork uint8
 
-// The forks that a meta frame is told by.
+// The forks that a meta frame can be recognised by.
 const (
 	NoFork Fork = iota // none that is known
 	// Elastic is ps-lite-elastic: dmlc's fields, one more in the nodes, and commands

@@ -35,8 +35,8 @@ func Rank(id int32) (role Role, rank int, ok bool) {
 	return Worker, int(id-9) / 2, true
 }
 
-// NodeName returns "scheduler", "server0", "worker3" and so on, or "" for what
-// is no single node's id.
+// NodeName returns "scheduler", "server0", "worker3" and so on, or "" for an id
+// that is not of a single node.
 func NodeName(id int32) string {
 	role, rank, ok := Rank(id)
 	switch {

@@ -92,7 +92,7 @@ const (
 
 var dataTypeSizes = [...]int{1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 1}
 
-// Size returns the bytes that an element takes; 1 for what is not a number.
+// Size returns the bytes that an element takes; 1 for a type that is no number.
 func (t DataType) Size() int {
 	if t >= 0 && int(t) < len(dataTypeSizes) {
 		return dataTypeSizes[t]

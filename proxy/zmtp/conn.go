@@ -15,7 +15,7 @@ import (
 type Config struct {
 	SocketType string // "DEALER" or "ROUTER"
 	Identity   []byte // at most 255 bytes; empty for none
-	Limits     Limits // of what is read; zero fields take 4 GiB, 64 KiB and 64
+	Limits     Limits // of received messages; zero fields take 4 GiB, 64 KiB and 64
 }
 
 // defaultLimits are those of a Conn whose Config names none. Memory grows only
@@ -60,10 +60,10 @@ const (
 	flushAt = 64 << 10
 )
 
-// Handshake exchanges greeting and READY over nc and returns a Conn. With the
-// NULL mechanism both sides do the same, so it serves who dialled and who
-// accepted. It gives up, with nc's deadline set in the past, when ctx ends;
-// the caller closes nc on an error.
+// Handshake exchanges greeting and READY over nc and returns a Conn. With the NULL
+// mechanism both sides do the same, so it serves dialling and accepting sides. It
+// gives up, with nc's deadline set in the past, when ctx ends; the caller closes nc
+// on an error.
 func Handshake(ctx context.Context, nc net.Conn, cfg Config) (*Conn, error) {
 	if len(cfg.Identity) > 255 {
 		return nil, fmt.Errorf("zmtp: identity of %d bytes, at most 255 are allowed", len(cfg.Identity))

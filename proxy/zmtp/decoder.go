@@ -30,8 +30,8 @@ type Event struct {
 	Body   []byte
 }
 
-// Limits bounds what a [Decoder] accepts; a zero field is no bound. The
-// decoder itself holds no body, so these protect those who do.
+// Limits bounds what a [Decoder] accepts; a zero field is no bound. The decoder
+// itself holds no body; these bounds protect callers that do.
 type Limits struct {
 	FrameSize   uint64 // bytes in a data frame's body
 	CommandSize uint64 // bytes in a command's body

@@ -23,8 +23,8 @@ func (g *Gather) Add(piece []byte) {
 	g.buf = append(g.buf, piece...)
 }
 
-// Keep copies what is still the caller's memory, for the case that the frame
-// is unfinished when the chunk is used up.
+// Keep copies the bytes that still lie in the caller's memory, for a frame that is
+// unfinished when the chunk is used up.
 func (g *Gather) Keep() {
 	if g.whole != nil {
 		g.buf = append(g.buf, g.whole...)

@@ -29,7 +29,7 @@ type StoreSettings struct {
 //   - ftrl: FTRL-Proximal (McMahan et al. 2013, Algorithm 1).
 func StoreRules() []string { return []string{"add", "assign", "sgd", "adagrad", "ftrl"} }
 
-// Check says what is wrong with the settings, if anything.
+// Check returns the first fault of the settings.
 func (s StoreSettings) Check() error {
 	s = s.withDefaults()
 	switch {
@@ -49,8 +49,7 @@ func (s StoreSettings) Check() error {
 	return nil
 }
 
-// TakesGradients reports whether pushes are gradients, rather than what is to
-// be added.
+// TakesGradients reports whether pushes are gradients, not differences to add.
 func (s StoreSettings) TakesGradients() bool { return s.Rule != "add" && s.Rule != "assign" }
 
 func (s StoreSettings) withDefaults() StoreSettings {

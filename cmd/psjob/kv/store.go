@@ -119,8 +119,8 @@ func (s *Store) Lengths(keys []uint64, dst []int32) []int32 {
 	return dst
 }
 
-// Digest is a SHA-256 of all keys, in ascending order, and their values, which
-// it has to the last bit. What is pending counts as applied.
+// Digest is a SHA-256 of all keys, in ascending order, and their values, which it
+// has to the last bit. Pending sums count as applied.
 func (s *Store) Digest() string {
 	if s.settings.Synchronous {
 		for n := range s.pending {

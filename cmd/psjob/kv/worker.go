@@ -27,7 +27,7 @@ type Request struct {
 	Keys     []uint64
 	Lens     []int32
 	Vals     []float32 // to push
-	Out      []float32 // where to put what is pulled; its length says how much that is
+	Out      []float32 // buffer for pulled values; its length is their number
 	Head     int32     // for the server's handler
 	Priority int32
 }

@@ -1,7 +1,7 @@
 package model
 
-// Splitter stands where a net is split among machines: it is shown what goes from
-// one part to the next, a row of so many values a sample, and may change it.
+// Splitter stands where a net is split among machines: it sees the activations that
+// go from one part to the next, one row a sample, and may change them.
 type Splitter interface {
 	Forward(activations []float32, width int)
 	// Backward is shown the derivatives by the activations of the last Forward.

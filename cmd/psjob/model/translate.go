@@ -34,7 +34,7 @@ type TranslateShape struct {
 	Layers int // of the encoder, and of the decoder
 }
 
-// Check says what is wrong with the shape, if anything.
+// Check returns the first fault of the shape.
 func (s TranslateShape) Check() error {
 	if s.Width < 2 || s.Heads < 1 || s.Inner < 1 || s.Layers < 1 || s.Width%2 != 0 || s.Width%s.Heads != 0 {
 		return fmt.Errorf("width %d, %d heads, %d units, %d layers: want 1 or more, and a width that is even and a multiple of the heads", s.Width, s.Heads, s.Inner, s.Layers)

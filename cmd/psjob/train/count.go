@@ -36,7 +36,7 @@ type counter struct {
 	favour []float64
 	chosen map[int32]bool
 	ids    []int32
-	ended  bool // this worker has told the others which step is the last
+	ended  bool // this worker has sent the others the number of the last step
 	reuses bool // nobody has a request's values any more once it is answered
 	vals   []float32
 	out    []float32

@@ -15,12 +15,12 @@ import (
 
 // train runs the training loop.
 //
-// Synchronous training is bulk-synchronous: all workers' gradients of a step
-// are in before any worker pulls for the next. With a rule that takes
-// gradients one barrier a step does it, because the servers keep a step's sum
-// apart until then (see package store); the request's head is the step. With
-// a rule that adds, workers push what is to be added, and a second barrier
-// keeps a fast worker's push from a slow one's pull.
+// Synchronous training is bulk-synchronous: all workers' gradients of a step are in
+// before any worker pulls for the next. With a rule that takes gradients one
+// barrier a step does it, because the servers keep a step's sum apart until then
+// (see package store); the request's head is the step. With a rule that adds,
+// workers push differences, and a second barrier keeps a fast worker's push from a
+// slow one's pull.
 func (w *worker) train(ctx context.Context) error {
 	config := w.van.Config()
 	m, width, err := w.load(ctx, w.Data, w.Labels, model.Share{Index: w.van.Rank(), Of: config.Workers})
@@ -111,8 +111,8 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	return w.van.Barrier(ctx, van.Workers)
 }
 
-// due reports whether a worker that has made so many steps is to say so: after
-// LogEvery, and when all are made.
+// due reports whether a worker logs after that many steps: after LogEvery, and when
+// all are made.
 func (w *worker) due(logged *time.Time, step, of int) bool {
 	if w.LogEvery == 0 || time.Since(*logged) < w.LogEvery && step < of {
 		return false

@@ -33,7 +33,7 @@ func serveMix(v *van.Van) error {
 	return nil
 }
 
-// mixHandler adds, wants what is numbered in order, and answers commands with
+// mixHandler adds, requires numbered requests in order, and answers commands with
 // their bodies reversed.
 type mixHandler struct {
 	*kv.Store
@@ -180,9 +180,9 @@ func (m *mixer) wait(ctx context.Context, ts int32, err error) error {
 	return m.kv.Wait(ctx, ts)
 }
 
-// burst makes pushes that wait for no answer in between, to keys of this
-// customer's alone, one with each server; servers see them in this order. What
-// is lost and repeated may overtake.
+// burst makes pushes that wait for no answer in between, to keys of this customer's
+// alone, one with each server; servers see them in this order. Retransmitted
+// messages may overtake others.
 func (m *mixer) burst(ctx context.Context) error {
 	servers := m.van.Config().Servers
 	r := kv.Request{Out: make([]float32, servers)}

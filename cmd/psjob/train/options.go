@@ -126,8 +126,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Check says what is wrong with the options, if anything; names are those of
-// the flags.
+// Check returns the first fault of the options, by the names of the flags.
 func (o Options) Check() error {
 	o = o.withDefaults()
 	positive := func(name string, v int) error {
@@ -226,7 +225,7 @@ func (o Options) checkRows() error {
 	return o.Count.check()
 }
 
-// check says what is wrong with the numbers; names are those of the flags.
+// check returns the first fault of the numbers, by the names of the flags.
 func (c CountOptions) check() error {
 	switch {
 	case c.Keys < 1 || c.Batch < 1:
@@ -263,8 +262,8 @@ func (o Options) checkMix() error {
 	return nil
 }
 
-// settings returns what the servers are told, for keys that have width values
-// unless a request says otherwise.
+// settings returns the configuration for the servers, for keys that have width
+// values unless a request says otherwise.
 func (o Options) settings(width int) kv.StoreSettings {
 	s := o.Server
 	s.Synchronous = !o.Async && s.TakesGradients()

@@ -119,8 +119,8 @@ type ServerReport struct {
 	Statistics van.Statistics `json:"statistics"`
 }
 
-// Serve is a server's life, from registering to the end of the job. Until a
-// worker configures it, what is pushed is added.
+// Serve is a server's life, from registering to the end of the job. Until a worker
+// configures it, pushes are added.
 func Serve(ctx context.Context, c van.Config) (ServerReport, error) {
 	v, err := van.Start(ctx, c)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Config says who a node is and how it behaves. [FromEnvironment] fills it
-// from the variables that PS-lite's own programs read.
+// Config is the identity and behaviour of a node. [FromEnvironment] fills it from
+// the variables that PS-lite's own programs read.
 type Config struct {
 	Role             pslite.Role
 	Dialect          pslite.Dialect // the generation of PS-lite that the job speaks; Unknown means DMLC
@@ -24,7 +24,7 @@ type Config struct {
 	NodeHost         string        // this node's address; empty: found out
 	Interface        string        // whose address to take; empty: the one that leads to the scheduler
 	Port             int           // to listen on; 0: any
-	Resend           bool          // repeat what is not acknowledged
+	Resend           bool          // retransmit unacknowledged messages
 	ResendTimeout    time.Duration // until the first repetition
 	Drop             int           // percent of the received messages to throw away
 	Heartbeat        time.Duration // between two heartbeats; 0: none

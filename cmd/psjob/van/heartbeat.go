@@ -43,7 +43,7 @@ func (v *Van) heartbeat(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// watchHeartbeats logs who has fallen silent: to the scheduler all nodes
+// watchHeartbeats logs nodes that have fallen silent: to the scheduler all nodes
 // matter, to the others the scheduler.
 func (v *Van) watchHeartbeats(ctx context.Context) error {
 	watched := []int{schedulerID}

@@ -129,7 +129,7 @@ func (r *resender) received(signature uint64) (before bool) {
 	return false
 }
 
-// overdue returns what is to be repeated now. It is an error for a message to
+// overdue returns the messages to retransmit now. It is an error for a message to
 // stay unacknowledged for longer than patience.
 func (r *resender) overdue(now time.Time, patience time.Duration) ([]*unacked, error) {
 	r.mu.Lock()

@@ -43,8 +43,8 @@ func members(group, servers, workers int) []int {
 	return ids
 }
 
-// A roster is the scheduler's list of who has registered. It is a pure state
-// machine: nodes in, ids out.
+// A roster is the scheduler's list of registered nodes. It is a pure state machine:
+// nodes in, ids out.
 type roster struct {
 	servers, workers int
 	nodes            []pslite.Node
@@ -140,7 +140,7 @@ func (r *roster) arrive(group int) (released bool, err error) {
 	return true, nil
 }
 
-// missing says who has not registered yet.
+// missing lists the nodes that have not registered yet.
 func (r *roster) missing() string {
 	servers, workers := 0, 0
 	for _, n := range r.nodes {

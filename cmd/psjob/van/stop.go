@@ -14,9 +14,9 @@ func (v *Van) Finalize(ctx context.Context) error {
 	return errors.Join(err, v.Stop(ctx))
 }
 
-// Stop ends the node in order: what waits is written, what is to be
-// acknowledged is waited for as long as the peers are there. It returns what
-// ended the van early, if anything did.
+// Stop ends the node in order: queued messages are written, and acknowledgements
+// are awaited as long as the peers are there. It returns what ended the van early,
+// if anything did.
 func (v *Van) Stop(ctx context.Context) error {
 	v.stopping.Store(true)
 	if v.ctx.Err() == nil {

@@ -1,7 +1,7 @@
-// Package van connects a node of a PS-lite job with the others: it registers
-// with the scheduler (or is it), learns who is there, carries messages, waits
-// at barriers, repeats what got lost and sends heartbeats, all as PS-lite does
-// on the wire, so that its nodes and PS-lite's can stand in one job.
+// Package van connects a node of a PS-lite job with the others: it registers with
+// the scheduler (or is it), learns the other nodes, carries messages, waits at
+// barriers, retransmits lost messages and sends heartbeats, all as PS-lite does on
+// the wire, so that its nodes and PS-lite's can stand in one job.
 //
 // Every node listens on one ROUTER socket and has a DEALER to each node of
 // another role, to the scheduler and to itself. Package kv stands on top of
@@ -87,7 +87,7 @@ func (v *Van) startGoroutine(f func(context.Context) error) {
 	})
 }
 
-// fail ends the van with a cause, which everybody who waits gets.
+// fail ends the van with a cause, which all waiters get.
 func (v *Van) fail(err error) { v.cancel(err) }
 
 // closeAll closes everything and waits for the van's goroutines.

@@ -48,8 +48,8 @@ const (
 // NotSet is the reason of a measure that nobody asked for.
 const NotSet = "not_set"
 
-// Asked is who asked for a measure where the job's owner did, by annotations of its pods
-// or in its environment.
+// Asked is the source of a measure that the job's owner asked for, by annotations of its
+// pods or in its environment.
 const Asked = "the job's owner"
 
 // Barriers is a reason that keeps no connection from having a measure: part of what
@@ -62,7 +62,7 @@ type Line struct {
 	Measure string `json:"measure"`
 	State   string `json:"state"`             // on, part or off
 	Setting string `json:"setting,omitempty"` // what was asked for: 0.99, 8 bits
-	From    string `json:"from,omitempty"`    // who asked: flags (or the configuration file), planner, the job's owner
+	From    string `json:"from,omitempty"`    // source: flags (or the configuration file), planner, the job's owner
 	// On is on how many Connections of the job it holds, of those that its
 	// processes on these hosts made.
 	On          int   `json:"on"`

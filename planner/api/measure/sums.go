@@ -54,7 +54,7 @@ func (k *KeyRange) UnmarshalText(text []byte) error {
 type SumRule struct {
 	Keys *KeyRange `json:"keys,omitempty"` // nil: all
 	Form string    `json:"form"`           // host or none
-	By   string    `json:"by,omitempty"`   // who made it: planner, or empty for people
+	By   string    `json:"by,omitempty"`   // author: planner, or empty for people
 }
 
 // Range returns the rule's keys.
@@ -90,7 +90,7 @@ func ParseSumRules(text string) ([]SumRule, error) {
 	return rules, CheckSumRules(rules)
 }
 
-// CheckSumRules says what is wrong with rules, if anything.
+// CheckSumRules returns the first fault of rules.
 func CheckSumRules(rules []SumRule) error {
 	if len(rules) > MaxSumRules {
 		return fmt.Errorf("%d rules, at most %d are allowed", len(rules), MaxSumRules)

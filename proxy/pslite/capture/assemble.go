@@ -204,7 +204,7 @@ func (a *Assembler) sink(d *direction) Sink {
 	return d.sink
 }
 
-// finish ends a direction; what is pending is handed over with its gaps.
+// finish ends a direction; pending segments are handed over with their gaps.
 func (a *Assembler) finish(d *direction) {
 	for !d.ended && len(d.pending) > 0 {
 		a.skipHole(d, d.pending[0].Time)
@@ -212,7 +212,7 @@ func (a *Assembler) finish(d *direction) {
 	d.end()
 }
 
-// end closes the sink. Nothing follows, not even what is pending.
+// end closes the sink. Nothing follows, not even pending segments.
 func (d *direction) end() {
 	if d.ended {
 		return

@@ -7,8 +7,8 @@
 // out of order, segments that the recording lost), and a stream finds the
 // messages in it, also in one whose beginning was not recorded.
 //
-// psidecar decode calls it, and tests that replay recordings. Memory is
-// bounded by what is really in the file, never by what a length field claims.
+// psidecar decode calls it, and tests that replay recordings. Memory is bounded by
+// the file's real content, never by what a length field claims.
 package capture
 
 import (
