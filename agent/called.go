@@ -124,7 +124,7 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 	c.assign()
 }
 
-// assign gives titles again; c.mu is locked.
+// assign gives titles again; the caller holds c.mu.
 func (c *called) assign() {
 	var all []policy.Named
 	for scheduler, j := range c.jobs {

@@ -91,7 +91,8 @@ func (s *Codecs) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, erro
 	return s.set(ctx, s.rules, codecPrefix, r)
 }
 
-// set writes a job's rules to the store and then among those of all jobs; s.mu is locked.
+// set writes a job's rules to the store and then among those of all jobs; the caller
+// holds s.mu.
 func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules) (*api.CodecsSet, error) {
 	if _, known := all[r.GetJob()]; !known && r.GetRules() != "" && len(all) >= MaxCodecJobs {
 		return nil, status.Errorf(codes.ResourceExhausted, "%d jobs have rules already: clear those of jobs that have ended", MaxCodecJobs)
@@ -131,7 +132,7 @@ func check(r *api.JobRules) error {
 	return nil
 }
 
-// allRules returns the rules of all jobs, or of one; s.mu is locked.
+// allRules returns the rules of all jobs, or of one; the caller holds s.mu.
 func (s *Codecs) allRules(job string) *api.CodecRules {
 	of := func(rules map[string]string) (all []*api.JobRules) {
 		for _, name := range slices.Sorted(maps.Keys(rules)) {

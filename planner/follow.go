@@ -22,7 +22,7 @@ type follower struct {
 	wake chan struct{} // holds one
 }
 
-// wake has all followers look at what there is; s.mu is locked.
+// wake has all followers look at what there is; the caller holds s.mu.
 func (s *Codecs) wake() {
 	for f := range s.followers {
 		select {
@@ -133,7 +133,7 @@ func (s *Codecs) addFollower(f *follower, first *api.CodecReport) error {
 	return nil
 }
 
-// forgetOne forgets a host that does not follow any more; s.mu is locked.
+// forgetOne forgets a host that does not follow any more; the caller holds s.mu.
 func (s *Codecs) forgetOne() bool {
 	for name, h := range s.hosts {
 		if h.follower == nil {

@@ -20,7 +20,7 @@ func (s *Codecs) reported() map[string]string {
 
 // known returns what the jobs are called that there are: those reported, and those of
 // which proxies that follow carry connections; and the one asked for, where that is by
-// the address of its scheduler; s.mu is locked.
+// the address of its scheduler; the caller holds s.mu.
 func (s *Codecs) known(reported map[string]string, asked string) []string {
 	var jobs []string
 	add := func(job string) {

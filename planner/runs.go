@@ -156,7 +156,7 @@ type hostJob struct {
 	job  *api.JobReport
 }
 
-// follow takes up what hosts report of a job; b.mu is locked.
+// follow takes up what hosts report of a job; the caller holds b.mu.
 func (b *runBook) follow(job, name string, all []*hostJob, named func(string, uint64) string) {
 	since, table := int64(0), uint64(0)
 	v := b.live[job]
@@ -205,7 +205,7 @@ func (b *runBook) follow(job, name string, all []*hostJob, named func(string, ui
 }
 
 // begin returns a run that this book sees for the first time: a new one, or the newest
-// that the store has, where it is that; b.mu is locked.
+// that the store has, where it is that; the caller holds b.mu.
 func (b *runBook) begin(job, name string, since int64, table uint64, all []*hostJob, named func(string, uint64) string) *runLive {
 	v := &runLive{name: name, table: table, hosts: map[string]*counted{}, run: page.Run{Job: job, Began: time.Unix(0, since)}}
 	b.live[job] = v
@@ -300,7 +300,7 @@ func (v *runLive) figure() {
 }
 
 // put has the run stand among those of its name; soon: it is to be written at the next
-// occasion. b.mu is locked.
+// occasion. The caller holds b.mu.
 func (b *runBook) put(v *runLive, soon bool) {
 	v.figure()
 	all := b.names[v.name]

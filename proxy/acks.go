@@ -196,7 +196,7 @@ func (n *lane) hear(a keep.Ack) {
 	}
 }
 
-// news is closed when the end of a link is heard of; n.mu is locked.
+// news is closed when the end of a link is heard of; the caller holds n.mu.
 func (n *lane) news() <-chan struct{} {
 	if n.heard == nil {
 		n.heard = make(chan struct{})

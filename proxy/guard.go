@@ -193,7 +193,7 @@ type change struct {
 	closed bool
 }
 
-// wanted are the cgroups that some run needs closed; g.mu is locked.
+// wanted are the cgroups that some run needs closed; the caller holds g.mu.
 func (g *Guard) wanted() map[uint64]bool {
 	wanted := map[uint64]bool{}
 	for _, n := range g.needs {
@@ -205,7 +205,8 @@ func (g *Guard) wanted() map[uint64]bool {
 	return wanted
 }
 
-// forgetEnded forgets runs that are over, when the agent knows it; g.mu is locked.
+// forgetEnded forgets runs that are over, when the agent knows it; the caller holds
+// g.mu.
 func (g *Guard) forgetEnded() {
 	wanted := g.wanted()
 	maps.DeleteFunc(g.needs, func(_ string, n *need) bool {

@@ -107,7 +107,7 @@ func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	return n, nil
 }
 
-// make makes a lane that has no connection; ls.mu is locked.
+// make makes a lane that has no connection; the caller holds ls.mu.
 func (ls *lanes) make(key laneKey) *lane {
 	n := &lane{ls: ls, key: key, made: time.Now(), wake: make(chan struct{}, 1), dead: make(chan struct{}), links: map[uint64]*keptLink{}, dirty: map[*keptLink]bool{}}
 	ls.all[key] = n
@@ -289,7 +289,7 @@ func (n *lane) use(conn net.Conn) {
 	reading.Wait()
 }
 
-// current are the links of now; n.mu is locked.
+// current are the links of now; the caller holds n.mu.
 func (n *lane) current() (all []*keptLink) {
 	for _, l := range n.links {
 		all = append(all, l)

@@ -55,7 +55,7 @@ func (p *peers) save() {
 	}
 }
 
-// writeFile writes the file; p.saving is locked.
+// writeFile writes the file; the caller holds p.saving.
 func (p *peers) writeFile() error {
 	p.mu.Lock()
 	var all []string

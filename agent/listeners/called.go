@@ -74,7 +74,7 @@ func (l *Listeners) dropTitles(there map[titled]bool) {
 	}
 }
 
-// tellTitles tells a proxy that has come all of them; l.mu is locked.
+// tellTitles tells a proxy that has come all of them; the caller holds l.mu.
 func (l *Listeners) tellTitles(conn *handover.Conn) error {
 	all := slices.SortedFunc(maps.Values(l.titles), func(a, b handover.Title) int { return strings.Compare(a.Job, b.Job) })
 	for _, t := range all {

@@ -98,7 +98,7 @@ func (k *kept) comes(conn *handover.Conn, p *peer, takes bool) {
 
 // give gives connections to a proxy, for which they are held from then on, and tells it
 // whether there are no more: not while there is another proxy, which may leave some, or
-// is dead and has left some that are still to be read. k.mu is locked.
+// is dead and has left some that are still to be read. The caller holds k.mu.
 func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair) {
 	to := k.here[conn]
 	for id, p := range pairs {
@@ -171,7 +171,7 @@ func (k *kept) rely(conn *handover.Conn, relies bool) {
 	}
 }
 
-// notify wakes up settle. k.mu is locked.
+// notify wakes up settle. The caller holds k.mu.
 func (k *kept) notify() {
 	if k.changed != nil {
 		close(k.changed)

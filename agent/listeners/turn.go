@@ -79,8 +79,8 @@ func (l *Listeners) leaveNext(s *successor) {
 	}
 }
 
-// haveYield asks a proxy to end in order, where another waits and it knows how; l.mu is
-// locked.
+// haveYield asks a proxy to end in order, where another waits and it knows how; the
+// caller holds l.mu.
 func (l *Listeners) haveYield(conn *handover.Conn) {
 	if l.next == nil || !l.yields[conn] {
 		return
@@ -90,7 +90,8 @@ func (l *Listeners) haveYield(conn *handover.Conn) {
 	}
 }
 
-// giveTurn has the proxy that waits begin where no other is there; l.mu is locked.
+// giveTurn has the proxy that waits begin where no other is there; the caller holds
+// l.mu.
 func (l *Listeners) giveTurn() {
 	if l.next != nil && len(l.proxies) == 0 {
 		close(l.next.turn)

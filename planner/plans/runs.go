@@ -108,7 +108,7 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 	return j, nil
 }
 
-// runsOf returns a job's runs, the oldest first; s.mu is locked.
+// runsOf returns a job's runs, the oldest first; the caller holds s.mu.
 func (s *Service) runsOf(name string) (runs []*job) {
 	for k, j := range s.runs {
 		if k.job == name {
@@ -120,7 +120,7 @@ func (s *Service) runsOf(name string) (runs []*job) {
 }
 
 // idlest returns the job that began the longest ago and that no proxy carries,
-// empty where there is none; s.mu is locked.
+// empty where there is none; the caller holds s.mu.
 func (s *Service) idlest() (name string) {
 	for job, j := range s.jobs {
 		if j.run == "" || s.carried(j.key()) {
@@ -133,7 +133,7 @@ func (s *Service) idlest() (name string) {
 	return name
 }
 
-// carried reports whether some proxy carries the run; s.mu is locked.
+// carried reports whether some proxy carries the run; the caller holds s.mu.
 func (s *Service) carried(k runKey) bool {
 	for w := range s.watchers {
 		if w.runs[k] != nil {

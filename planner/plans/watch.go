@@ -153,7 +153,7 @@ type audience struct {
 	movers   map[int32][]*watcher // by server whose moves they say are theirs
 }
 
-// audienceOf returns the audience of a run; s.mu is locked.
+// audienceOf returns the audience of a run; the caller holds s.mu.
 func (s *Service) audienceOf(k runKey) *audience {
 	if a := s.audiences[k]; a != nil {
 		return a
@@ -222,7 +222,8 @@ func (s *Service) tellOf(event *api.PlanEvent, from int32) {
 	}
 }
 
-// sendEvent sends an event to the watcher, or gives it up; Service.mu is locked.
+// sendEvent sends an event to the watcher, or gives it up; the caller holds
+// Service.mu.
 func (w *watcher) sendEvent(e *told) {
 	if w.slow {
 		return

@@ -130,7 +130,7 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 	return q.known()
 }
 
-// refused is excluded for what may change; group.mu is locked.
+// refused is excluded for what may change; the caller holds group.mu.
 func (q *Queue) refused(s *subject) string {
 	g := q.group
 	switch {

@@ -60,7 +60,7 @@ func (t *trial) isOff() bool {
 	return t.goesSingly()
 }
 
-// goesSingly is isOff; t.mu is locked.
+// goesSingly is isOff; the caller holds t.mu.
 func (t *trial) goesSingly() bool {
 	if t.turn > 0 {
 		return (t.turn%2 == 0) != t.off // the verdict before is tried first

@@ -77,7 +77,7 @@ func (c *Client) Drop(id uint64) {
 }
 
 // attach begins with an agent that holds up to most connections, for so long once this
-// proxy has ended; c.mu is locked.
+// proxy has ended; the caller holds c.mu.
 func (k *keeping) attach(most int, holds time.Duration) {
 	k.most, k.holds, k.held, k.toTell = most, holds, map[uint64]bool{}, nil
 	if most == 0 {

@@ -132,7 +132,7 @@ func (c *answers) flush(b []byte) error {
 	return c.writeQueued()
 }
 
-// write writes to the process; writing is locked.
+// write writes to the process; the caller holds writing.
 func (c *answers) write(b []byte) (int, error) {
 	if c.torn != nil {
 		return 0, c.torn

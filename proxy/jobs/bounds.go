@@ -18,9 +18,9 @@ const (
 	forgetOver = time.Hour
 )
 
-// makeRoom forgets jobs that are over so that one more of a scope, with this
-// table, stays within the bounds; an error says that none is left to forget.
-// j.mu is locked.
+// makeRoom forgets jobs that are over so that one more of a scope, with this table,
+// stays within the bounds; an error says that none is left to forget. The caller
+// holds j.mu.
 func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 	if n := len(t.Nodes()); n > maxNodes {
 		return fmt.Errorf("%d nodes, at most %d are possible", n, maxNodes)

@@ -41,8 +41,8 @@ type line interface {
 	retire() [][]byte
 }
 
-// say puts messages into a pair's connection, or where they wait for it. x.mu is
-// locked.
+// say puts messages into a pair's connection, or where they wait for it. The caller
+// holds x.mu.
 func say[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, messages ...[]byte) {
 	for _, m := range messages {
 		if c, ok := lines[p]; !ok || !c.enqueue(m) {
@@ -113,8 +113,8 @@ func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
 // succeeded is called when a node of this host registers with the scheduler of the
 // run: a node of the run comes back, or another run begins, and the table that
 // follows says which. Where the scheduler's host has no proxy just now no table
-// comes this way. jobs.mu is locked. It reports whether the run is of no use any
-// more: another one must not be taken for it.
+// comes this way. The caller holds jobs.mu. It reports whether the run is of no use
+// any more: another one must not be taken for it.
 func (x *job) succeeded() (drop bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

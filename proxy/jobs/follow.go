@@ -34,10 +34,10 @@ type origin struct {
 // follower has what waits of the pushes of a job's workers go along with keys.
 type follower struct{ x *job }
 
-// Follow implements [route.Follower]; x.mu is locked.
+// Follow implements [route.Follower]; the caller holds x.mu.
 func (f follower) Follow(keys []plan.Keys) { f.x.follow(keys) }
 
-// Busy implements [route.Follower]; x.mu is locked.
+// Busy implements [route.Follower]; the caller holds x.mu.
 func (f follower) Busy() bool {
 	if f.x.jobs.opts.Waits == nil {
 		return false
@@ -50,7 +50,7 @@ func (f follower) Busy() bool {
 	return false
 }
 
-// Waits implements [route.Follower]; x.mu is locked.
+// Waits implements [route.Follower]; the caller holds x.mu.
 func (f follower) Waits(keys []plan.Keys) bool {
 	if f.x.jobs.opts.Waits == nil {
 		return false
@@ -63,7 +63,7 @@ func (f follower) Waits(keys []plan.Keys) bool {
 	return false
 }
 
-// follow has what waits of all workers go along with keys; x.mu is locked.
+// follow has what waits of all workers go along with keys; the caller holds x.mu.
 func (x *job) follow(keys []plan.Keys) {
 	if x.jobs.opts.Waits == nil {
 		return
@@ -78,7 +78,7 @@ func (x *job) follow(keys []plan.Keys) {
 }
 
 // followTaken does so for what was taken up from a proxy before this one, which did
-// not know perhaps what has moved since; x.mu is locked.
+// not know perhaps what has moved since; the caller holds x.mu.
 func (x *job) followTaken() {
 	if w := x.jobs.opts.Waits; w != nil && x.router.Ready() && w.Taken() != x.taken {
 		x.follow(nil)

@@ -220,7 +220,8 @@ func (x *job) locked(f func() error) error {
 // gatherWithin is how long slices of a request may wait for others, to twice that.
 const gatherWithin = time.Millisecond
 
-// timeGathers has endGathers called while requests wait for others; x.mu is locked.
+// timeGathers has endGathers called while requests wait for others; the caller
+// holds x.mu.
 func (x *job) timeGathers() {
 	switch gathering := x.router.Gathering(); {
 	case gathering == x.gathering:
@@ -244,7 +245,7 @@ func (x *job) endGathers() {
 	})
 }
 
-// carry carries out what router and site want done; x.mu is locked.
+// carry carries out what router and site want done; the caller holds x.mu.
 func (x *job) carry() {
 	for out := x.site.Out(); len(out) > 0; out = x.site.Out() {
 		for _, o := range out {

@@ -209,7 +209,7 @@ func (j *Jobs) named(name string, run plan.Run) (found *job) {
 	return found
 }
 
-// register makes a job one of those that are known; j.mu is locked.
+// register makes a job one of those that are known; the caller holds j.mu.
 func (j *Jobs) register(x *job) {
 	x.key = x.name
 	for n := 2; j.jobs[x.key] != nil; n++ {
@@ -224,8 +224,8 @@ func (j *Jobs) register(x *job) {
 }
 
 // known returns the job that a node table is of which a process of a scope gets:
-// the scope's own of that name or, where another scope of its network namespace
-// has got the same table of the same run, that one's. j.mu is locked.
+// the scope's own of that name or, where another scope of its network namespace has
+// got the same table of the same run, that one's. The caller holds j.mu.
 func (j *Jobs) known(name string, run plan.Run, t *pslite.Table, s Scope) *job {
 	for _, x := range j.jobs {
 		if x.name == name && x.hasScope(s) {
@@ -301,7 +301,7 @@ func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort, s Scope) {
 	}
 }
 
-// renew takes over where nodes are now; jobs.mu is locked.
+// renew takes over where nodes are now; the caller holds jobs.mu.
 func (x *job) renew(t *pslite.Table) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -349,8 +349,8 @@ func (j *Jobs) restarted(old *job) {
 	}
 }
 
-// drop forgets a job; j.mu is locked. Connections that are still open find the
-// run that has taken its place.
+// drop forgets a job; the caller holds j.mu. Connections that are still open find
+// the run that has taken its place.
 func (j *Jobs) drop(old *job) {
 	if j.jobs[old.key] == old {
 		delete(j.jobs, old.key)

@@ -104,7 +104,7 @@ func (x *job) moves(from int32) bool {
 }
 
 // servedMoves are the ranks of all servers away from which this host moves keys, as
-// moves says, ascending, never nil; x.mu is locked.
+// moves says, ascending, never nil; the caller holds x.mu.
 func (x *job) servedMoves() []int32 {
 	ranks := []int32{}
 	movers := map[string]bool{}
@@ -138,7 +138,7 @@ func (x *job) servedMoves() []int32 {
 	return ranks
 }
 
-// accept takes a batch of the planner's; x.mu is locked.
+// accept takes a batch of the planner's; the caller holds x.mu.
 func (x *job) accept(b *api.MoveBatch) {
 	if x.batches[b.GetBatch()] != nil || !x.moves(b.GetFrom()) {
 		return
@@ -179,7 +179,7 @@ func (x *job) cancel(batch uint64) {
 	}
 }
 
-// beginMoves begins what may begin; x.mu is locked.
+// beginMoves begins what may begin; the caller holds x.mu.
 func (x *job) beginMoves() {
 	if !x.connected() || !x.router.Ready() || x.lostStore != "" || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
@@ -268,7 +268,7 @@ func (x *job) expire(now time.Time) {
 	}
 }
 
-// result takes in what became of a move; x.mu is locked.
+// result takes in what became of a move; the caller holds x.mu.
 func (x *job) result(r *migrate.Result) {
 	delete(x.recording, r.Batch)
 	x.jobs.log.Debug("a move is over", "job", x.name, "batch", r.Batch, "from", r.Move.From, "to", r.Move.To, "keys", r.Move.Keys, "error", r.Err)

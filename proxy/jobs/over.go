@@ -15,11 +15,12 @@ const unusedAfter = 2 * time.Second
 // errOver is why keys of a job that is over are not moved.
 var errOver = errors.New("the job is over: it has no connections any more on the host that would move these keys")
 
-// connected reports whether the job has connections on this host; x.mu is locked.
+// connected reports whether the job has connections on this host; the caller holds
+// x.mu.
 func (x *job) connected() bool { return len(x.up)+len(x.down) > 0 }
 
-// over reports whether the job is over, as far as this host can see; x.mu is
-// locked. It is to be called again and again.
+// over reports whether the job is over, as far as this host can see; the caller
+// holds x.mu. It is to be called again and again.
 func (x *job) over(now time.Time) bool {
 	if x.connected() {
 		x.inUse = now
@@ -37,10 +38,10 @@ func (x *job) serving() (since time.Time, ok bool) {
 	return time.Time{}, true
 }
 
-// settleOver ends what a job that is over has to do; x.mu is locked. Moves that the
-// planner's store may have taken in are carried to their end, all others are given
-// up and refused, and nothing more is said to servers and workers. Keys held for
-// other sites stay held: their part may not be over.
+// settleOver ends what a job that is over has to do; the caller holds x.mu. Moves
+// that the planner's store may have taken in are carried to their end, all others
+// are given up and refused, and nothing more is said to servers and workers. Keys
+// held for other sites stay held: their part may not be over.
 func (x *job) settleOver() {
 	for number := range x.underWay {
 		x.site.Drop(route.Batch{Mover: x.site.Name(), Number: number}, errOver)
@@ -102,7 +103,7 @@ func (x *job) guard() {
 	x.needGuard(displaced && !x.over(now) || x.owes(now) && !unused)
 }
 
-// needGuard says whether connections must not pass; x.mu is locked.
+// needGuard says whether connections must not pass; the caller holds x.mu.
 func (x *job) needGuard(on bool) {
 	if g := x.jobs.opts.Guard; g != nil {
 		g.Need(x.runName(), x.name, on)

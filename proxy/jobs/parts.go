@@ -18,8 +18,8 @@ import (
 // is as large as those of requests that must have been answered first.
 const expirePartAfter = 2 * time.Minute
 
-// notePush shows a push to what decides on parts; x.mu is locked. How long a value is the
-// message has to say: by its size, where it has no lengths or one key.
+// notePush shows a push to what decides on parts; the caller holds x.mu. How long a value
+// is the message has to say: by its size, where it has no lengths or one key.
 func (x *job) notePush(c *requests, m *pslite.Message) {
 	n, size := m.Keys().Len(), int(m.Meta.DataSize)
 	if x.jobs.opts.Parts == 0 || !m.Meta.Push || n == 0 || size < partFrom || len(m.Meta.DataTypes) > 2 && n > 1 {
@@ -38,7 +38,7 @@ func (x *job) notePush(c *requests, m *pslite.Message) {
 	}
 }
 
-// beginParts has large values go into parts, if they may; x.mu is locked.
+// beginParts has large values go into parts, if they may; the caller holds x.mu.
 func (x *job) beginParts(now time.Time) {
 	if x.jobs.opts.Parts == 0 || len(x.parting.values) == 0 || x.site == nil || !x.router.Ready() || x.run == "" {
 		return
@@ -68,7 +68,7 @@ func (x *job) beginParts(now time.Time) {
 	}
 }
 
-// wholeBecause says why the job's values are left alone; x.mu is locked.
+// wholeBecause says why the job's values are left alone; the caller holds x.mu.
 func (x *job) wholeBecause() PartsGap {
 	_, err := x.router.Mover()
 	switch {
@@ -89,7 +89,7 @@ func (x *job) wholeBecause() PartsGap {
 	return PartsGap{}
 }
 
-// partResult takes in what became of a move of beginParts; x.mu is locked.
+// partResult takes in what became of a move of beginParts; the caller holds x.mu.
 func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 	m := partMove{w.keys[0], w.from, w.to}
 	switch {

@@ -35,7 +35,7 @@ func isOwn(m *pslite.Meta) bool {
 
 // carried returns nil if all connections between this host's workers and the
 // servers, both ways, are carried by this proxy, and what went past it while it was
-// away is settled; x.mu is locked.
+// away is settled; the caller holds x.mu.
 func (x *job) carried() error {
 	for _, worker := range x.router.Workers() {
 		for rank := range int32(x.servers) {
@@ -65,7 +65,7 @@ const settleFor = 3 * time.Second
 
 var errSettling = errors.New("the connections of the job have just come back to this proxy")
 
-// settlePast returns nil when that is over; x.mu is locked.
+// settlePast returns nil when that is over; the caller holds x.mu.
 func (x *job) settlePast(now time.Time) error {
 	if x.backSince.IsZero() {
 		x.backSince = now
@@ -89,7 +89,8 @@ const (
 )
 
 // mayAsk reports whether the servers may be asked in a worker's name, and keys be
-// moved. Where that will not be, what was to be moved is refused; x.mu is locked.
+// moved. Where that will not be, what was to be moved is refused; the caller holds
+// x.mu.
 func (x *job) mayAsk(now time.Time) bool {
 	err := x.carried()
 	x.router.SetCarried(err == nil)
@@ -115,7 +116,7 @@ func (x *job) mayAsk(now time.Time) bool {
 // quiet, so that no move would end; and a proxy that is killed once keys may be
 // displaced waits for its answer. So before anything is held each is asked what it
 // holds, until it has said something. Where one says nothing for pastAfter, what was to
-// be moved is refused; x.mu is locked.
+// be moved is refused; the caller holds x.mu.
 func (x *job) known(now time.Time) bool {
 	var silent []string
 	for _, name := range x.otherNames() {
@@ -160,7 +161,7 @@ func (x *job) noteOwn() {
 const askedFile = "asked"
 
 // makeAsked makes the file when there is room for it, with a time long ago: where
-// the disk is full later, its time can still be changed. x.mu is locked.
+// the disk is full later, its time can still be changed. The caller holds x.mu.
 func (x *job) makeAsked() error {
 	path := filepath.Join(x.dir, askedFile)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -178,7 +179,7 @@ func (x *job) makeAsked() error {
 }
 
 // keepAsked keeps when that was, for a proxy after this one, and says once where it
-// cannot; x.mu is locked.
+// cannot; the caller holds x.mu.
 func (x *job) keepAsked(now time.Time) {
 	err := os.Chtimes(filepath.Join(x.dir, askedFile), now, now)
 	if err == nil || x.unkeptAsked {
@@ -189,7 +190,7 @@ func (x *job) keepAsked(now time.Time) {
 }
 
 // askedBefore returns when a proxy asked a server of this host something while a
-// proxy before this one carried it; x.mu is locked.
+// proxy before this one carried it; the caller holds x.mu.
 func (x *job) askedBefore(now time.Time) (asked time.Time) {
 	info, err := os.Stat(filepath.Join(x.dir, askedFile))
 	if err != nil {
@@ -201,8 +202,8 @@ func (x *job) askedBefore(now time.Time) (asked time.Time) {
 	return asked
 }
 
-// owes reports whether a server of this host may owe a proxy an answer; x.mu is
-// locked.
+// owes reports whether a server of this host may owe a proxy an answer; the caller
+// holds x.mu.
 func (x *job) owes(now time.Time) bool { return now.Sub(x.asked) < owesFor }
 
 // misleads returns why a message must not go on over a connection that leads past

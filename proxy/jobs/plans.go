@@ -286,7 +286,7 @@ func displaced(d *api.Displaced) ([]plan.Range, error) {
 	return all, nil
 }
 
-// fetch asks where keys are by the planner's store; x.mu is locked.
+// fetch asks where keys are by the planner's store; the caller holds x.mu.
 func (x *job) fetch() {
 	if x.jobs.plans == nil { // nobody moves keys
 		x.site.Fetched(x.router.Table())
@@ -328,7 +328,7 @@ func (x *job) fetched(t *route.Table) {
 	})
 }
 
-// record has the planner's store take in a move; x.mu is locked.
+// record has the planner's store take in a move; the caller holds x.mu.
 func (x *job) record(r *migrate.Record) {
 	if x.recording[r.Batch] {
 		return

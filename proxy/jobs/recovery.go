@@ -70,8 +70,8 @@ func (j *Jobs) schedulersOf(to netip.AddrPort, s Scope) (all []netip.AddrPort) {
 	return all
 }
 
-// takeSchedulers takes up, once, what the proxy before has kept of schedulers;
-// j.schedulersMu is locked.
+// takeSchedulers takes up, once, what the proxy before has kept of schedulers; the
+// caller holds j.schedulersMu.
 func (j *Jobs) takeSchedulers() {
 	if j.schedulersTaken {
 		return

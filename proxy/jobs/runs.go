@@ -155,8 +155,8 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	return s.record.Run, nil
 }
 
-// forgetUnnamed forgets schedulers of which nothing is on disk, where there are
-// too many; j.schedulersMu is locked.
+// forgetUnnamed forgets schedulers of which nothing is on disk, where there are too
+// many; the caller holds j.schedulersMu.
 func (j *Jobs) forgetUnnamed() {
 	for k, s := range j.schedulers {
 		if len(j.schedulers) < maxSchedulers {

@@ -106,13 +106,13 @@ func (j *Jobs) scheduler(t *pslite.Table, s Scope) (at netip.AddrPort, ok bool) 
 	return at, false
 }
 
-// hasScope reports whether processes of a scope take part in the job; jobs.mu is
-// locked. An unknown job or process is no reason to separate them.
+// hasScope reports whether processes of a scope take part in the job; the caller
+// holds jobs.mu. An unknown job or process is no reason to separate them.
 func (x *job) hasScope(s Scope) bool { return !s.Known() || x.scopes[s] || x.scopes[Scope{}] }
 
 // sharing returns another job of the same name in which processes of the same
-// scopes take part, nil where there is none; j.mu is locked, or nobody else knows
-// of j yet.
+// scopes take part, nil where there is none; the caller holds j.mu, or nobody else
+// knows of j yet.
 func (j *Jobs) sharing(x *job) *job {
 	for _, other := range j.jobs {
 		if other == x || other.name != x.name {
@@ -127,8 +127,8 @@ func (j *Jobs) sharing(x *job) *job {
 	return nil
 }
 
-// near reports whether the job has processes in the same network namespace;
-// jobs.mu is locked.
+// near reports whether the job has processes in the same network namespace; the
+// caller holds jobs.mu.
 func (x *job) near(s Scope) bool {
 	for mine := range x.scopes {
 		if mine.Netns == s.Netns {
@@ -138,8 +138,8 @@ func (x *job) near(s Scope) bool {
 	return false
 }
 
-// joinScopes has the processes of scopes take part, of the unknown one where
-// there are none; jobs.mu is locked.
+// joinScopes has the processes of scopes take part, of the unknown one where there
+// are none; the caller holds jobs.mu.
 func (x *job) joinScopes(all []Scope) {
 	if len(all) == 0 {
 		all = []Scope{{}} // kept by an older version

@@ -47,7 +47,8 @@ func siteName(n pslite.Node) string {
 	return n.Hostname
 }
 
-// hasWorker reports whether a worker of the run is on this host; x.mu is locked.
+// hasWorker reports whether a worker of the run is on this host; the caller holds
+// x.mu.
 func (x *job) hasWorker() bool {
 	for id := range x.local {
 		if role, _, ok := pslite.Rank(id); ok && role == pslite.Worker {
@@ -75,7 +76,7 @@ func (x *job) otherNames() []string {
 	return slices.Compact(others)
 }
 
-// sendSite queues a message for another site; x.mu is locked.
+// sendSite queues a message for another site; the caller holds x.mu.
 func (x *job) sendSite(to string, m *migrate.Message) {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {

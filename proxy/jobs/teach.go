@@ -18,8 +18,8 @@ type seen struct {
 	version uint64
 }
 
-// see takes in what the store is and has; x.mu is locked. A store with another
-// id counts where stores, those that it goes on from, has the one before.
+// see takes in what the store is and has; the caller holds x.mu. A store with
+// another id counts where stores, those that it goes on from, has the one before.
 func (x *job) see(store string, version uint64, stores []string) {
 	switch {
 	case store == "":
@@ -38,7 +38,8 @@ func (x *job) see(store string, version uint64, stores []string) {
 	}
 }
 
-// trusts reports whether a store has what this host has seen; x.mu is locked.
+// trusts reports whether a store has what this host has seen; the caller holds
+// x.mu.
 func (x *job) trusts(c *copied) bool {
 	return !x.displaced || x.seen.store == "" || slices.Contains(c.stores, x.seen.store) && c.version >= x.seen.version
 }
@@ -135,8 +136,8 @@ func (p *plans) teach(ctx context.Context, lessons []*api.Lesson) (*api.Taught, 
 const lessonRanges = 8192
 
 // lessons are what this host knows of where keys are, in pieces; none where it does
-// not know; x.mu is locked. A host without workers of the run hears of no moves, so
-// its ignorance of any does not prove that all keys are at home.
+// not know; the caller holds x.mu. A host without workers of the run hears of no
+// moves, so its ignorance of any does not prove that all keys are at home.
 func (x *job) lessons() (all []*api.Lesson) {
 	var table *route.Table
 	held := map[route.Batch][]plan.Keys{}
@@ -182,7 +183,7 @@ func (x *job) lessons() (all []*api.Lesson) {
 	return all
 }
 
-// keepJournal begins the journal with what the router knows; x.mu is locked.
+// keepJournal begins the journal with what the router knows; the caller holds x.mu.
 func (x *job) keepJournal() {
 	held := map[route.Batch][]plan.Keys{}
 	for _, b := range x.router.Holds() {
@@ -208,7 +209,7 @@ func (x *job) keepJournal() {
 	x.router.Keep(x.journal)
 }
 
-// takeJournal takes up the journal of the proxy before; x.mu is locked.
+// takeJournal takes up the journal of the proxy before; the caller holds x.mu.
 func (x *job) takeJournal() {
 	j, err := openJournal(x.dir, x.servers)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// openLedger opens the ledger of a worker. Where what it had is lost, requests
-// that come again would not be recognised: with displaced keys, whose parts would
-// be applied twice, the job's requests are refused. x.mu is locked.
+// openLedger opens the ledger of a worker. Where what it had is lost, requests that
+// come again would not be recognised: with displaced keys, whose parts would be
+// applied twice, the job's requests are refused. The caller holds x.mu.
 func (x *job) openLedger(id int32) *ledger.Ledger {
 	path := filepath.Join(x.dir, fmt.Sprintf("worker-%d", id))
 	o := ledger.Options{Worker: id, Servers: x.servers, Another: x.resumed, MustExist: x.resuming && x.displaced, Space: &x.jobs.folder.space}
@@ -40,8 +40,8 @@ func (x *job) openLedger(id int32) *ledger.Ledger {
 	return l
 }
 
-// failUnkept refuses the requests of a job whose keys are displaced from the
-// start and which a proxy after this one would not know; x.mu is locked. It would
+// failUnkept refuses the requests of a job whose keys are displaced from the start
+// and which a proxy after this one would not know; the caller holds x.mu. It would
 // send them to servers that do not have the keys.
 func (x *job) failUnkept() {
 	if x.unkept != nil && !x.router.Table().Empty() {

@@ -88,7 +88,8 @@ func queues(pending map[pair][][]byte) (all []queued) {
 	return all
 }
 
-// takeUnfinished takes up what the proxy before this one has left; x.mu is locked.
+// takeUnfinished takes up what the proxy before this one has left; the caller holds
+// x.mu.
 func (x *job) takeUnfinished() error {
 	var left unfinished
 	err := readKept(x.unfinishedFile(), &left)

@@ -35,7 +35,7 @@ func (j *Jobs) findJob(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 	return x, id
 }
 
-// at is find; j.mu is locked.
+// at is find; the caller holds j.mu.
 func (j *Jobs) at(addr netip.AddrPort, s Scope) (*job, int32) {
 	for _, x := range j.jobs {
 		if !x.hasScope(s) {
