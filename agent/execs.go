@@ -54,6 +54,9 @@ func (a *Agent) followExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	return w.Close()
 }
 
+// meetExecs starts scans for processes that look like nodes when they exec. At most
+// execsPerSecond are examined a second: a host that starts processes all the time, such
+// as one that compiles, must not keep the agent busy. Periodic scans find the others.
 func (a *Agent) meetExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	second, looked := time.Now(), 0
 	for {

@@ -195,6 +195,7 @@ func (a *Agent) processState(pid int) byte {
 	return after[0]
 }
 
+// waitOf converts a request in flight to names for people.
 func waitOf(v *observe.JobView, w *counts.Wait, keys *page.NameMap) wait {
 	out := wait{Since: moment(w.Since), Bytes: w.Bytes, Requests: w.Requests}
 	if w.Worker < len(v.WorkersByIndex) {

@@ -32,6 +32,8 @@ func (a *Agent) Traffic(job string, r page.Range) (page.Traffic, error) {
 	return traffic(&v, r), nil
 }
 
+// traffic returns the bytes and requests of a job by worker and server, in a stretch of
+// time.
 func traffic(v *observe.JobView, r page.Range) page.Traffic {
 	view := during(v.Job.Sums, r)
 	workers, servers := order(v.WorkersByIndex), order(v.ServersByIndex)
@@ -67,6 +69,9 @@ func (a *Agent) Servers(job string, r page.Range) (page.Servers, error) {
 	return loads(&v, r, a.now()), nil
 }
 
+// loads returns the load of each server and worker of a job in a stretch of time. Rates
+// are over the whole stretch up to now, also where messages have stopped: otherwise a
+// job that stands still would show its last rate for ever.
 func loads(v *observe.JobView, r page.Range, now time.Time) page.Servers {
 	view := during(v.Job.Sums, r)
 	seconds := view.Seconds()

@@ -28,6 +28,9 @@ func ReportCost(b []byte, kind protoreflect.MessageDescriptor) (int, error) {
 	return cost(b, kind, 0)
 }
 
+// cost sums up the memory that a message takes when it is decoded, from its bytes on
+// the wire and without decoding it: few bytes can expand to many, such as empty
+// messages in a list. It stops counting beyond mostBytes.
 func cost(b []byte, kind protoreflect.MessageDescriptor, depth int) (sum int, err error) {
 	if depth > deepest {
 		return 0, fmt.Errorf("%s: messages in messages, more than %d deep", kind.FullName(), deepest)
@@ -105,6 +108,7 @@ func sizeOf(kind protoreflect.MessageDescriptor) int {
 // HeldBytes returns about how many bytes of memory a message takes.
 func HeldBytes(m proto.Message) int { return held(m.ProtoReflect()) }
 
+// held sums up the memory that a decoded message holds.
 func held(m protoreflect.Message) int {
 	sum := sizeOf(m.Descriptor()) + len(m.GetUnknown())
 	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {

@@ -36,6 +36,8 @@ type hostHistory struct {
 	lastOld    map[string]time.Time // of each host's newest in old
 }
 
+// past is a report that is not the newest of its host any more, with the memory that it
+// is accounted for.
 type past struct {
 	report *api.HostReport
 	at     time.Time

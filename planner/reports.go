@@ -246,6 +246,8 @@ func checkHostReport(j *api.JobReport) error {
 	return nil
 }
 
+// checkWindow checks what later code relies on: ascending keys, lists of equal lengths,
+// and indexes within the keys.
 func checkWindow(w *api.Window) error {
 	keys := w.GetKeys()
 	if n := len(w.GetValueBytes()); n > 1 && n != len(keys) {

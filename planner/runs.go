@@ -67,6 +67,7 @@ type runLive struct {
 // maxPast is how many tables of earlier runs are remembered.
 const maxPast = 4
 
+// tally has the counters of a run: bytes, those that left their host, and steps.
 type tally struct {
 	bytes, left uint64
 	steps       float64 // of all workers

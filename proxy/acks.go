@@ -166,6 +166,8 @@ func (n *lane) readAcks(conn net.Conn) {
 	}
 }
 
+// hear applies an acknowledgement of the other proxy. Windows are called without n.mu,
+// since they take locks of their own.
 func (n *lane) hear(a keep.Ack) {
 	n.mu.Lock()
 	l := n.links[a.Link]

@@ -138,6 +138,8 @@ func (r *register) addConnection(c *connection) {
 	r.total[c.kind]++
 }
 
+// remove takes a closed connection out. The cookies of the last maxClosed closed ones
+// stay known, since the agent may still ask about them.
 func (r *register) remove(c *connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -295,6 +295,8 @@ func (g *Guard) meetAgent(session uint64) {
 // repeatLog is how often a failure that goes on is logged.
 const repeatLog = 10 * time.Second
 
+// confirm records the result of setting a policy. A failure changes nothing, so that
+// the policy remains due; it is logged when it is new, and again every repeatLog.
 func (g *Guard) confirm(c change, err error, ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -48,6 +48,7 @@ type resident struct {
 	asked time.Time
 }
 
+// sighting is an identity and when it answered last.
 type sighting struct {
 	identity
 	last time.Time

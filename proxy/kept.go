@@ -123,6 +123,9 @@ func (k *kept) beginSession(c *connection, holder Keeper, m keep.Meta) *session 
 	return s
 }
 
+// beginAt starts the session of a connection that shall outlive this proxy: its page
+// goes to the holder before a byte is carried, since what is carried without a page
+// could not be resumed.
 func (k *kept) beginAt(c *connection, job *net.TCPConn, holder Keeper, m keep.Meta) (s *session, err error) {
 	if m.SYN, err = keep.SYN(job); err != nil {
 		return nil, err

@@ -356,6 +356,9 @@ func (p *Proxy) takeLane(a arrival) {
 	})
 }
 
+// useLane serves a lane that another proxy opened, until it ends. The lane is
+// registered under the peer's instance before the answer, so links that refer to it
+// find it.
 func (p *Proxy) useLane(a arrival) error {
 	key := laneKey{a.hello.Instance, false}
 	ls := &p.kept.lanes

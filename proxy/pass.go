@@ -355,6 +355,9 @@ func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 	})
 }
 
+// goOn carries on a connection that the proxy before this one handed over. A
+// connection that cannot be carried on is reset, and PS-lite connects again; it would
+// wait for ever on one that is merely silent.
 func (s *passes) goOn(t *transit, known bool) error {
 	defer s.removeTransit(t)
 	if !known {

@@ -59,6 +59,7 @@ type place struct {
 	at    netip.AddrPort
 }
 
+// owner is a cached answer of the agent: the cgroup that listens at a place.
 type owner struct {
 	cgroup uint64
 	asked  time.Time

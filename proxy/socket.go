@@ -39,6 +39,9 @@ func OriginalDestination(c *net.TCPConn) (netip.AddrPort, error) {
 // ip6OriginalDst is IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h.
 const ip6OriginalDst = 80
 
+// originalDestination returns the address to which the process of an accepted
+// connection meant to connect. The redirecting programs answer SO_ORIGINAL_DST, so that
+// a proxy without privileges needs no BPF map.
 func originalDestination(fd int, v6 bool) (netip.AddrPort, error) {
 	var storage unix.RawSockaddrInet6 // the larger of the two
 	size := uint32(unsafe.Sizeof(storage))

@@ -142,6 +142,9 @@ func New(o Options) (*Listeners, error) {
 	}, nil
 }
 
+// listenUnix opens the socket at which proxies come, for a user alone. A socket that
+// another agent still answers at is left alone; one of an agent that was killed is
+// replaced.
 func listenUnix(socket string, uid int) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err
@@ -230,6 +233,8 @@ func (l *Listeners) Run(ctx context.Context, keep bool) error {
 	return err
 }
 
+// accept serves proxies until ctx ends, and then for up to keptFor more as long as
+// connections are held here: a new proxy must be able to fetch them.
 func (l *Listeners) accept(ctx context.Context) error {
 	if l.incoming == nil {
 		<-ctx.Done()
@@ -313,6 +318,8 @@ func (l *Listeners) Close() error {
 	return errors.Join(err, l.closeListeners(false))
 }
 
+// closeListeners closes this process's listeners. With keep their redirections stay,
+// for the agent that follows; without, connects go direct again.
 func (l *Listeners) closeListeners(keep bool) error {
 	l.kept.close()
 	l.mu.Lock()

@@ -24,6 +24,7 @@ type opened struct {
 	mesh         bool     // for links, not for the job's connects
 }
 
+// socket is a listener and the id by which proxies name it.
 type socket struct {
 	id   uint64
 	at   netip.AddrPort
@@ -129,6 +130,8 @@ func inNetns(ns *os.File, f func() error) (err error) {
 	return err
 }
 
+// openHere opens listeners in the network namespace of the calling thread. A namespace
+// without IPv6 gets the IPv4 one alone.
 func openHere(mark uint32, v4, v6 netip.AddrPort) (*opened, error) {
 	o := &opened{}
 	for _, a := range []netip.AddrPort{v4, v6} {

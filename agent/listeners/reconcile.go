@@ -55,6 +55,9 @@ func (l *Listeners) Reconcile(all []Process) error {
 	return err
 }
 
+// reconcile opens and redirects what the present processes need, and closes the rest. A
+// failure for one process does not keep others from being served. Without a proxy
+// nothing is opened, since nobody would accept. The caller holds l.mu.
 func (l *Listeners) reconcile() error {
 	var failed error
 	groups := map[string]bool{}

@@ -169,6 +169,8 @@ func (j *Job) addNode(r role) *Node {
 	return n
 }
 
+// setRole gives a node its role, once: its index in the job's counts follows from it
+// and cannot change later.
 func (n *Node) setRole(r role) {
 	if n.role != roleUnknown || r == roleUnknown {
 		return

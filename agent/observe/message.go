@@ -38,6 +38,9 @@ type Use struct {
 	OneIn          uint32   // requests that it stands for, where requests are sampled
 }
 
+// metaRecord takes in a meta frame, or a piece of one. Pieces are joined by their
+// offsets; a gap gives the message up. A meta that cannot be parsed does not end the
+// stream: the next one may be whole.
 func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
 	if r.Offset == 0 && s.message.open {
 		o.giveUp(s)
@@ -169,6 +172,9 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	msg.dataSize = uint64(max(m.DataSize, 0))
 }
 
+// keysRecord takes in a piece of a key frame. Keys are held until the message ends,
+// since the lens frame may follow; where too many are held, here or in all streams,
+// they are counted at once with an even share of the data's bytes.
 func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	msg := &s.message
 	if msg.open && msg.job != nil {

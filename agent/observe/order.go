@@ -14,6 +14,10 @@ func (j *Job) rankByAddress() {
 	}
 }
 
+// rankRole gives the nodes of one role their ids in the order of their addresses, and
+// reports whether there is nothing left to wait for: the ids are given, or one from a
+// better source contradicts the order. It does nothing until all nodes are there: a
+// missing one would shift those behind it.
 func (j *Job) rankRole(nodes []*Node, want int, base int32) bool {
 	sorted := slices.DeleteFunc(slices.Clone(nodes), func(n *Node) bool { return n.gone })
 	if want == 0 || len(sorted) != want {

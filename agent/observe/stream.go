@@ -40,6 +40,8 @@ type stream struct {
 	lens    []byte // of the message in progress, as on the wire
 }
 
+// openStream takes in a connection that the kernel reports. Beyond maxStreams it is
+// refused and counted.
 func (o *Observer) openStream(r *bpf.Record) {
 	local, peer := r.Endpoints()
 	if s := o.streams[r.Stream]; s != nil { // reported again: synchronised afresh

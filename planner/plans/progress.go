@@ -41,6 +41,7 @@ func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.M
 	}
 }
 
+// checkReport bounds the lists and texts of a report, which are kept with the plan.
 func checkReport(r *api.MoveReport) error {
 	if len(r.GetHeldMicros()) != len(r.GetHeldCount()) || len(r.GetHeldMicros()) > 4*heldBars {
 		return fmt.Errorf("%d counts of %d durations", len(r.GetHeldCount()), len(r.GetHeldMicros()))

@@ -75,6 +75,8 @@ func (s *Service) identify(value []byte) error {
 	return nil
 }
 
+// readEntry takes in one entry of the store, by the kind that its name begins with.
+// Entries of other kinds are ignored.
 func (s *saved) readEntry(rest string, value []byte) error {
 	kind, number, _ := strings.Cut(rest, "/")
 	switch kind {
@@ -109,6 +111,8 @@ func (s *saved) readEntry(rest string, value []byte) error {
 	return nil
 }
 
+// takeSnap takes in one part of a snapshot of owners, named by version and number of
+// the part, both in hex.
 func (s *saved) takeSnap(number string, value []byte) error {
 	version, part, _ := strings.Cut(number, "/")
 	v, err := strconv.ParseUint(version, 16, 64)

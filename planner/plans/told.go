@@ -41,6 +41,8 @@ type recent struct {
 	ranges  int
 }
 
+// change is a recorded change of owners that watchers may still need, and its number of
+// ranges, by which the list is bounded.
 type change struct {
 	event  *told
 	ranges int

@@ -123,6 +123,9 @@ func elected(turn chan struct{}) bool {
 	}
 }
 
+// lead opens the store and calls lead with it while the Lease is this planner's. The
+// store checks the Lease again during a takeover: a planner that lost it meanwhile
+// must not overwrite its successor's pages.
 func (c *Campaign) lead(ctx context.Context, objects Objects, leases coordination.LeaseInterface, lead func(context.Context, *KubeStore) error) (err error) {
 	s, err := OpenKube(ctx, objects, c.Lease, func(ctx context.Context) (int64, error) {
 		lease, err := leases.Get(ctx, c.Lease, metav1.GetOptions{})

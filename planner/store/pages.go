@@ -89,6 +89,7 @@ func readMetas(file io.ReaderAt, size int64) (newer meta, err error) {
 	return newer, nil
 }
 
+// readMeta reads and checks one of the file's two meta pages.
 func readMeta(file io.ReaderAt, at int64) (m meta, err error) {
 	var b [pageHeader + metaSize]byte
 	if _, err := file.ReadAt(b[:], at); err != nil {
@@ -181,6 +182,8 @@ func (w *walker) tree(id uint64, b bounds, depth int) error {
 	return nil
 }
 
+// branch checks an inner page of the tree and walks the pages below it, each of which
+// must keep within the keys of its neighbours.
 func (w *walker) branch(page []byte, b bounds, depth int) error {
 	n := int(order.Uint16(page[10:]))
 	if n == 0 || pageHeader+n*branchElement > len(page) {
@@ -214,6 +217,8 @@ func (b bounds) hold(key []byte) bool {
 	return bytes.Compare(key, b.first) >= 0 && (b.end == nil || bytes.Compare(key, b.end) < 0)
 }
 
+// leaf checks a page of entries: their keys must ascend within the page's bounds, and
+// their values lie within the page.
 func (w *walker) leaf(page []byte, b bounds) error {
 	n := int(order.Uint16(page[10:]))
 	if pageHeader+n*leafElement > len(page) {

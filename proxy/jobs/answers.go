@@ -281,6 +281,10 @@ func (c *answers) routed() bool {
 	return c.job != nil && okFrom && okTo && from == pslite.Server && to == pslite.Worker
 }
 
+// inspect decides about a message from the server before any of it goes to the worker;
+// passes says whether it goes on unchanged. Answers and acknowledgements of requests
+// that the router made are its own: the worker has never sent such timestamps, so they
+// must not reach it.
 func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
 		learn, err := c.acceptTable(&m.Meta)

@@ -162,6 +162,9 @@ func (x *job) lines() map[waiter]netip.AddrPort {
 // errUnroutable is why a request cannot be served: its answers would go wrong.
 var errUnroutable = errors.New("requests of this dialect cannot be split")
 
+// request gives a worker's request to the router; passes says whether it goes on
+// unchanged to its server. BytePS answers on the connection of the request, so a
+// request of it cannot be split; it passes as long as none of its keys is displaced.
 func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	err = x.locked(func() error {
 		if x.failed != nil {

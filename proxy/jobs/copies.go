@@ -49,6 +49,9 @@ func (p *plans) kept(e *api.PlanEvent) error {
 	return nil
 }
 
+// snapshot adds one piece of a run's snapshot to the copy. The first piece drops the
+// table of before, and there is none until the last piece has come, so that nobody
+// sees half of it.
 func (p *plans) snapshot(e *api.PlanEvent) error {
 	s := e.GetSnapshot()
 	ranges, err := displaced(s.GetDisplaced())

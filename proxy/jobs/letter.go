@@ -188,6 +188,9 @@ func (p *parser) text() string {
 
 func (p *parser) batch() route.Batch { return route.Batch{Mover: p.text(), Number: p.uvarint()} }
 
+// keys reads ranges of keys, ascending and coded as differences. A first pass counts
+// what they cost in memory (counting); only then are they stored, so that a length in a
+// letter cannot make this proxy allocate more than it may.
 func (p *parser) keys() []plan.Keys {
 	n := p.readCount()
 	if n == 0 {

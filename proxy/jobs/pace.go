@@ -16,6 +16,7 @@ type pace struct {
 
 type ownRequest struct{ worker, own int32 }
 
+// repeated is the state of a letter that is sent again until it is answered.
 type repeated struct {
 	tries      int
 	due, asked uint64 // ticks

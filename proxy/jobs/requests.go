@@ -161,6 +161,8 @@ func (c *requests) wantsKeys(m *pslite.Meta) bool {
 // named implements watcher: what a process says of runs is worth nothing.
 func (c *requests) named(plan.Run) {}
 
+// inspect decides about a message from the process before any of it goes on; passes
+// says whether it goes on unchanged.
 func (c *requests) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if c.refused != nil {
 		return false, c.refused

@@ -57,6 +57,9 @@ type unnamedRun struct {
 
 var errUnnamed = errors.New("some of its nodes were told without a name before")
 
+// schedulerRecord is the file of a scheduler: the run that it began last, and the nodes
+// that got its table. It tells the next proxy whether a table belongs to that run or
+// begins another.
 type schedulerRecord struct {
 	Job    string   `json:"job"`
 	Run    plan.Run `json:"run"`

@@ -70,6 +70,9 @@ func (j *Jobs) remember() error {
 // errNoName says that a folder has ledgers, and nothing that says of which job.
 var errNoName = errors.New(jobFile + " is not there")
 
+// rememberJob takes up the job that a proxy before this one kept in a folder. A folder
+// with ledgers but without job.json is an error, since nothing says whose requests
+// they are. Of two runs in the same place the later one counts.
 func (j *Jobs) rememberJob(folder string) error {
 	file := filepath.Join(folder, jobFile)
 	var s saved

@@ -129,6 +129,8 @@ func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 	}
 }
 
+// session sends letters over one connection until it fails. It connects only when there
+// is a letter. A letter whose write failed is lost: sites repeat what is not answered.
 func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error {
 	var first []byte
 	select {

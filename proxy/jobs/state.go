@@ -85,6 +85,7 @@ func (j *Jobs) States() []State {
 	return states
 }
 
+// state returns the job's part of the proxy's state, for status and metrics.
 func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -82,6 +82,8 @@ func SYN(c *net.TCPConn) (uint64, error) {
 	return f.acked + f.outq, err
 }
 
+// readFigures reads the kernel's counters of a connection. They are read one after the
+// other while bytes may flow, so they are read again until they agree.
 func readFigures(c *net.TCPConn) (f figures, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -86,6 +86,8 @@ func ReadState(file *os.File) (*State, error) {
 	return parseState(b)
 }
 
+// parseState reads a state's file. All lengths are checked against the file before use:
+// it comes from another process, perhaps of another version.
 func parseState(b []byte) (*State, error) {
 	if len(b) < stateHeader || string(b[:len(stateMagic)]) != stateMagic {
 		return nil, fmt.Errorf("what is left of a connection, in %d bytes, is of another version", len(b))

@@ -37,6 +37,7 @@ type messages struct {
 	lost       uint64 // that could not be kept
 }
 
+// messageKey identifies a kept message: a request and the place among its parts.
 type messageKey struct {
 	id    route.ID
 	place int32
@@ -84,6 +85,9 @@ func (l *Ledger) Drop(id route.ID, place int32) { l.messages.drop(messageKey{id,
 // Messages implements route.Ledger.
 func (l *Ledger) Messages() []route.Message { return l.messages.readAll() }
 
+// keep appends a message to the file. Disk space is reserved before the write, so that
+// a full disk refuses the request here instead of failing half way. A file that is
+// mostly dropped messages is compacted first.
 func (s *messages) keep(m route.Message) error {
 	k := messageKey{m.ID, m.Place}
 	if _, there := s.live[k]; there {
@@ -129,6 +133,9 @@ func (s *messages) used() (n int64) {
 	return n
 }
 
+// encode lays a message out as a record: a header with its id, the frames with their
+// lengths, and a checksum over all, by which a record that a kill cut off is
+// recognised.
 func (s *messages) encode(m route.Message) []byte {
 	n := 0
 	for _, f := range m.Frames {

@@ -289,6 +289,10 @@ func (r *Router) flushWorker(w *worker) {
 	}
 }
 
+// flushQueue sends the waiting requests of a worker for a server, in their order, as
+// far as no key of the next one is held: a later request must not overtake an earlier
+// one. Requests that fail together are sent one by one, so that one which is malformed
+// does not take the others with it.
 func (r *Router) flushQueue(w *worker, server int32) {
 	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys()) && !w.gathered(&q[0]); q = w.queues[server] {
 		w.speaks = q[0].dialect

@@ -86,6 +86,8 @@ func (r *Router) Resume(workerID int32, all []Unfinished) error {
 	return nil
 }
 
+// resume restores one request of a worker that the proxy before this one left
+// unfinished. It counts as begun longAgo, so that every hold waits for it.
 func (r *Router) resume(w *worker, u *Unfinished) error {
 	id := Kept{ID: u.ID}.id()
 	w.speaks = u.Dialect
