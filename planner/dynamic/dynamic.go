@@ -50,6 +50,9 @@ type Epoch struct {
 	// Heard are the machines whose uses were seen; those of the others are what
 	// they did before. nil: all.
 	Heard []bool
+	// Left are items that machines have turned away from: what they did with them before
+	// says no more of what they will do.
+	Left []Departure
 	// Base is what each machine moves in a step beside these uses, for other jobs;
 	// nil: nothing. Plans make the busiest machine's sum small.
 	Base []float64
@@ -65,6 +68,9 @@ func (e *Epoch) share() float64 {
 	}
 	return e.Share
 }
+
+// A Departure is an item that a machine does not use any more.
+type Departure struct{ Item, Machine int32 }
 
 // A Move gives an item another owner.
 type Move struct{ Item, To int32 }

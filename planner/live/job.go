@@ -196,6 +196,12 @@ func (j *job) see(host string, w *api.Window) {
 			who = &worker{machine: j.machine[host]}
 			j.workers[name] = who
 		}
+		if w.GetShifted() && !who.turned { // what it told before is of keys that it has turned from
+			who.seen.reset()
+			who.steps = 0
+			who.leaves = true
+		}
+		who.turned = w.GetShifted()
 		who.steps += uint64(max(u.GetSteps(), 1))
 		who.missed = 0
 		for i, at := range u.GetKeys() {

@@ -80,11 +80,12 @@ func Stream(ctx context.Context, shards []Input, o stream.Options, out Output) (
 // rowsOf is the source of the shards' rows; the last pass also writes them.
 func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 	var sorted []uint64
+	parts := partsBefore(shards)
 	return func(ctx context.Context, pass int, each func([]uint64) (int, error)) error {
 		for i, in := range shards {
 			if show := in.Progress; show != nil {
 				in.Progress = func(done float64) {
-					show((float64(pass*len(shards)+i) + done) / float64((passes+1)*len(shards)))
+					show((float64(pass) + parts[i] + done*(parts[i+1]-parts[i])) / float64(passes+1))
 				}
 			}
 			err := in.readRows(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
@@ -117,6 +118,25 @@ func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 		}
 		return nil
 	}
+}
+
+// partsBefore returns which part of the bytes of all shards lies before each, and 1: what
+// is read by then, whatever each shard's size is. Files that cannot be looked at count as
+// one byte; reading them says why.
+func partsBefore(shards []Input) []float64 {
+	parts := make([]float64, len(shards)+1)
+	for i, in := range shards {
+		size := int64(1)
+		if info, err := os.Stat(in.Path); err == nil {
+			size = max(info.Size(), 1)
+		}
+		parts[i+1] = parts[i] + float64(size)
+	}
+	all := parts[len(shards)]
+	for i := range parts {
+		parts[i] /= all
+	}
+	return parts
 }
 
 // streamFiles are the files of an [Output] while they are written.

@@ -1,6 +1,10 @@
 package best
 
-import "github.com/psidecar/psidecar/planner/graph"
+import (
+	"math/bits"
+
+	"github.com/psidecar/psidecar/planner/graph"
+)
 
 // fewPins is how many pins a net has, at most, whose counts are bytes.
 const fewPins = 255
@@ -80,24 +84,83 @@ func (s *state[T]) move(nets []uint32, i int, from uint32, a, b int, c *costs) {
 }
 
 // moveCounts is move for nets whose counts start with those of net first. The
-// counts of many nets are read before the first is looked at: they are all over
-// the memory, and one waits for as long as for many.
+// counts of many nets, and their cells, are read before the first is looked at: they
+// are all over the memory, and one waits for as long as for many.
 func moveCounts[T word, C uint8 | uint32](s *state[T], counts []C, nets []uint32, first uint32, a, b int, weight int64, c *costs) {
 	const many = 64
 	var inA, inB [many]C // pins in the two blocks after the move
+	if len(s.cells) > 1 || s.h.anchor != nil {
+		for _, e := range nets {
+			own := counts[int(e-first)*s.k:][:s.k]
+			own[a]--
+			own[b]++
+			if own[a] < 2 || own[b] < 3 {
+				s.touched(e, a, b, uint32(own[a]), uint32(own[b]), weight, c)
+			}
+		}
+		return
+	}
+	var was [many]cell[T]
+	cells, d := s.cells[0], newDelta[T](a, b)
 	for len(nets) > 0 {
 		some := nets[:min(many, len(nets))]
 		nets = nets[len(some):]
 		for i, e := range some {
 			own := counts[int(e-first)*s.k:][:s.k]
+			was[i] = cells[e]
 			inA[i], inB[i] = own[a]-1, own[b]+1
 			own[a]--
 			own[b]++
 		}
 		for i, e := range some {
 			if inA[i] < 2 || inB[i] < 3 {
-				s.touched(e, a, b, uint32(inA[i]), uint32(inB[i]), weight, c)
+				cells[e] = d.move(was[i], uint32(inA[i]), uint32(inB[i]))
 			}
 		}
 	}
+	d.addTo(c, a, b, weight)
+}
+
+// A delta is what the move of a vertex from block a to block b changes, in nets. Which
+// of them a leaves and b joins is chance, so that there is no branch for it.
+type delta[T word] struct {
+	aBit, bBit     T
+	left, joined   int // nets that a does not touch any more, and that b did not
+	shareA, shareB int // nets that the blocks share with others, more than before
+}
+
+func newDelta[T word](a, b int) delta[T] { return delta[T]{aBit: 1 << a, bBit: 1 << b} }
+
+// move returns the cell of a net without an anchor of which a has inA pins left and b
+// inB, one more.
+func (d *delta[T]) move(was cell[T], inA, inB uint32) cell[T] {
+	left, joined := one(inA == 0), one(inB == 1)
+	is := cell[T]{
+		touch:  was.touch&^(d.aBit&-T(left)) | d.bBit,
+		single: was.single&^(d.aBit|d.bBit) | d.aBit&-T(one(inA == 1)) | d.bBit&-T(joined),
+	}
+	after := bits.OnesCount64(uint64(is.touch))
+	before := after + left - joined
+	d.left, d.joined = d.left+left, d.joined+joined
+	d.shareA += one(before == 1)&^left - left&one(before > 1)
+	d.shareB += joined&one(after > 1) - one(after == 1)&^joined
+	return is
+}
+
+// addTo adds to c what was changed of nets of that weight.
+func (d *delta[T]) addTo(c *costs, a, b int, weight int64) {
+	c.used[a] -= int64(d.left) * weight
+	c.used[b] += int64(d.joined) * weight
+	c.total += int64(d.joined-d.left) * weight
+	c.touch[a] += int64(d.shareA) * weight
+	c.touch[b] += int64(d.shareB) * weight
+}
+
+// one is 1 where something is so, else 0.
+func one(so bool) int {
+	n := 0
+	if so {
+		n = 1
+	}
+	return n
 }

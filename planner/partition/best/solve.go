@@ -290,7 +290,10 @@ const (
 func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) error {
 	var kept []int32
 	least := math.Inf(1)
-	for range levelSweeps {
+	for i := range levelSweeps {
+		if s.clock.progress != nil { // it ends when the loads are level, at the latest with the last
+			s.clock.progress(annealingEnds + (1-annealingEnds)*float64(i)/levelSweeps)
+		}
 		worst := a.raisePrices(levelGain)
 		if peak := (1 + worst) * float64(a.cost.total); peak < least {
 			least = peak
