@@ -5,12 +5,12 @@
 // worker and block of keys (the heatmap), the hottest keys and the skew of the
 // accesses. The agent calls it for every message; its pages ask it.
 //
-// While the keys fit in the memory that [Options] allow, every number is
-// exact. Beyond that the coldest blocks are folded: their totals per worker
-// stay exact, their hottest keys stay exact one by one, and the rest is in a
-// count-min sketch whose error [Table.Bound] states. A key of a folded block
-// that turns out hot is promoted: exact from then on, and what was before is
-// the sketch's estimate, told apart from the rest.
+// While the keys fit in the memory that [Options] allow, every number is exact.
+// Beyond that the coldest blocks are folded: their totals per worker stay exact,
+// their hottest keys stay exact one by one, and the rest is in a count-min sketch
+// whose error [Table.Bound] states. A key of a folded block that turns out hot is
+// promoted: exact from then on, and its earlier count is the sketch's estimate,
+// marked as such.
 //
 // # Locality
 //
@@ -93,7 +93,7 @@ type Table struct {
 	sketch  *sketch // nil until a leaf was folded
 	merges  int     // how often folded leaves were merged
 
-	repeats map[repeat]*Sums // runs that came before, with what is not counted yet
+	repeats map[repeat]*Sums // earlier runs that are not counted yet
 	front   *front           // nil until there were keys that are no run
 	waiting bool             // some of what repeats or front has noted is not counted
 	timed   bool             // Options.Timed has called

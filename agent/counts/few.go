@@ -2,11 +2,11 @@ package counts
 
 import "slices"
 
-// fewFrom is the share of a leaf's keys, one in so many, up to which new ones are put
-// between them where they are, rather than the leaf made anew.
+// fewFrom is the share of a leaf's keys, one in this many, up to which new ones are
+// inserted in place instead of rebuilding the leaf.
 const fewFrom = 4
 
-// takesFew reports whether so many new keys are few for the leaf, and fit.
+// takesFew reports whether that many new keys are few for the leaf, and fit.
 func (l *leaf) takesFew(missing int) bool {
 	return l.keys != nil && l.n+missing <= leafKeys && missing*fewFrom <= l.n
 }
@@ -15,7 +15,7 @@ func (l *leaf) takesFew(missing int) bool {
 // the batch there, of which t.found are the places of the others. The totals of the
 // leaf's row have been added to already.
 //
-// Keys that are hashed come to a leaf a few at a time. What is between them moves as
+// Keys that are hashed come to a leaf a few at a time. The keys between them move as
 // blocks; where there is no room left, some is made for those that come next.
 func (t *Table) insertFew(l *leaf, b *Batch, from, to int) {
 	keys, low := b.Keys[from:to], 0

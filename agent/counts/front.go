@@ -57,8 +57,8 @@ type placed struct {
 
 const (
 	slotBytes = 32
-	// frontShare is what part of a table's memory its front takes at most,
-	// one in so many, for slots, and as much for lists and scratch.
+	// frontShare is the part of a table's memory that its front takes at most, one
+	// in this many, for slots, and as much for lists and scratch.
 	frontShare = 32
 	// maxSlots are as many as stay in a processor's cache.
 	minSlots, maxSlots = 1 << 8, 1 << 15

@@ -32,7 +32,7 @@ type SkewPoint struct {
 func (t *Table) Hottest(n int) ([]HotKey, []SkewPoint) {
 	top := &hotHeap{}
 	var heat heatHistogram
-	t.lock() // what is noted meanwhile waits for the next time
+	t.lock() // uses noted meanwhile wait for the next time
 	t.mu.Unlock()
 	next, more := uint64(0), true
 	for more {

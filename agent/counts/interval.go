@@ -67,8 +67,8 @@ func (in *Interval) took(worker, server int, nanos int64) {
 	}
 }
 
-// thin makes room for one more interval: what has become old is joined with what
-// is before it, and what is too old is forgotten.
+// thin makes room for one more interval: old intervals are joined with those before
+// them, and intervals that are too old are dropped.
 func (j *Locality) thin(at int64) {
 	if i := len(j.ring) - j.opts.Fine; j.opts.Coarse > 0 && i > 0 {
 		old, next := j.ring[i-1], j.ring[i]

@@ -133,7 +133,7 @@ func (l *leaf) isWhole(keys []uint64) bool {
 	return true
 }
 
-// mergeFrom is the share of a leaf's keys, one in so many, from which walking
+// mergeFrom is the share of a leaf's keys, one in this many, from which walking
 // along them beats searching for each.
 const mergeFrom = 12
 
@@ -200,10 +200,10 @@ func findByMerging(known, keys []uint64, found, missing []int32) (_, _ []int32) 
 // hundred of them, are hardly ever farther.
 const near = 16
 
-// searchFrom returns the first place at or after from whose key is not below
-// k, and whether it is k. It starts where k would be if the keys were evenly
-// spread, as hashed ids are, and halves what is left there without branches that
-// the processor could guess wrong.
+// searchFrom returns the first place at or after from whose key is not below k, and
+// whether it is k. It starts where k would be if the keys were evenly spread, as
+// hashed ids are, and continues with a binary search without branches, so that the
+// processor mispredicts none.
 func searchFrom(keys []uint64, from int, k uint64) (int, bool) {
 	last := len(keys) - 1
 	switch {

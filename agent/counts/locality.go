@@ -23,8 +23,8 @@ type LocalityOptions struct {
 	// WindowKeys is how many uses of keys a Window has at most; 0: there are
 	// none.
 	WindowKeys int
-	// Slow, where not nil, is told of each request whose answer took SlowAfter or
-	// longer. It is called with the job's lock held, and must not block.
+	// Slow, where not nil, is called with each request whose answer took SlowAfter
+	// or longer. It is called with the job's lock held, and must not block.
 	Slow      func(Slow)
 	SlowAfter time.Duration
 }

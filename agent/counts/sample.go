@@ -27,7 +27,7 @@ func (s sample) has(key uint64) bool {
 	return s.bits == 0 || class == 0 || class == s.turn&mask
 }
 
-// part returns about how many of so many keys are in the sample.
+// part returns about how many of that many keys are in the sample.
 func (s sample) part(n int) int { return n >> s.bits }
 
 // larger returns the sample that is tried after this one was needed.

@@ -13,8 +13,8 @@ const (
 )
 
 // A shift notices when workers turn to other keys than they used in the window
-// before. What is usual is known from earlier windows: a worker of which half of
-// the uses are of new keys, always, does not shift.
+// before. Earlier windows show the usual share: a worker of which half of the uses
+// are of new keys, always, does not shift.
 type shift struct {
 	known   []uint64 // bits of the keys of the window before; nil: none yet
 	sample  sample   // of which keys that window was: others are not judged
@@ -76,7 +76,7 @@ func (s *shift) countKeys(b *Batch, list int) (since int, shifted bool) {
 	if n.uses < shiftUses {
 		return 0, false
 	}
-	// More than half way from what is usual to all.
+	// More than half way from the usual share to all.
 	part := float64(n.fresh) / float64(n.uses)
 	s.noticed = part > (1+s.usual)/2 && s.usual < restless
 	if s.noticed {

@@ -98,7 +98,7 @@ func (v *View) merge(in *Interval) {
 	v.Messages += in.Messages
 }
 
-// mergeEach adds up what is there of each worker, or server; nil: nothing.
+// mergeEach adds up the counts of each worker, or server; nil: none.
 func mergeEach(to, from []*history.Latency) []*history.Latency {
 	for i, l := range from {
 		for i >= len(to) {

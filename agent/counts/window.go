@@ -188,9 +188,9 @@ func (j *Locality) dropWindow() {
 	}
 }
 
-// TakeWindow returns what was used since the last call, as far as it is of the
-// most used keys, so many, and begins a new window; nil where nothing was used,
-// or where windows are not wanted.
+// TakeWindow returns the uses since the last call of a bounded number of keys, see
+// trim, and begins a new window; nil where nothing was used, or where windows are
+// not wanted.
 func (j *Locality) TakeWindow(most int) *Window {
 	j.mu.Lock()
 	c := j.window
@@ -212,9 +212,9 @@ func (j *Locality) TakeWindow(most int) *Window {
 	return w
 }
 
-// trim leaves out all but so many keys: half of what it keeps are the most used
-// ones, and half any others, other ones each time, so that all are seen in turn.
-// Of keys that are used alike it keeps blocks of neighbours, which move as ranges.
+// trim keeps a bounded number of keys: half are the most used ones, half are
+// others, different ones each time, so that all are seen in turn. Of keys that are
+// used alike it keeps blocks of neighbours, which move as ranges.
 func (w *Window) trim(most int) {
 	if len(w.Keys) <= most {
 		return

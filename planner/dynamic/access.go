@@ -1,7 +1,6 @@
 package dynamic
 
-// A turn is who used an item last, and how often in a row: what machines do with
-// an item between two that another one does.
+// A turn is the machine that used an item last, and how often in a row.
 type turn struct {
 	by    int32
 	uses  float32 // of the present turn

@@ -1,6 +1,6 @@
 // Package dynamic decides while a job trains which machine's server should own
-// which key. A strategy is told, epoch after epoch, what the machines' workers
-// used, and answers with the keys that should move before the next one.
+// which key. A strategy takes, epoch after epoch, the uses of the machines'
+// workers, and answers with the keys that should move before the next one.
 //
 // It is pure: in come sums of uses, out go moves; no clock, no socket. The
 // live planner and the simulator call it. Keys are items, numbered from 0: an
@@ -87,14 +87,14 @@ type Strategy interface {
 // item to whoever uses it, when it is used.
 type Reactor interface {
 	Strategy
-	// Access is told of a machine's use of an item, and reports whether the item
-	// moves there first. Elsewhere the use costs stay bytes, and the move takes
-	// move bytes.
+	// Access is called with a machine's use of an item, and reports whether the
+	// item moves there first. Elsewhere the use costs stay bytes, and the move
+	// takes move bytes.
 	Access(it *Items, item, machine int32, stay, move float64) bool
 }
 
-// Options are what strategies may be told. The zero value of all but Machines
-// stands for the default.
+// Options configure strategies. The zero value of all but Machines stands for the
+// default.
 type Options struct {
 	Machines int
 	Speed    []float64 // relative link speed of each machine; nil: all alike
@@ -129,7 +129,7 @@ func New(name string, o Options) (Strategy, error) {
 	return nil, fmt.Errorf("no strategy %q: use %s", name, strings.Join(Names(), ", "))
 }
 
-// check says what is wrong with the machines.
+// check returns the first fault of the machines.
 func (o *Options) check() error {
 	switch {
 	case o.Machines < 1 || o.Machines > maxMachines:
@@ -145,8 +145,8 @@ func (o *Options) check() error {
 // maxMachines is how many machines a job may have.
 const maxMachines = 1 << 15
 
-// Loads returns the bytes that each machine moved in the epoch with the owners
-// as they are; both ends of what is remote are counted.
+// Loads returns the bytes that each machine moved in the epoch with the owners as
+// they are; both ends of a remote use are counted.
 func Loads(it *Items, uses []Use, machines int) []float64 {
 	loads := make([]float64, machines)
 	for _, u := range uses {

@@ -19,11 +19,11 @@ type LocalityOptions struct {
 	Margin float64
 	// Spread is how much all machines' bytes count beside the busiest one's (1).
 	Spread float64
-	// Doubt is by how many standard deviations of chance a gain must exceed
-	// nothing (1): who uses an item is known from a few uses of it.
+	// Doubt is the number of standard deviations of chance by which a gain must
+	// exceed nothing (1): the users of an item are estimated from a few uses.
 	Doubt float64
 	// Overhead is what a move costs beside the item's size, in bytes: messages
-	// between those who carry it out.
+	// between the hosts that carry it out.
 	Overhead float64
 	// Missed is how many uses by the owner are taken to have been missed (0.25).
 	// More keep items where they are until it is sure that they are another
@@ -50,18 +50,17 @@ const nothing = 1e-9
 // power is that of the norm which stands for the busiest machine.
 const power = 8
 
-// A Locality moves items next to those who use them, where that helps the
-// busiest machines and pays back what the move costs.
+// A Locality moves items next to their users, where that helps the busiest machines
+// and pays back what the move costs.
 //
-// Machine i moves L(i) bytes a step: a(p,i) for each item p that it uses and
-// does not own, and for each that it owns what the others use. What is made
-// small is |L| + spread x mean L, where |L| is the 8-norm of L, each divided by
-// the machine's link speed: nearly the largest, but it also sees the second.
-// With A the sum of a(p,.), moving p from o to t changes L(o) by 2 a(p,o) - A
-// and L(t) by A - 2 a(p,t); nobody else notices. The move itself adds
-// (size + overhead) / horizon to both. a is an average over the past that fades, in
-// parts that rest upon the last uses of the item: see [rates]. A gain must be
-// larger than what chance makes of so few uses.
+// Machine i moves L(i) bytes a step: a(p,i) for each item p that it uses and does
+// not own, and for each that it owns what the others use. It minimises |L| + spread
+// x mean L, where |L| is the 8-norm of L, each divided by the machine's link speed:
+// nearly the largest, but it also sees the second. With A the sum of a(p,.), moving
+// p from o to t changes L(o) by 2 a(p,o) - A and L(t) by A - 2 a(p,t); nobody else
+// notices. The move itself adds (size + overhead) / horizon to both. a is an
+// average over the past that fades, in parts that rest upon the last uses of the
+// item: see [rates]. A gain must be larger than what chance makes of so few uses.
 //
 // Only what was used in an epoch is looked at, the most used first; each look
 // costs as much as the item has users. Nothing is recomputed.
@@ -86,7 +85,7 @@ type Locality struct {
 	order  []int32
 	norm   norm
 	plans  uint32 // made so far
-	turns  []turn // by item, as far as Access was told
+	turns  []turn // by item, as far as Access has seen
 }
 
 // NewLocality returns a strategy that has seen nothing.
@@ -110,7 +109,7 @@ func (l *Locality) Loads() []float64 {
 	return loads
 }
 
-// scale turns what is kept to bytes a step.
+// scale converts rates to bytes a step.
 func (l *Locality) scale() float64 { return l.rates.scale / max(l.mass, 1e-300) }
 
 // Before returns the bytes of a step of each machine as they were when the last
@@ -193,7 +192,7 @@ func (l *Locality) reown(item, to int32) {
 	l.loads[to] += all - 2*atTo
 }
 
-// see adds the uses to what is remembered, which fades.
+// see adds the uses to the remembered ones, which decay.
 func (l *Locality) see(it *Items, e *Epoch) {
 	steps := max(e.Steps, 1e-9)
 	keep := math.Exp(-steps / l.o.Memory)
@@ -351,7 +350,7 @@ func (l *Locality) isEverybodys(users []user, all float64) bool {
 }
 
 // chance is the standard deviation of price b x part b - price a x part a, where
-// the parts were counted in so many uses.
+// the parts were counted in that many uses.
 func chance(priceA, a, priceB, b, uses float64) float64 {
 	mean := priceB*b - priceA*a
 	return math.Sqrt(max(priceA*priceA*a+priceB*priceB*b-mean*mean, 0) / uses)

@@ -2,9 +2,9 @@ package dynamic
 
 import "math"
 
-// norm is what is made small, and its slope. A move changes two machines' powers; what
-// is summed over all machines is summed in pairs, and pairs of pairs, so that a move
-// changes few sums, and the result does not depend on which moves came before.
+// norm is the objective, and its slope. A move changes two machines' powers; sums over
+// all machines are kept as a tree of pairs, so that a move changes few sums, and the
+// result does not depend on which moves came before.
 type norm struct {
 	value          float64
 	root           float64   // value without the spread
@@ -21,7 +21,7 @@ type norm struct {
 // list is the second half.
 type sums []float64
 
-// newSums returns those of so many zeros.
+// newSums returns the sums of n zeros.
 func newSums(n int) sums { return make(sums, 2*n) }
 
 // all is the sum of the list.

@@ -64,9 +64,8 @@ func (r *rates) part(item, machine int32) float64 {
 
 // use takes in what an item's users, given by machine, moved in an epoch: the
 // item's rate grows by bytes x weight, and its users' parts of it become those of
-// the uses remembered and of the new ones, of so many bytes each; those of
-// machines that were not heard are none. It calls changed with what each rate has
-// grown by.
+// the uses remembered and of the new ones, of so many bytes each; machines that
+// were not heard have none. It calls changed with what each rate has grown by.
 func (r *rates) use(item int32, uses []Use, heard []bool, weight, each float64, changed func(machine int32, by float64)) {
 	at, bytes, seen := int32(0), 0.0, 0.0 // users are by machine too
 	users := r.of(item)
@@ -137,10 +136,10 @@ const (
 	doubtful = 0.25
 )
 
-// look notes uses, so many in all, and returns which part of all that is
-// remembered they are then: 1 where what was before is forgotten. That is so
-// where it is unlikely that the first of the machines, which had a part of what
-// was seen, makes so many uses and no other any: the item is another one's now.
+// look records uses and returns their weight in the estimate: 1 where all earlier
+// ones are forgotten. That is so where it is unlikely that the first of the
+// machines, which had a part of what was seen, makes so many uses and no other any:
+// the item is another one's now.
 func (s *sight) look(had, now float64, uses []Use) float64 {
 	switch {
 	case now == 0: // nothing is new
@@ -166,8 +165,8 @@ func (s *sight) look(had, now float64, uses []Use) float64 {
 	return part
 }
 
-// insert makes a machine a user, at a place, and returns all users. So many
-// may come at a time.
+// insert makes a machine a user, at a place, and returns all users. Bound of the
+// items of one call.
 func (r *rates) insert(item, at, machine int32, come int) []user {
 	if r.length[item] == r.room[item] {
 		r.grow(item, come)
@@ -192,9 +191,9 @@ func (r *rates) grow(item int32, come int) {
 const (
 	// least is the part of an item's rates below which a user is forgotten.
 	least = 1. / 1024
-	// faint is the rate below which all users of an item are: nobody has used it
-	// for some 70 times as long as is remembered, and what is left of the rates
-	// would soon be too small a number to be exact.
+	// faint is the rate below which all users of an item are: no machine has used
+	// it for some 70 times the length of the memory, and its rates would soon be
+	// too small to be exact.
 	faint = 1e-30
 )
 
@@ -212,7 +211,7 @@ func (r *rates) fade(keep float64) bool {
 	return true
 }
 
-// compact forgets those who have not used an item for long, and closes gaps.
+// compact drops users that have not used an item for long, and closes gaps.
 func (r *rates) compact() {
 	arena := make([]user, 0, len(r.arena)/2)
 	for item := range r.start {

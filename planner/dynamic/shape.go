@@ -6,7 +6,7 @@ import (
 )
 
 // Reshape goes on with other machines: more of them, others that can own items, or
-// links of other speeds. What is known of items stays. There may not be fewer.
+// links of other speeds. The state of items stays. There may not be fewer.
 func (l *Locality) Reshape(o Options) error {
 	if err := o.check(); err != nil {
 		return err

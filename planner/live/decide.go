@@ -31,8 +31,8 @@ type judge struct {
 // keys between few of them takes little, and one of cold keys, each between two others,
 // takes long. Plans that take longer than planTakes get fewer groups; one of fewGroups
 // or less takes as long as messages do, whatever it moves. Plans for workers that
-// turned may take a part of that: what they need most is in few groups, and who tells
-// late is not held up by what can wait.
+// turned may take a part of that: their most needed keys are in few groups, and workers
+// that report late are not held up by moves that can wait.
 const (
 	planTakes  = 1500 * time.Millisecond
 	fewGroups  = 1 << 11
@@ -40,7 +40,7 @@ const (
 	hurried    = 4
 )
 
-// learn takes in how long it took to carry a plan out that had so many groups.
+// learn records how long a plan with that many groups took to carry out.
 func (u *judge) learn(groups int, took time.Duration) {
 	most := u.bound(false)
 	switch {
@@ -84,7 +84,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	}
 	moving, _ := s.Busy(j.name)
 	if moving && j.small() {
-		return "", nil // what is used meanwhile counts for the next decision
+		return "", nil // uses meanwhile count for the next decision
 	}
 	j.hurries = j.shifted || j.goesOn && j.hurries
 	j.shifted, j.goesOn = false, false
@@ -334,8 +334,8 @@ func (j *job) targets(moves []dynamic.Move) (targets []plan.Range, migration flo
 	return joined, migration
 }
 
-// busiestOf returns the machine whose link is busy for the longest with so many
-// bytes, and how long, in arbitrary units; speed nil: all links are alike.
+// busiestOf returns the machine whose link is busy for the longest with its bytes,
+// and how long, in arbitrary units; speed nil: all links are alike.
 func busiestOf(bytes, speed []float64) (most int, busy float64) {
 	for i, l := range bytes {
 		if speed != nil {

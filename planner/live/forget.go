@@ -53,7 +53,8 @@ func (j *job) makeRoom() {
 	if len(j.keys) < j.opts.MaxItems-j.opts.MaxItems/8 || len(j.keys) < doorFrom {
 		return
 	}
-	// Of as many as half of the room, those used last; what is displaced stays first.
+	// It keeps as many as half of the room: displaced keys first, then those used
+	// last.
 	const ages = 1 << 10
 	age := func(i int) uint32 {
 		if j.items.Owner[i] != j.items.Home[i] {

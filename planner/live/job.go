@@ -11,8 +11,8 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// A job is what is known of one job's uses of keys. Its machines are hosts that
-// report, its items keys. Planner says in which order locks are acquired.
+// A job is the state of one job's uses of keys. Its machines are hosts that report,
+// its items keys. Planner says in which order locks are acquired.
 //
 // Invariants: hosts, links and machine number the same machines, keys, used, number and
 // items the same items; machines' numbers are never given to others, and items' by
@@ -82,7 +82,7 @@ func (j *job) turned() bool {
 }
 
 // addReport takes in one host's report. One that saw nothing since its last is of a run
-// that has ended there, perhaps: it says no more of who the servers are, while
+// that has ended there, perhaps: it is no evidence of the servers any more, while
 // others may be in the next run already. link is the speed of the host's.
 func (j *job) addReport(host string, link uint32, r *api.JobReport) {
 	if at := r.GetLastUnixNanos(); at != 0 {
@@ -129,8 +129,8 @@ func (j *job) isOf(table uint64, first int64) bool {
 	return first == 0 || !time.Unix(0, first).Before(j.run.Began())
 }
 
-// follow forgets what is known of the run before when another one has begun:
-// all its keys are at home.
+// follow drops the state of the run before when another one has begun: all its keys
+// are at home.
 func (j *job) follow(run plan.Run) {
 	if run == j.run {
 		return
@@ -141,7 +141,7 @@ func (j *job) follow(run plan.Run) {
 	j.run, j.placed = run, placed{}
 }
 
-// forget forgets all but what hosts have told last.
+// forget drops all but the last report of each host.
 func (j *job) forget() {
 	mu, shown, heard := j.mu, j.shown, j.heard
 	*j = *newJob(j.name, j.opts)

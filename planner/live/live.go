@@ -48,7 +48,7 @@ var DefaultOptions = Options{Strategy: "locality", Horizon: 200, Every: 5 * time
 // Strategies are those that can plan for a job that runs.
 func Strategies() []string { return []string{"locality", "dppa", "off"} }
 
-// Check says what is wrong with the options; names are those of the flags.
+// Check returns the first fault of the options, by the names of the flags.
 func (o Options) Check() error {
 	switch {
 	case !slices.Contains(Strategies(), o.Strategy):
@@ -71,7 +71,7 @@ type Planner struct {
 	service *plans.Service
 	shifted chan struct{} // some job's workers use other keys, or its plan goes on
 
-	deciding sync.Mutex // held by who has jobs decided
+	deciding sync.Mutex // held while jobs are decided
 	mu       sync.Mutex // guards jobs
 	jobs     map[string]*job
 }
@@ -249,7 +249,7 @@ const moveOverhead = 100
 // requests go in more parts.
 const missedUses = 2
 
-// strategy returns a new strategy for so many machines, with links of that speed.
+// strategy returns a new strategy for machines with links of these speeds.
 func (o Options) strategy(machines int, barred []bool, speed []float64) (dynamic.Strategy, error) {
 	d := dynamic.Options{Machines: machines, Barred: barred, Speed: speed}
 	d.Locality.Horizon, d.Locality.MaxMoves = o.Horizon, o.MaxMoves

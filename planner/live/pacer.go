@@ -12,8 +12,8 @@ const (
 )
 
 // One part in rest of the time may be spent on such decisions, saved up to burst: when
-// many workers turn at once, the first ones are decided at once, and those who told late
-// soon after, however long that takes in a large job.
+// many workers turn at once, the first ones are decided at once, and those that reported
+// late soon after, however long that takes in a large job.
 const (
 	rest  = 3
 	burst = 2 * time.Second
@@ -21,14 +21,14 @@ const (
 
 // A pacer says when it is decided for workers that turn to other keys.
 type pacer struct {
-	first time.Time     // when the first of them told; zero: all are decided
+	first time.Time     // when the first of them reported; zero: all are decided
 	left  time.Duration // that may be spent
 	at    time.Time     // when left was that
 }
 
 func newPacer(now time.Time) *pacer { return &pacer{left: burst, at: now} }
 
-// told returns how long to wait when a worker has told.
+// told returns how long to wait when a worker has reported.
 func (p *pacer) told(now time.Time) time.Duration {
 	if p.first.IsZero() {
 		p.first = now

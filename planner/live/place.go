@@ -44,7 +44,7 @@ func (j *job) place(v plans.Where) {
 }
 
 func (j *job) placeItem(item int, owner int32, machines []int32) {
-	if owner == plan.Home || plan.PartsOf(owner) > 0 { // what is in parts is not moved: see plans
+	if owner == plan.Home || plan.PartsOf(owner) > 0 { // values in parts are not moved: see plans
 		owner = j.homes[item]
 	}
 	j.items.Home[item], j.items.Owner[item] = machines[j.homes[item]], machines[owner]

@@ -15,7 +15,7 @@ type pace struct {
 	bytes    []float64 // a step, by machine
 }
 
-// note takes in a decision: so many steps were made since the one before.
+// note records a decision, and the steps since the one before.
 func (p *pace) note(steps float64, last int64, bytes []float64) {
 	if p.from, p.to = p.to, last; p.from > 0 && p.to > p.from {
 		rate := steps / (float64(p.to-p.from) / 1e9)
@@ -93,12 +93,12 @@ const (
 	// everybody is which part of the machines use a key that everybody does, and the
 	// largest part of its uses that one of them makes.
 	everybody = 0.5
-	// telling is which part of all bytes such keys must be for people to be told.
+	// telling is the part of all bytes that such keys must be to be worth a remark.
 	telling = 0.05
 )
 
-// sharedKeys says, for people, which part of what is moved is of keys that everybody
-// uses; empty where it is little. No place is better for them than another, so that
+// sharedKeys describes the part of the moved bytes that is of keys which all workers
+// use; empty where it is small. No place is better for them than another, so that
 // they stay where they are.
 func sharedKeys(e *dynamic.Epoch, machines int) string {
 	if machines < 3 {

@@ -20,19 +20,19 @@ type worker struct {
 	leaves  bool   // it turned from the keys of was to those of seen
 	turned  bool   // its last window was one of those that tell soon of a turn to other keys
 	missed  int    // decisions since it was heard of
-	// was is what it used in the windows before the last decision in which it was
-	// heard of, so many steps.
+	// was are its uses in the windows before the last decision in which it was
+	// heard of, and their number of steps.
 	was      useList
 	wasSteps uint64
 }
 
-// seenUse is so many bytes of an item.
+// seenUse is a number of bytes of an item.
 type seenUse struct {
 	item  int32
 	bytes float32
 }
 
-// A useList is what a worker used, in the order in which it was told. An item may be
+// A useList has the uses of a worker, in the order of its reports. An item may be
 // there more than once, but the list is never much longer than were it not so.
 //
 // Invariant: len(all) < compactFrom or at most twice what the last merge left, and
@@ -142,9 +142,9 @@ func (w *worker) departures(uses []dynamic.Use) (left []dynamic.Departure) {
 	return left
 }
 
-// usesOf returns the uses of workers, which are sorted by machine, as they would be in
-// so many steps: one for each item and machine, by item, then machine. It counts what is
-// of each item and puts it in its place, since there are millions.
+// usesOf returns the uses of workers, which are sorted by machine, scaled to a number of
+// steps: one for each item and machine, by item, then machine. It is a counting sort,
+// since there are millions of uses.
 func usesOf(workers []*worker, items int, steps float64) []dynamic.Use {
 	at := make([]int32, items+1) // where the next use of an item goes
 	for _, w := range workers {

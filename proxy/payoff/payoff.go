@@ -132,7 +132,7 @@ const (
 	// off where it saves less than it costs.
 	hysteresis = 1.5
 	// outlier times the median of the last recent messages is the most that one may
-	// cost: what is more was spent waiting for a processor.
+	// cost: any excess was spent waiting for a processor.
 	outlier = 3
 	recent  = 9
 	// weight is that of the newest message in averages of many.

@@ -11,7 +11,7 @@ import (
 // ErrNoMemory says that there is no memory within the bound.
 var ErrNoMemory = errors.New("no memory within the bound")
 
-// stateShare is which part of a [Memory] may be reserved for what is kept from
+// stateShare is the part of a [Memory] that may be reserved for state kept from
 // message to message; the rest is left for messages.
 const stateShare = 2
 

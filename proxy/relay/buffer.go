@@ -32,7 +32,7 @@ type Memory struct {
 
 	limit   int64
 	bound   *semaphore.Weighted
-	state   *semaphore.Weighted // of bound, what is kept from message to message
+	state   *semaphore.Weighted // of bound, the part kept from message to message
 	classes [topClass - baseClass + 1]sync.Pool
 }
 
@@ -151,8 +151,8 @@ func (in *input) grow(ctx context.Context, need int) error {
 	if class > topClass {
 		return fmt.Errorf("%d bytes are more than one buffer may have", need)
 	}
-	// What is held meanwhile is given back to the bound and taken again with
-	// the new, or two that grow could wait for each other.
+	// The old reservation is released before the larger one is made: two buffers
+	// that grow could otherwise wait for each other.
 	if len(in.buf) > baseBuffer {
 		in.memory.bound.Release(int64(len(in.buf)))
 		in.unbound = true

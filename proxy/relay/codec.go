@@ -19,8 +19,8 @@ type Message struct {
 	Next   uint64   // with Rest: bytes in the body of the first of them, as a rule the values
 	// Forced: it is encoded whether that pays or not.
 	Forced bool
-	// Detector knows the dialect of the stream that the message is of; nil: it is
-	// told by the message alone.
+	// Detector knows the dialect of the stream that the message is of; nil: the
+	// message alone shows it.
 	Detector *pslite.Detector
 	decoded  *decoded // nil: not yet asked for
 }
@@ -30,14 +30,14 @@ type decoded struct {
 	is      bool // else it is of an earlier message
 	message pslite.Message
 	dialect pslite.Dialect
-	meta    error // what is wrong with its meta
+	meta    error // the fault of its meta
 	err     error // or with all of it
 }
 
-// Decode returns the message as package pslite reads it, and its dialect. All who
-// are shown the message share it, so that its meta is decoded once; its memory is
-// the relay's too. With an error it is what could be read, as of a message of which
-// only the beginning is shown.
+// Decode returns the message as package pslite reads it, and its dialect. All
+// codecs that see the message share it, so that its meta is decoded once; its
+// memory is the relay's too. With an error it is what could be read, as of a
+// message of which only the beginning is shown.
 func (m *Message) Decode() (*pslite.Message, pslite.Dialect, error) {
 	d := m.decode()
 	return &d.message, d.dialect, d.err
@@ -117,8 +117,8 @@ type Receiver interface {
 	Close()
 }
 
-// Releaser is a [Receiver] that is told when what Decode returned has been
-// written: its memory can be given back before the next message comes.
+// Releaser is a [Receiver] that is notified when the frames that Decode returned
+// have been written: its memory can be given back before the next message comes.
 type Releaser interface {
 	Release()
 }
@@ -128,8 +128,8 @@ type Sharer interface {
 	// Elsewhere says of the message that was last encoded how many bytes went there,
 	// and how many went nowhere, since the other end had them of another link.
 	Elsewhere() (lane, spared int)
-	// MayWait reports whether encoding a message of so many bytes may wait until the
-	// other end has used what came before, which is written first.
+	// MayWait reports whether encoding a message of that many bytes may wait until
+	// the other end has used earlier ones, which are written first.
 	MayWait(bytes int) bool
 }
 
@@ -182,8 +182,8 @@ type Link struct {
 	// Altered is called before a message is encoded that comes out otherwise at the
 	// other end, or one of the Sender's own; nil: nobody wants to know.
 	Altered func()
-	// Scope names the job that the process at the dialer's end is of: what is sent to
-	// processes of another host is shared among those of one scope. Empty: it is not
+	// Scope names the job that the process at the dialer's end is of: values sent to
+	// processes of another host are shared among those of one scope. Empty: it is not
 	// known.
 	Scope string
 	// Lane, at the dialer's end, makes a connection to the other proxy for a codec of
@@ -198,8 +198,8 @@ type Link struct {
 	Pays func() bool
 }
 
-// Routes is who sends a process's requests to the servers that have their keys. It
-// is safe for use by several goroutines.
+// Routes sends a process's requests to the servers that have their keys. It is safe
+// for use by several goroutines.
 type Routes interface {
 	// Whole returns the timestamp that the process gave the request of which a
 	// message with that timestamp is a part; false where it is none.

@@ -172,9 +172,9 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 	return verdict{}, d.proceed(out)
 }
 
-// keepLater copies the decoded frames that are written only after one that has
-// yet to come from the link, where they lie in the input's buffer. Others are the
-// receiver's until it is told to release them.
+// keepLater copies the decoded frames that are written only after one that has yet
+// to come from the link, where they lie in the input's buffer. Others are the
+// receiver's until it is called to release them.
 func (d *decoder) keepLater(head []byte) {
 	if d.plain == 0 {
 		return

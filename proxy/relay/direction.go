@@ -289,7 +289,7 @@ func (d *direction) move(n uint64) error {
 	return err
 }
 
-// splice passes what is held and all the rest.
+// splice passes the held bytes and all the rest.
 func (d *direction) splice() error {
 	if d.keeping != nil {
 		return d.copy()

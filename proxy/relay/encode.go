@@ -43,7 +43,7 @@ type encoder struct {
 	skim
 	frames   [][]byte
 	shown    Message              // with these frames
-	ready    func(command []byte) // is told of the READY command; nil: nobody is
+	ready    func(command []byte) // is called with the READY command; may be nil
 	detector pslite.Detector
 	decoded  decoded // shown
 }
@@ -64,7 +64,7 @@ func newEncoder(s Sender, flow *Flow) *encoder {
 
 // verdict is what a step of a direction says has to happen next.
 type verdict struct {
-	flush bool   // write, then go on with what is there
+	flush bool   // write, then go on with the buffered bytes
 	need  int    // wait until that many bytes are there, if there is room
 	move  uint64 // pass that many bytes on, of which none is there
 	raw   bool   // splice all the rest

@@ -53,7 +53,7 @@ type gather struct {
 // isWaiting reports whether messages that were taken are still to be sent.
 func (g *gather) isWaiting() bool { return g.gatherer != nil && g.gatherer.Waiting() }
 
-// due adds what is due of what was taken to out, and reports whether that is full.
+// due moves the messages that are due to out, and reports whether out is full.
 func (e *encoder) due(out *output) (full bool, err error) {
 	if e.gatherer == nil || !e.between() {
 		return false, nil

@@ -51,8 +51,8 @@ func (c *Conn) Release() {
 	}
 }
 
-// keep takes what is about to be written to the process, if it is to be held. whole
-// says that what the process has got so far are whole messages.
+// keep takes bytes that are about to be written to the process, if they must be
+// held. whole says that the process has got whole messages so far.
 func (h *hold) keep(o *output, whole bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

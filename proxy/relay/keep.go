@@ -28,17 +28,18 @@ type Keeping struct {
 	Begun, FarBegun bool
 	// Skip is how many bytes that come from Far the process has got already.
 	Skip uint64
-	// Wrote is called when so many bytes have been written to Job.
+	// Wrote is called with the number of bytes written to Job.
 	Wrote func(n int)
-	// Ended is called when what the process sends has ended, before Far is told.
+	// Ended is called when the process's stream has ended, before Far gets the end.
 	Ended func()
-	// FarEnded is called when what comes from Far has ended, with so many bytes that
-	// are still to be written to Job. It returns ErrBroken where that was not all.
+	// FarEnded is called when the stream from Far has ended, with the number of
+	// bytes that are still to be written to Job. It returns ErrBroken where that was
+	// not all.
 	FarEnded func(left int) error
-	// Closed is called when Job has been told that what comes from Far has ended.
+	// Closed is called when Job has received the end of the stream from Far.
 	Closed func()
-	// FarClosed waits until the process at the far end has been told the same of what
-	// this one sends, and returns ErrBroken where it seems that it was not.
+	// FarClosed waits until the process at the far end has received the end of this
+	// one's stream, and returns ErrBroken where it seems that it has not.
 	FarClosed func(k *Keeping) error
 
 	breaking sync.Once
@@ -86,8 +87,8 @@ func isFar(err error, up bool) bool {
 	return errors.As(err, &side) && side.write == up
 }
 
-// wrote notes that so many bytes were written: to the link, in the window, as far as
-// messages can be told from each other; to the process, for the far proxy.
+// wrote records written bytes: to the link, in the window, as far as message
+// boundaries are known; to the process, for the far proxy.
 func (d *direction) wrote(n int) {
 	switch {
 	case d.keeping == nil:
@@ -111,7 +112,7 @@ func (d *direction) keptEnd() error {
 	return nil
 }
 
-// keptClosed is called when the destination was told that the stream has ended.
+// keptClosed is called when the destination has received the end of the stream.
 func (d *direction) keptClosed() error {
 	switch {
 	case d.keeping == nil:
@@ -133,7 +134,7 @@ func (d *direction) skipped() int {
 	return d.out.waiting
 }
 
-// drop takes bytes off what is to be written, from its beginning.
+// drop removes bytes from the beginning of the output.
 func (o *output) drop(n int) {
 	o.waiting -= n
 	i := 0
@@ -221,7 +222,7 @@ func (asItIs) rest(in *input, out *output) error {
 }
 func (asItIs) moved(uint64, *output) error { return nil }
 
-// greet shows a READY command to those who want to see it.
+// greet passes a READY command to the codecs that want it.
 func (e *encoder) greet(body []byte) {
 	if e.ready != nil && bytes.HasPrefix(body, readyPrefix) {
 		e.ready(body)

@@ -16,7 +16,7 @@ const (
 	keepScratch = 1 << 20
 )
 
-// output collects what is to be written to a connection, to write it at once.
+// output collects bytes for a connection, to write them in one call.
 type output struct {
 	conn    net.Conn
 	vec     net.Buffers // pieces in order, slices of the input's buffer or of scratch

@@ -34,7 +34,7 @@ type Passing struct {
 	asked            atomic.Bool  // the direction to Far is to stop
 	raw              atomic.Bool  // a direction has no messages
 	upStands, stands atomic.Bool  // the direction to Far, and the other one
-	holds, theirs    atomic.Int64 // nanoseconds: what [Conn.Pass] was told here, and at the other end
+	holds, theirs    atomic.Int64 // nanoseconds: the arguments of [Conn.Pass] here, and at the other end
 }
 
 // maxReady is the longest READY command that is kept for the next link's codecs.

@@ -60,8 +60,8 @@ func (e *encoder) show(rest bool, next uint64) {
 	e.shown = Message{Frames: e.frames, Rest: rest, Next: next, Detector: &e.detector, decoded: &e.decoded}
 }
 
-// hold reports whether e.shown, a beginning of the message, is to be held on
-// with its next frame, which starts after so many bytes.
+// hold reports whether e.shown, a beginning of the message, must be held on with
+// its next frame, which starts after that many bytes.
 func (e *encoder) hold(before int) bool {
 	if e.holder == nil && e.gatherer == nil || e.shown.Next > uint64(HoldLimit-before) {
 		return false

@@ -1,6 +1,6 @@
-// Package compact is the lossless codec of links between proxies: a message
-// about keys goes without what the other end can tell by itself. What is
-// decoded is what was encoded, byte for byte.
+// Package compact is the lossless codec of links between proxies: a message about
+// keys goes without what the other end can tell by itself. Decoding restores the
+// encoded message byte for byte.
 //
 //   - The meta differs in a few bytes from one before it; only these go.
 //   - Keys go by package keylist: by reference, as positions, or packed.

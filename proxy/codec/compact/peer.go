@@ -15,9 +15,9 @@ import (
 // answer has the very same keys. So neither a lost answer nor a repeated one,
 // nor two workers with equal timestamps, can make an answer wrong.
 //
-// The asking side alone decides whether there is room to keep a request. What
-// is never answered stays until the last link to the peer ends: the other side
-// may still be about to name it.
+// The asking side alone decides whether there is room to keep a request. Unanswered
+// requests stay until the last link to the peer ends: the other side may still be
+// about to name it.
 //
 // A Peer is safe for use by several goroutines. It must not outlive the other
 // proxy's process: a new instance gets a new Peer.
@@ -187,7 +187,7 @@ func (p *Peer) forget(a *asks) {
 	p.due[a.exchange] = same
 }
 
-// close gives back the memory of what is never answered any more.
+// close releases the memory of requests that will not be answered any more.
 func (p *Peer) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -139,7 +139,7 @@ func (s *Sender) fits(m *pslite.Message, shown *relay.Message, fewest int) bool 
 	for _, frame := range shown.Frames[:len(shown.Frames)-len(m.Data)] {
 		held += len(frame)
 	}
-	// What is packed worst takes a byte in 128 more than it is long.
+	// In the worst case packing adds one byte in 128.
 	return held+held/128+headSlack <= s.headLimit
 }
 

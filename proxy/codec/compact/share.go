@@ -89,7 +89,7 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 
 // tell has groups of another proxy expect several of its processes to be answered, or
 // no longer: those that connect to one process here. Workers connect to servers, not to
-// each other. c.mu is locked.
+// each other. The caller holds c.mu.
 func (c *Codec) tell(other relay.Instance) {
 	several := false
 	if k := c.peers[other]; k != nil {

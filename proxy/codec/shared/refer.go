@@ -59,8 +59,9 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 	}
 }
 
-// MayWait reports whether Refer may wait for the link's process to use what it was
-// referred to, for values of at most so many bytes: only what it can have got is used.
+// MayWait reports whether Refer may wait for the link's process to use earlier
+// references, for values of at most that many bytes: only a reference that can have
+// arrived is used.
 func (o *Outlet) MayWait(bytes int) bool {
 	s := o.source
 	s.mu.Lock()
@@ -136,7 +137,7 @@ const (
 	waitNever // nothing that would change soon
 )
 
-// mustWait says what is to be waited for, and when to look again.
+// mustWait returns the event to wait for, and when to look again.
 func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 	s := o.source
 	s.mu.Lock()

@@ -39,7 +39,8 @@ const Name = "shared"
 // message more costs more than they do.
 const Least = 4 << 10
 
-// ID names a group. Who does not know it cannot refer to what the group has.
+// ID names a group. It is random: a link that does not know it cannot refer to the
+// group's values.
 type ID [16]byte
 
 // NewID returns a random one.

@@ -39,7 +39,7 @@ type Source struct {
 	expects  bool                      // several are about to be
 	begun    bool                      // there was a lane, or it was waited for in vain
 	queue    []frame                   // for the lane
-	queued   int                       // bytes of it, and of what is being written
+	queued   int                       // bytes of it, and of the entry being written
 	changed  chan struct{}             // closed when there is more room in memory or lane; nil: nobody waits
 	tight    bool                      // waiting for room was in vain, and none was made since
 	lessons  lessons
@@ -126,7 +126,7 @@ func (s *Source) Join(link uint64, to netip.AddrPort) *Outlet {
 	return o
 }
 
-// maxPlaces bounds the processes that are told apart; of more of them the last are one.
+// maxPlaces bounds the processes that are distinguished; those beyond it count as one.
 const maxPlaces = 1 << 10
 
 // Abort ends the Outlet's waiting, now and later: its link is reset.
@@ -145,8 +145,8 @@ func (o *Outlet) Close() {
 	}
 }
 
-// sharing reports whether there is a lane, and more than one process to share with; s.mu
-// is locked.
+// sharing reports whether there is a lane, and more than one process to share with; the
+// caller holds s.mu.
 func (s *Source) sharing(o *Outlet) bool {
 	s.answered |= o.place
 	if s.answered == o.place && !s.expects {
@@ -172,7 +172,8 @@ func (s *Source) Expect(several bool) {
 	}
 }
 
-// waiter returns what is closed when something changes; s.mu is locked.
+// waiter returns a channel that is closed at the next change; the caller holds
+// s.mu.
 func (s *Source) waiter() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
@@ -219,7 +220,8 @@ func (s *Source) mayFit(n int) bool { return s.fits(n) || 2*n <= s.asked }
 // askAgainOneIn is how often more is asked for that was denied.
 const askAgainOneIn = 1024
 
-// ask asks for so many bytes, and twice as many as there are, unless it has been.
+// ask requests that many bytes, or twice as many as there are, unless it is
+// requested already.
 func (s *Source) ask(least int) {
 	want := min(max(least, 2*s.limit), s.most)
 	if want <= s.limit || s.asked > 0 || !s.attached {
@@ -280,7 +282,7 @@ func (s *Source) refer(o *Outlet, e *entry) {
 	e.had |= o.place
 }
 
-// supersede notes that an entry's values are not what is sent now.
+// supersede records that an entry's values are outdated.
 func (s *Source) supersede(e *entry) {
 	e.old = true
 	delete(s.latest, e.subject)

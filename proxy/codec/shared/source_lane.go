@@ -66,7 +66,7 @@ func (s *Source) dropWhere(unused func(*entry) bool) {
 	}
 }
 
-// grant takes in how many bytes the other end keeps; s.mu is locked.
+// grant takes in how many bytes the other end keeps; the caller holds s.mu.
 func (s *Source) grant(limit int) {
 	limit = min(limit, s.most)
 	if limit > s.limit && (s.memory == nil || s.memory.TryReserve(limit-s.limit)) {
@@ -88,7 +88,7 @@ func (s *Source) detach() {
 	s.moved()
 }
 
-// moved tells those who wait that something changed; s.mu is locked.
+// moved wakes all waiters; the caller holds s.mu.
 func (s *Source) moved() {
 	s.tight = false
 	if s.changed != nil {
@@ -110,7 +110,7 @@ func (s *Source) close() {
 	s.moved()
 }
 
-// take returns what is to be written, in order, until wrote is called.
+// take returns the entries to write, in order, until wrote is called.
 func (s *Source) take() []frame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *Source) wrote(all []frame, took time.Duration) {
 	s.moved()
 }
 
-// usedBy takes in that a link has used so many references by now.
+// usedBy records how many references a link has used by now.
 func (s *Source) usedBy(link, count uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

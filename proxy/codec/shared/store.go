@@ -57,8 +57,7 @@ func NewStore(most int, memory Reserver) *Store {
 	}
 }
 
-// grow grants up to want bytes, as far as there is memory, and has the sender hear what
-// is granted.
+// grow grants up to want bytes, as far as there is memory, and sends the grant.
 func (s *Store) grow(want int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +134,7 @@ func (s *Store) used(link, number uint64) {
 	}
 }
 
-// room returns a buffer for values that are about to come in so many bytes. The
+// room returns a buffer for values of that many bytes that are about to come. The
 // sender counts both.
 func (s *Store) room(number uint64, size, onLane int) ([]byte, error) {
 	s.mu.Lock()
@@ -202,7 +201,7 @@ func (s *Store) attach(is bool) {
 	s.moved()
 }
 
-// moved tells all who wait; s.mu is locked.
+// moved wakes all waiters; the caller holds s.mu.
 func (s *Store) moved() {
 	for _, c := range s.waits {
 		close(c)

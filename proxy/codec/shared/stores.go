@@ -87,7 +87,7 @@ func (i *Inlet) Close() {
 	}
 }
 
-// remove ends a group that nothing needs; s.mu is locked.
+// remove ends a group that nothing needs; the caller holds s.mu.
 func (s *Stores) remove(g *served) {
 	if s.byID[g.id] == g {
 		delete(s.byID, g.id)

@@ -152,14 +152,14 @@ func (s *Source) SetAlways(always bool) {
 	s.always = always
 }
 
-// countAnswer notes an answer, shared or not; s.mu is locked.
+// countAnswer notes an answer, shared or not; the caller holds s.mu.
 func (s *Source) countAnswer(bytes int) {
 	if !s.always {
 		s.trial.answered(s.now(), bytes)
 	}
 }
 
-// wants is Wants where there is somebody to share with; s.mu is locked.
+// wants is Wants where there is somebody to share with; the caller holds s.mu.
 func (s *Source) wants(o *Outlet, subject Subject) bool {
 	switch {
 	case s.trial.isPlain():

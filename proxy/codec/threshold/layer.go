@@ -120,9 +120,9 @@ func (l *Layer) SetConfig(c Config) error {
 	return nil
 }
 
-// Compress makes out what is sent of the gradient g, the bytes of Len numbers,
-// and keeps the rest. Numbers that are not finite are sent and leave no
-// residual; so does what is added to them. Zeros are never sent.
+// Compress selects the values to send of the gradient g, the bytes of Len numbers,
+// and keeps the rest. Numbers that are not finite are sent and leave no residual;
+// so do numbers that are added to them. Zeros are never sent.
 func (l *Layer) Compress(w *Workspace, out *sparse.Vector, g []byte) error {
 	if len(g) != l.n*l.kind.Size() {
 		return fmt.Errorf("threshold: %w: %d bytes for %d numbers of %v", ErrLength, len(g), l.n, l.kind)
@@ -160,7 +160,7 @@ func (l *Layer) Flush(out *sparse.Vector) bool {
 	return len(out.Values) > 0
 }
 
-// smallest is the least positive number: who is compared with it is zero or not.
+// smallest is the least positive number: a comparison with it tests for zero.
 const smallest = math.SmallestNonzeroFloat64
 
 // chunk is how many words of the mask are done at a time, so that what the first
@@ -266,7 +266,7 @@ func (l *Layer) Age() int { return l.age }
 // next is another part of the push before.
 func (l *Layer) SetAge(pushes int) { l.age = pushes }
 
-// Sparsity is the share that waits of what is pushed next.
+// Sparsity is the share of the next push that waits.
 func (l *Layer) Sparsity() float64 { return l.sparsity() }
 
 // Ended reports whether nothing waits any more, by the configuration.
@@ -293,8 +293,8 @@ func (l *Layer) sparsity() float64 {
 	return 1 - math.Pow(1-l.config.Sparsity, done)
 }
 
-// judge has the next push renew the threshold where this one, which sent so many
-// of n numbers, was too far from what it should send; small numbers vary.
+// judge has the next push renew the threshold where this one sent too many or too
+// few of n numbers; small counts may vary more.
 func (l *Layer) judge(sent, n int) {
 	if l.config.Slack == 0 {
 		return
@@ -314,8 +314,8 @@ func (l *Layer) drains() bool {
 	return rand.NewPCG(l.config.Seed, l.stats.Pushes).Uint64() < math.MaxUint64/uint64(l.config.DrainEvery)
 }
 
-// Grow makes the layer n numbers long, if it is shorter. Nothing is left of
-// what is new.
+// Grow makes the layer n numbers long, if it is shorter. Nothing of the new
+// gradient is left.
 func (l *Layer) Grow(n int) {
 	if n > l.n {
 		l.residual.grow(n - l.n)

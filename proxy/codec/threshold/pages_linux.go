@@ -13,8 +13,8 @@ const largePage = 2 << 20
 
 // inLargePages returns n zeros, in large pages where there are enough and the
 // kernel has them (its transparent_hugepage/enabled says madvise or always): a
-// residual is read and written from end to end with each push, and of ordinary
-// pages a processor does not know so many by heart.
+// residual is read and written from end to end with each push, and a TLB has too
+// few entries for so many ordinary pages.
 func inLargePages[R vector.Float](n int) []R {
 	e := make([]R, n)
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(e))), n*int(unsafe.Sizeof(R(0))))

@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// residual is what is left of a layer's gradients, in one of two precisions.
+// residual is the unsent rest of a layer's gradients, in one of two precisions.
 // Limits are float64, which holds the numbers of both.
 type residual interface {
 	// add adds a gradient to the numbers first..end and compares, as

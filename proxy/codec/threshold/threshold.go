@@ -1,23 +1,23 @@
 // Package threshold sends of each gradient only the values that matter, and the
-// rest later: DCT-DP of Gupta and others 2021, Algorithm 1. What is not sent
-// stays in a residual that is added to the next gradient, and the threshold
-// that decides is renewed only now and then.
+// rest later: DCT-DP of Gupta and others 2021, Algorithm 1. Unsent values stay in a
+// residual that is added to the next gradient, and the threshold that decides is
+// renewed only now and then.
 //
 // In comes the gradient of a layer, as the bytes of a values frame; out go
-// positions and values ([sparse.Vector]), and the residual is what is left. A
+// positions and values ([sparse.Vector]), and the residual keeps the rest. A
 // [Layer] is the state of one layer of one worker. It has no clock and no
 // randomness but a counted one: the same pushes give the same bytes.
 //
 // # What is exact
 //
-// With W the sum of gradient and residual as computed, S what is sent and E the
+// With W the sum of gradient and residual as computed, S the sent values and E the
 // new residual, W = S + E always, without rounding. W itself is rounded to the
 // residual's precision, once for each push: that is all that can get lost.
 // [Config.Exact] keeps residuals of float32 gradients as float64: then for each
-// number the sum of the gradients in float64 is S + E in float64, exactly, as
-// long as the gradients lie within 2^29 of each other and of their sum (no
-// addition rounds), and within the rounding of float64 otherwise. Residuals of
-// 16-bit gradients are float32, and float64 with Exact.
+// number the sum of the gradients in float64 is S + E in float64, exactly, as long
+// as the gradients lie within 2^29 of each other and of their sum (no addition
+// rounds), and within the rounding of float64 otherwise. Residuals of 16-bit
+// gradients are float32, and float64 with Exact.
 package threshold
 
 import (
@@ -66,7 +66,7 @@ type Config struct {
 // does not fit.
 var DefaultConfig = Config{Sparsity: 0.99, Lifespan: 1000, Slack: 0.1}
 
-// Validate says what is wrong with c.
+// Validate returns the first fault of c.
 func (c Config) Validate() error {
 	switch {
 	case !(c.Sparsity >= 0 && c.Sparsity < 1):

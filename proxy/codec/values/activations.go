@@ -142,8 +142,8 @@ func (ps *pairs) pushesActivations(keys pslite.Keys, p *piece) bool {
 	return all
 }
 
-// choose makes the room's vector what goes of a piece of activations; the reason says
-// why its rows cannot be told.
+// choose makes the room's vector the values that go of a piece of activations; the
+// reason is set where its rows are unknown.
 func (s *Sender) choose(p *piece, r *Rule, values []byte) Reason {
 	c := &s.active.chooser
 	for i := range p.keys {

@@ -73,8 +73,8 @@ func (b *byKey) forget() {
 	b.left = b.limit
 }
 
-// load copies what is remembered of the last piece's keys to values, and store is the
-// reverse.
+// load copies the remembered values of the last piece's keys to values, and store is
+// the reverse.
 func (t *keyTable) load(p *piece, values []byte) {
 	size, each := p.width*p.kind.Size(), p.kind.Size()
 	for i, place := range t.places {

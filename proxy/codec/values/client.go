@@ -20,7 +20,7 @@ type client struct {
 	known bool
 }
 
-// Ready implements [relay.Greeter]: the identity says who sends.
+// Ready implements [relay.Greeter]: the identity names the sender.
 func (c *client) Ready(r zmtp.Ready) {
 	id, ok := pslite.ParseIdentity(r.Identity)
 	if !ok {
@@ -76,9 +76,9 @@ type observer struct {
 	leave    func()
 }
 
-// Observe returns what is to see a connection that a process of this host made and
-// that goes without this codec, so that what the process tells a scheduler on a host
-// without a proxy is known all the same.
+// Observe returns the observer of a connection that a process of this host made and
+// that goes without this codec, so that messages to a scheduler on a host without a
+// proxy are seen all the same.
 func (c *Codec) Observe(l relay.Link) relay.Observer {
 	o := &observer{client: client{codec: c, link: l}, leave: c.joinOrigin(l.Origin)}
 	c.names(l.Origin, l.Job)

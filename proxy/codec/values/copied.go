@@ -82,7 +82,7 @@ func (c *copied) table(flags byte, src []byte) (t *copyTable, rest []byte, err e
 	return t, src[1:], nil
 }
 
-// reserve takes memory for so many bytes, which the sender has counted as well.
+// reserve takes memory for that many bytes, which the sender has counted as well.
 func (c *copied) reserve(n int) error {
 	if n > c.left {
 		return fmt.Errorf("%w: more copied values to remember than was agreed", ErrCorrupt)

@@ -52,7 +52,7 @@ type copyTable struct {
 	// At the sending end:
 	began  bool // the receiver knows of the table
 	forget bool // it has to forget the narrow keys
-	held   int  // bytes that these take there until it is told
+	held   int  // bytes that these take there until it is notified
 	tau    map[Range]*ef21.Threshold
 }
 
@@ -98,7 +98,7 @@ func (c *copies) close() {
 	c.taken, c.tables, c.numbers = 0, nil, map[copyName]int{}
 }
 
-// reserve takes memory for so many bytes, if there is any.
+// reserve takes memory for that many bytes, if there is any.
 func (c *copies) reserve(n int) bool {
 	if n > c.left || !c.codec.budget.reserve(n) {
 		return false

@@ -120,8 +120,7 @@ func (t *copyTable) placeKeys(p *piece, keys pslite.Keys) {
 // bytes is what the narrow keys take.
 func (t *copyTable) bytes() int { return t.narrow.index.bytes() + len(t.narrow.values) }
 
-// look finds out what is known of a piece's keys, which have places, and sets
-// c.fresh.
+// look reads the state of a piece's keys, which have places, and sets c.fresh.
 func (c *copies) look(t *copyTable, p *piece, keys pslite.Keys) (k pieceKeys) {
 	c.fresh = slices.Grow(c.fresh[:0], (p.keys+7)/8)[:(p.keys+7)/8]
 	clear(c.fresh)

@@ -12,7 +12,7 @@ const (
 	ReasonType       Reason = "type"         // the values' type is unknown, or none that the rule names
 	ReasonShape      Reason = "shape"        // values do not divide by keys, or not into numbers
 	ReasonLength     Reason = "length"       // a layer has another length than before
-	ReasonIdentity   Reason = "identity"     // who sends is not known: no READY with a node id
+	ReasonIdentity   Reason = "identity"     // the sender is unknown: no READY with a node id
 	ReasonMemory     Reason = "memory"       // --codec-memory is used up
 	ReasonMemoryOnly Reason = "memory-only"  // what waits is not in the state folder, which has no room or cannot be written: a kill would lose it
 	ReasonDamaged    Reason = "damaged"      // a file of what waited cannot be read, or was cut while in use: that is lost
@@ -25,7 +25,7 @@ const (
 	ReasonRestarted  Reason = "restarted"    // a new process has an old one's node id: what waited for that is dropped
 	ReasonAbandoned  Reason = "abandoned"    // a worker went without ending in order: what waited is dropped
 	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
-	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled, or pushes for the first time: what is pushed may be their initial values, and goes whole
+	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled, or pushes for the first time: the pushed values may be initial ones, and go whole
 	ReasonNotSent    Reason = "not-sent"     // a worker ended while something of its pushes waited, and nothing says that its servers add up what they get (--handler add)
 	ReasonUnheld     Reason = "unheld"       // a worker's last barrier went past this proxy: what waited went at once, and may have come too late
 	ReasonPeer       Reason = "peer"         // the other end's proxy is older and does not know what the rule asks for
@@ -33,7 +33,7 @@ const (
 	ReasonUnpaired   Reason = "unpaired"     // pulls of activations whose answers come whole: their worker has not pushed what it pulled before, or this is no pull like those
 	ReasonUnmasked   Reason = "unmasked"     // pushes for activations, or some of their keys, that go whole: no answer by rows came before, or its mask is lost
 	ReasonUnasked    Reason = "not-asked"    // answers that come whole, as the worker's proxy wants it: there it is counted why
-	ReasonAlike      Reason = "alike"        // pulls of activations, under one number by two workers, whose answers cannot be told apart: they come whole
+	ReasonAlike      Reason = "alike"        // pulls of activations, under one number by two workers, whose answers cannot be distinguished: they come whole
 	ReasonFlushed    Reason = "flushed"      // a layer's rest went out in order
 	ReasonNoFlush    Reason = "flush-failed" // a layer's rest could not be sent in order
 )

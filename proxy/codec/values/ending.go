@@ -6,8 +6,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// isLast reports whether a control message says that its sender has made its
-// last push: a barrier with servers among those who meet, of instances with BytePS.
+// isLast reports whether a control message says that its sender has made its last
+// push: a barrier that includes servers, of instances with BytePS.
 func isLast(m *pslite.Meta) bool {
 	return (m.Control.Cmd == pslite.Barrier || m.Control.Cmd == pslite.InstanceBarrier) &&
 		m.Request && m.Control.BarrierGroup&pslite.ServerGroup != 0
@@ -26,10 +26,11 @@ func (c *Codec) endWorker(origin, node string) {
 	}
 }
 
-// EndPast is called when a worker of a job has told its scheduler past this proxy that
-// it has made its last push. That cannot be held back: what waits goes at once, and
-// comes too late where the servers have ended before, since they were let go by the
-// scheduler. A worker that begins says the same, when nothing waits.
+// EndPast is called when a worker of a job has told its scheduler, on a connection
+// that bypasses this proxy, that it has made its last push. That cannot be held back:
+// what waits goes at once, and comes too late where the servers have ended before,
+// since they were let go by the scheduler. A worker that begins says the same, when
+// nothing waits.
 func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
 	name := string(pslite.AppendIdentity(nil, node))
 	for _, origin := range c.originsOf(job, name) {

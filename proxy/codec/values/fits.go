@@ -15,7 +15,7 @@ const latelyFit = 4096
 // fits is how pushes fare under rules with a threshold, by job. The zero value is
 // ready for use, by several goroutines.
 type fits struct {
-	mu   sync.Mutex      // guards jobs, not what is in them
+	mu   sync.Mutex      // guards jobs, not their contents
 	jobs map[string]*fit // at most maxFits
 }
 

@@ -320,8 +320,8 @@ const (
 	answerAcked
 )
 
-// readAnswer reads what appendAnswer wrote and tells who waits. With PS_RESEND
-// the server wants an ACK for its answer, in the worker's name.
+// readAnswer reads what appendAnswer wrote and wakes the waiter. With PS_RESEND the
+// server wants an ACK for its answer, in the worker's name.
 func (r *Receiver) readAnswer(src []byte) error {
 	if len(src) < 5 || src[0] > answerAcked {
 		return fmt.Errorf("%w: an answer of %d bytes", ErrCorrupt, len(src))

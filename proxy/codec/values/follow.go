@@ -152,7 +152,8 @@ type leaving struct {
 	narrow map[layerID][]cell
 }
 
-// leaving returns by server what is for another one; s.mu is locked.
+// leaving returns by server the waiting values that belong to another one; the
+// caller holds s.mu.
 func (s *stream) leaving(leaves func(key uint64) (netip.AddrPort, bool)) map[netip.AddrPort]*leaving {
 	all := map[netip.AddrPort]*leaving{}
 	to := func(at netip.AddrPort) *leaving {
@@ -182,8 +183,9 @@ func (s *stream) leaving(leaves func(key uint64) (netip.AddrPort, bool)) map[net
 // holds reports whether something of a key waits.
 func (l *narrowLayer) holds(c *cell) bool { return l.Holds(int(c.place)-1, int(c.place)-1+c.size()) }
 
-// moveTo moves what leaves the stream to another one; both are the same worker's,
-// and s.mu is locked. Without ok all that waited in the stream is lost, which was said.
+// moveTo moves what leaves the stream to another one; both are the same worker's, and
+// the caller holds s.mu. Without ok all that waited in the stream is lost, which was
+// said.
 func (s *stream) moveTo(dst *stream, to owner, away *leaving) (ok bool, err error) {
 	k := &keptStream{Origin: to.origin, Node: to.node, Server: to.server, App: to.app, Customer: to.customer}
 	id := [2]uint64{rand.Uint64(), rand.Uint64()}

@@ -55,7 +55,7 @@ func (x *index) find(key uint64) (from uint32, width int) {
 	return c.place - 1, c.size()
 }
 
-// add gives a key of so many values a place, if it has none.
+// add gives a key with that many values a place, if it has none.
 func (x *index) add(key uint64, width int) {
 	c := x.at(key)
 	if c.place != 0 {
@@ -138,7 +138,7 @@ func (x *index) notePulled(keys pslite.Keys) {
 }
 
 // gradients reports whether all keys of a piece, which have places, were pulled:
-// what is pushed of them are gradients.
+// pushes of them are gradients.
 func (x *index) gradients(keys pslite.Keys, p *piece) bool {
 	for i := p.first; i < p.first+p.keys && x.unpulled > 0; i++ {
 		if !x.at(keys.At(i)).pulled() {

@@ -118,7 +118,7 @@ func writeKept(path string, all *kept) (err error) {
 	return buffered.Flush()
 }
 
-// keptState returns what is kept of a stream; st.mu is locked.
+// keptState returns the kept state of a stream; the caller holds st.mu.
 func (s *stream) keptState(o owner) keptStream {
 	k := keptStream{Origin: o.origin, Node: o.node, Server: o.server, App: o.app, Customer: o.customer, Last: s.repeats.last}
 	for key, l := range s.dense {
@@ -171,7 +171,7 @@ func (c *Codec) restoreSaved(path string) (streams int, err error) {
 		return 0, errors.Join(fmt.Errorf("what the proxy before this one left of pushes is lost: %s: %w; set aside as %s.damaged", path, err, filepath.Base(path)),
 			os.Rename(path, path+".damaged"))
 	}
-	// Before it counts: who finds it again must not add it up twice.
+	// Before it counts: a proxy that finds it again must not add it up twice.
 	if err := os.Remove(path); err != nil {
 		return 0, fmt.Errorf("what the proxy before this one left of pushes is not taken up: %w", err)
 	}
@@ -208,8 +208,8 @@ func parseKept(text []byte) (*kept, error) {
 	return all, nil
 }
 
-// takeUp adds what was kept of a stream to it and returns how many layers had to
-// be dropped; s.mu is locked.
+// takeUp adds what was kept of a stream to it and returns how many layers had to be
+// dropped; the caller holds s.mu.
 func (s *stream) takeUp(k *keptStream) (lost int) {
 	for i := range k.Dense {
 		if !s.takeUpDense(&k.Dense[i]) {

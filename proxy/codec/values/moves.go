@@ -45,8 +45,8 @@ func (m *moves) note(process string, keys pslite.Keys) {
 	m.count.Add(1)
 }
 
-// since returns what was noted of a process after so many. all says that more was
-// than is remembered.
+// since returns the moves noted of a process after the first n. all says that older
+// ones are forgotten.
 func (m *moves) since(count uint64, process string) (keys pslite.Keys, now uint64, all bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -75,7 +75,7 @@ const (
 	mostLarger = 2
 )
 
-// pullBytesOf is what a pull of so many keys costs.
+// pullBytesOf is the memory that a pull of that many keys costs.
 func pullBytesOf(keys int) int { return 160 + 8*keys + 8*sparse.Words(keys) }
 
 // again reports whether a timestamp is one of the last, and notes it.
@@ -230,8 +230,8 @@ func (ps *pairs) attach(q *pull, m rowsMask) bool {
 	return true
 }
 
-// copyTo adds the positions of a key of so many values of a kind to a mask, from the
-// first on, and reports whether there was a mask for the key.
+// copyTo adds the positions of a key with that many values of a kind to a mask, from
+// the first on, and reports whether there was a mask for the key.
 func (u maskUse) copyTo(m sparse.Mask, first int, kind element.Kind, width int) bool {
 	if u.pull == nil {
 		return false

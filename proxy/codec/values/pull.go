@@ -63,7 +63,7 @@ const (
 	alone      // pushed, and the receiver knows nothing of rounds
 )
 
-// cost is how much of what may be remembered a layer of so many bytes takes.
+// cost is the memory that a layer of that many bytes takes of the bound.
 func (u use) cost(size int) int {
 	if u == pulled {
 		return size + size/8
@@ -81,9 +81,9 @@ func (rs *rounds) name(p *piece, keys pslite.Keys, u use) uint64 {
 	return h.Sum64()
 }
 
-// of returns a piece's layer. isFirst says that the receiver does not know it
-// yet: it has to be told of it, with all values if it is one of pulls. The
-// layer is nil where there can be none, or not yet.
+// of returns a piece's layer. isFirst says that the receiver does not know it yet:
+// it must be introduced, with all values if it is one of pulls. The layer is nil
+// where there can be none, or not yet.
 func (rs *rounds) of(p *piece, r *Rule, keys pslite.Keys, u use) (l *round, isFirst bool, why Reason) {
 	name := rs.name(p, keys, u)
 	l = rs.layers[name]

@@ -175,7 +175,7 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 	case r.Slim != nil:
 		u, ok := pushed, false
 		if st != nil {
-			u = alone // what is remembered for repeats must not depend on rounds
+			u = alone // state for repeats must not depend on rounds
 		}
 		if head, sent, ok = s.appendSlimPush(head, p, r, keys, values, u); ok {
 			return head, formSlimPush, sent
@@ -292,7 +292,7 @@ func (s *Sender) notePull(m *pslite.Message) {
 		return
 	}
 	keys := m.Keys()
-	var asks *stream // whose next pushes the pull is for, as far as that can be told
+	var asks *stream // whose next pushes the pull is for, as far as that is known
 	if s.tellsGradients() {
 		asks, _ = s.stream(m, true)
 	}

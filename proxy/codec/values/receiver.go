@@ -27,7 +27,7 @@ type Receiver struct {
 	lent    []byte          // of memory, for the values of the last message
 	work    []byte          // of memory, for the values of a part
 	worked  *sparse.Vector  // that has them
-	state   keylist.Account // of what is remembered
+	state   keylist.Account // of the remembered values
 	counted int             // bytes of it
 	vector  sparse.Vector
 	layers  map[int]*known // of slim, by number
@@ -257,7 +257,7 @@ func quantizedPart(src, out []byte) (n int, rest []byte, err error) {
 	return len(values), rest, nil
 }
 
-// fill copies values to the beginning of out, where at most so many are wanted.
+// fill copies values to the beginning of out, where at most that many are wanted.
 func fill(out, values []byte) (int, error) {
 	if len(values) == 0 || len(values) > len(out) {
 		return 0, fmt.Errorf("%w: %d bytes of values where %d are wanted", ErrCorrupt, len(values), len(out))

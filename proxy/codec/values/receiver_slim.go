@@ -32,7 +32,7 @@ func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
 	return n, rest, nil
 }
 
-// beginPart begins a layer of at most so many bytes, which may have been another
+// beginPart begins a layer of at most that many bytes, which may have been another
 // one before.
 func (r *Receiver) beginPart(number, cost, most int) (*known, error) {
 	if old := r.layers[number]; old != nil {

@@ -34,7 +34,7 @@ type sent struct {
 	extent  *mapped.Extent // where the section is; nil: in memory alone
 }
 
-// What is remembered of one stream.
+// Bounds of the remembered state of one stream.
 const (
 	mostRepeats     = 1024
 	mostRepeatBytes = 16 << 20

@@ -50,8 +50,8 @@ func (r *Receiver) giveWork() {
 	}
 }
 
-// mayRemember takes memory for all that a part of at most so many bytes of values
-// may have the receiver remember.
+// mayRemember takes memory for all that a part with at most that many bytes of
+// values may have the receiver remember.
 func (r *Receiver) mayRemember(most int) error {
 	n := most + r.keys.Len()*cellBytes
 	if err := r.state.Grow(n); err != nil {

@@ -28,10 +28,10 @@ type Rule struct {
 	// float16 or bfloat16; empty: such frames are left alone.
 	Elements string `json:"elements,omitempty" yaml:"elements"`
 
-	// Pushes. Threshold is the share of a layer's values that wait (DCT's
-	// sparsity factor), for Lifespan pushes under the same threshold. During
-	// the first Warmup pushes of a layer everything goes; with Drain, one in so
-	// many sends what waits, on average.
+	// Pushes. Threshold is the share of a layer's values that wait (DCT's sparsity
+	// factor), for Lifespan pushes under the same threshold. During the first
+	// Warmup pushes of a layer everything goes; with Drain, one in that many sends
+	// what waits, on average.
 	Threshold float64 `json:"threshold,omitempty" yaml:"threshold"`
 	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
 	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
@@ -73,9 +73,10 @@ type Rule struct {
 
 	// Activations, pulled by rows and gradients for them pushed (DCT-MP): the share of
 	// each row's values that is left out of a pull's answer, the smallest by magnitude,
-	// and of the worker's next push of its keys. A row is what belongs to a key or, with
-	// Row, so many values. With Pushed they are exchanged through the server: who pushes
-	// keys before pulling them pushes activations, who pulls them pushes the gradients.
+	// and of the worker's next push of its keys. A row has the values of a key or, with
+	// Row, that many values. With Pushed they are exchanged through the server: a worker
+	// that pushes keys before pulling them pushes activations, one that pulls them first
+	// pushes gradients.
 	Activations       float64 `json:"threshold-activations,omitempty" yaml:"threshold-activations"`
 	Row               int     `json:"row,omitempty" yaml:"row"`
 	ActivationsPushed bool    `json:"activations-pushed,omitempty" yaml:"activations-pushed"`
@@ -133,7 +134,7 @@ func (r *Rule) withDefaults() Rule {
 	return d
 }
 
-// Check says what is wrong with the rule, if anything, with the flags' names.
+// Check returns the first fault of the rule, by the names of the flags.
 func (r *Rule) Check() error {
 	d := r.withDefaults()
 	switch {
@@ -211,7 +212,7 @@ func (r *Range) UnmarshalText(text []byte) (err error) {
 // maxRules bounds a list of rules: each key of a message is looked for in it.
 const maxRules = 64
 
-// CheckRules says what is wrong with the rules, if anything.
+// CheckRules returns the first fault of the rules.
 func CheckRules(rules []Rule) error {
 	if len(rules) > maxRules {
 		return fmt.Errorf("%d rules, at most %d are allowed", len(rules), maxRules)

@@ -289,7 +289,7 @@ func (s *Sender) activate(m *pslite.Message) bool {
 	return s.layout.any(func(r *Rule) bool { return r.pulls() && (!r.activates() || r.Wire != "") })
 }
 
-// otherwise reports whether the rule does anything else to what is pushed.
+// otherwise reports whether the rule changes pushes in any other way.
 func (r *Rule) otherwise() bool { return r.Quantize > 0 || r.Wire != "" }
 
 // DropsPushes reports whether a rule leaves values out of pushes for good, or by what

@@ -38,7 +38,7 @@ const (
 	kindKeys                          // as its layer, D: how many such extents came before; bytes: entries
 	kindSent                          // C: timestamp, D: 1 of a push, Sum; bytes: the section
 	kindTook                          // A, B: of which file, or part of one on its way, all is here
-	kindLeaves                        // A, B: its id; bytes: what is on its way to another stream, a keptStream
+	kindLeaves                        // A, B: its id; bytes: values on their way to another stream, a keptStream
 )
 
 const (
@@ -133,7 +133,7 @@ func (s *stream) lacksRoom(err error) {
 	}
 }
 
-// save notes what is about to change of a layer in an extent: the numbers at these
+// save logs the numbers of a layer in an extent before they change: those at these
 // positions, all where at is nil.
 func (s *stream) save(l *threshold.Layer, e *mapped.Extent, at []uint32) {
 	if e == nil {
@@ -150,7 +150,7 @@ func (s *stream) save(l *threshold.Layer, e *mapped.Extent, at []uint32) {
 	}
 }
 
-// commit makes what has happened count; s.mu is locked.
+// commit makes what has happened count; the caller holds s.mu.
 func (s *stream) commit() {
 	if s.file != nil {
 		s.file.Commit()
@@ -183,8 +183,8 @@ func (s *stream) guarded(do func()) (ok bool) {
 	return true
 }
 
-// lose forgets all without touching what is mapped. The file stays open: who goes
-// on with its memory must not find other memory there.
+// lose forgets all without touching the mapping. The file stays open: a goroutine
+// that still uses its memory must not find other memory there.
 func (s *stream) lose() {
 	file := s.file
 	s.file = nil
@@ -210,8 +210,8 @@ func (s *stream) lose() {
 	}
 }
 
-// widen makes room for so many more numbers of a layer of keys of few values;
-// false where there is none.
+// widen makes room for more numbers of a layer of keys with few values; false where
+// there is none.
 func (s *stream) widen(l *narrowLayer, values int) bool {
 	size := threshold.ResidualSize(l.Kind(), false)
 	n := (l.index.values + values) * size
@@ -298,7 +298,7 @@ func entry(b []byte) (key uint64, width uint32, ok bool) {
 }
 
 // release leaves the stream's file to the next proxy, and forgets all that is in
-// it; s.mu is locked.
+// it; the caller holds s.mu.
 func (s *stream) release() error {
 	if s.file == nil {
 		return nil

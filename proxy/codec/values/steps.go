@@ -15,12 +15,12 @@ type worker struct {
 
 func (o *owner) worker() worker { return worker{o.origin, o.node, o.app, o.customer} }
 
-// steps counts a worker's steps, as far as keys of few values are concerned, by
-// layer. One push is a message to each server that has some of the keys and, where
-// keys are displaced, several to one server; all have one timestamp of the worker's. A
-// layer at one server sees several parts of some, and nothing of others. A push of
-// several keys is a step. Who pushes each key by itself, as MXNet's workers do, makes
-// a step of many pushes: those of one key belong together until a key comes again.
+// steps counts a worker's steps, as far as keys of few values are concerned, by layer.
+// One push is a message to each server that has some of the keys and, where keys are
+// displaced, several to one server; all have one timestamp of the worker's. A layer at
+// one server sees several parts of some, and nothing of others. A push of several keys
+// is a step. A worker that pushes each key by itself, as MXNet's do, makes a step of
+// many pushes: those of one key belong together until a key comes again.
 type steps struct {
 	streams int // that count here; of [Codec.mu]
 
@@ -58,7 +58,7 @@ type pushPart struct {
 	alone     bool // the push has no other key, as far as can be seen
 }
 
-// note notes a push and returns how many steps there were of the layer: at least so
+// note records a push and returns the number of steps of the layer: at least as
 // many as a stream knows of.
 func (s *steps) note(id layerID, p pushPart, before int) (steps int) {
 	s.mu.Lock()

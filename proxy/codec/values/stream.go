@@ -14,10 +14,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// stream is what is kept of the pushes of one worker's customer to one server:
-// what of them waits to be sent, the thresholds, and what was sent lately. It
-// outlives connections, of which an old one may still be ending while the next
-// is in use.
+// stream is the state of the pushes of one worker's customer to one server: what of
+// them waits to be sent, the thresholds, and what was sent lately. It outlives
+// connections, of which an old one may still be ending while the next is in use.
 type stream struct {
 	owner  owner
 	folder string // for its file; empty: there is none
@@ -37,8 +36,8 @@ type stream struct {
 	dense    map[uint64]*denseLayer // by key
 	narrow   map[layerID]*narrowLayer
 	repeats  repeats
-	// asked are keys that were pulled and have no place in a layer: what is pushed
-	// of them next are gradients, if they turn out to have few values.
+	// asked are keys that were pulled and have no place in a layer: their next
+	// pushes are gradients, if they turn out to have few values.
 	asked map[uint64]struct{}
 	pairs pairs
 	began bool // a push was seen
@@ -98,8 +97,8 @@ func (s *stream) owes(e exchange) bool {
 	return len(s.dense)+len(s.narrow) > 0 || before != nil && len(before.section) > 0
 }
 
-// residual returns how many values wait, and the sum of their squares; s.mu is
-// locked. It reads all of them.
+// residual returns how many values wait, and the sum of their squares; the caller
+// holds s.mu. It reads all of them.
 func (s *stream) residual() (values int, squares float64) {
 	if !s.guarded(func() { values, squares = s.measure() }) {
 		return 0, 0
@@ -173,7 +172,7 @@ func (s *stream) dropFile() {
 	s.file = nil
 }
 
-// config is what a rule says of a layer that has seen so many pushes.
+// config is the rule's setting for a layer that has seen that many pushes.
 func (r *Rule) config(seed uint64, age int) threshold.Config {
 	c := threshold.DefaultConfig
 	c.Sparsity, c.Lifespan, c.Warmup, c.DrainEvery, c.Seed = r.Threshold, r.Lifespan, r.Warmup, r.Drain, seed
@@ -189,8 +188,8 @@ func (r *Rule) config(seed uint64, age int) threshold.Config {
 	return c
 }
 
-// Drains reports whether the rule has what waits by other rules go along with so
-// many pushes.
+// Drains reports whether the rule has values that wait by other rules go along with
+// that many pushes.
 func (r *Rule) Drains() bool { return r.Threshold == 0 && r.End > 0 }
 
 // sameThreshold reports whether two rules say the same of a layer.

@@ -121,7 +121,8 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	for _, l := range found {
 		maps.Copy(took, l.took)
 	}
-	// What is on its way first: its arrival is noted in the file that it goes to.
+	// Values in transit come first: their arrival is recorded in the file that they
+	// go to.
 	slices.SortStableFunc(found, func(a, b *left) int { return len(b.leaves) - len(a.leaves) })
 	for _, l := range found {
 		forget, failed := c.arrive(l, took)
@@ -257,7 +258,8 @@ type note struct {
 	extent *mapped.Extent // nil: there was no room
 }
 
-// takeNoting adds what was kept to the stream, and notes its id; s.mu is locked.
+// takeNoting adds what was kept to the stream, and notes its id; the caller holds
+// s.mu.
 func (s *stream) takeNoting(k *keptStream, id [2]uint64) (n note, err error) {
 	lost := 0
 	s.guarded(func() {
@@ -272,7 +274,7 @@ func (s *stream) takeNoting(k *keptStream, id [2]uint64) (n note, err error) {
 	return n, err
 }
 
-// removeNote takes a note away; s.mu is locked.
+// removeNote takes a note away; the caller holds s.mu.
 func (s *stream) removeNote(n note) {
 	if n.extent != nil && n.file == s.file {
 		s.guarded(func() {

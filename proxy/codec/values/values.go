@@ -59,8 +59,8 @@ const (
 // Options of a [Codec].
 type Options struct {
 	Compact compact.Limits
-	// StateBytes bounds what waits to be sent and what is remembered of pulls,
-	// of all jobs together; 0: 1 GiB. Layers beyond go as they are, counted.
+	// StateBytes bounds the values that wait to be sent and those remembered of
+	// pulls, of all jobs together; 0: 1 GiB. Layers beyond go as they are, counted.
 	StateBytes int64
 	// Rules of the beginning; see [Codec.SetRules].
 	Rules []Rule
@@ -114,15 +114,14 @@ type Codec struct {
 	permits permits
 }
 
-// ruleSet is a list of rules that does not change: so many by the planner, then those
-// by flags, file or interface.
+// ruleSet is an immutable list of rules: first those by the planner, then those by
+// flags, file or interface.
 type ruleSet struct {
 	rules   []Rule
 	planned int
 }
 
-// New returns the codec of this proxy. The error says what is wrong with the
-// rules.
+// New returns the codec of this proxy. The error names the fault of the rules.
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, steps: map[worker]*steps{}, now: time.Now, counts: newCounters(),
 		owns: map[int32]*ownPush{}, heard: map[relay.Instance]ways{}, origins: map[string]*origin{}, sends: map[process]int{}}
@@ -276,8 +275,8 @@ func (c *Codec) join(o owner, make bool) *stream {
 	return s
 }
 
-// stepsOf returns where a worker's pushes are counted, for one more stream; c.mu is
-// locked.
+// stepsOf returns where a worker's pushes are counted, for one more stream; the
+// caller holds c.mu.
 func (c *Codec) stepsOf(w worker) *steps {
 	s := c.steps[w]
 	if s == nil {
