@@ -3,7 +3,7 @@
 //
 // In come the [bpf.Record]s of a live capture, or of a replayed one, to
 // [Observer.Handle]; a [Resolver] says which process a connection belongs to.
-// Out come [Job]s with their nodes and their sums (package locality). The
+// Out come [Job]s with their nodes and their sums (package counts). The
 // agent calls it. It opens no socket, reads no file and asks no clock, so that
 // recordings run through the very code that a live host runs.
 //

@@ -61,7 +61,7 @@ type pace struct {
 const silence = 5e9
 
 // Workers lag that make less than four fifths of the median worker's steps, and
-// at least 3 fewer: as in package locality.
+// at least 3 fewer: as in package counts.
 const (
 	stragglerShare = 0.8
 	stragglerSteps = 3

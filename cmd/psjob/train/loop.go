@@ -18,7 +18,7 @@ import (
 // Synchronous training is bulk-synchronous: all workers' gradients of a step are in
 // before any worker pulls for the next. With a rule that takes gradients one
 // barrier a step does it, because the servers keep a step's sum apart until then
-// (see package store); the request's head is the step. With a rule that adds,
+// (see package kv); the request's head is the step. With a rule that adds,
 // workers push differences, and a second barrier keeps a fast worker's push from a
 // slow one's pull.
 func (w *worker) train(ctx context.Context) error {
