@@ -21,7 +21,8 @@ type Waits interface {
 	WaitsOf(origin string, worker int32, keys []plan.Keys) bool
 	// Changes reports whether a rule may change values of a job.
 	Changes(job string) bool
-	// Taken counts what was taken up from proxies before this one.
+	// Taken counts the waiting values that were taken up from proxies before this
+	// one.
 	Taken() uint64
 }
 
@@ -63,7 +64,8 @@ func (f follower) Waits(keys []plan.Keys) bool {
 	return false
 }
 
-// follow has what waits of all workers go along with keys; the caller holds x.mu.
+// follow has the waiting values of all workers go along with their keys (nil: all
+// keys); the caller holds x.mu.
 func (x *job) follow(keys []plan.Keys) {
 	if x.jobs.opts.Waits == nil {
 		return
@@ -77,8 +79,8 @@ func (x *job) follow(keys []plan.Keys) {
 	}
 }
 
-// followTaken does so for what was taken up from a proxy before this one, which did
-// not know perhaps what has moved since; the caller holds x.mu.
+// followTaken does so for values taken up from a proxy before this one, which may
+// not have known of the latest moves; the caller holds x.mu.
 func (x *job) followTaken() {
 	if w := x.jobs.opts.Waits; w != nil && x.router.Ready() && w.Taken() != x.taken {
 		x.follow(nil)

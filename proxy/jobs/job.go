@@ -31,58 +31,59 @@ import (
 type job struct {
 	jobs    *Jobs
 	name    string
-	key     string   // in jobs.jobs
-	run     plan.Run // empty where nobody named it: then no key moves
+	key     string   // its key in jobs.jobs
+	run     plan.Run // empty: the run has no name, and no key moves
 	nodes   pslite.Table
 	servers int
 	dir     string
 	learned time.Time
-	inUse   time.Time // when it last had connections
-	// scopes are those whose processes take part. It is changed under jobs.mu
-	// and mu, and read under either.
+	inUse   time.Time // when it last had a connection
+	// scopes are the scopes of its processes on this host. Changed under jobs.mu
+	// and mu, read under either: lookups by scope hold jobs.mu only.
 	scopes  map[Scope]bool
 	unsaved bool // more than the file has
-	// expected is how long the processes of a job that was remembered may take to
-	// connect, from when they can.
+	// expected is how long the processes of a job that was loaded from disk may
+	// take to connect, counted from when they can.
 	expected time.Duration
 
 	mu      sync.Mutex // guards the rest, and nodes, inUse, unsaved and expected
 	site    *migrate.Site
 	router  *route.Router
 	ledgers map[int32]*ledger.Ledger
-	local   map[int32]bool  // nodes of this host
-	open    map[waiter]bool // connections, of nodes of any role
-	left    time.Time       // when the last of them closed
+	local   map[int32]bool  // ids of nodes on this host
+	open    map[waiter]bool // open connections, of nodes of any role
+	left    time.Time       // when the last of open closed
 	up      map[pair]*requests
-	origins map[origin]bool // where this host's workers connect from
-	taken   uint64          // of what waits, so much was taken up when all followed last
+	origins map[origin]bool // origins of this host's workers
+	taken   uint64          // Waits.Taken when values of all workers followed their keys last
 	down    map[pair]*answers
-	// What waits for a connection.
+	// Frames for a pair that has no connection now.
 	pendingUp, pendingDown map[pair][][]byte
-	lost                   uint64    // messages that could not be kept any longer
-	unsure                 bool      // perhaps another run has begun; its table has not come
-	late                   bool      // it was under way when this host heard of it
-	asked                  time.Time // when a proxy asked a server of this host something
-	// Connections are missing that this proxy should carry: since when, and when that
-	// was seen last; the zero time: they are not.
+	lost                   uint64    // messages dropped from pendingUp and pendingDown: at their bound, or with the run
+	unsure                 bool      // another run may have begun whose table has not come; requests are refused
+	late                   bool      // the job was running before this host knew it
+	asked                  time.Time // when a proxy last sent a request of its own to a server of this host
+	// Since when connections bypass this proxy that it should carry, and when one was
+	// last seen; zero: none does.
 	pastSince, pastSeen time.Time
-	// heard are the other sites that have said something in this run, and so know it;
-	// unheardSince is since when a move waits for others.
+	// heard are the other sites that have sent a letter of this run, and so know it;
+	// unheardSince is when a move began to wait for others.
 	heard        map[string]bool
 	unheardSince time.Time
-	// They are all there, after a proxy was away: since when, and long enough.
+	// After a proxy was away: since when all connections are back, and whether that
+	// was long enough ago.
 	backSince        time.Time
 	settled          bool
-	displaced        bool      // keys may be displaced, and it is on disk
-	unsupported      string    // why requests are not routed
-	resumed          bool      // a proxy before this one has had it
-	resuming         bool      // its ledgers must be there
-	unkept           error     // why a proxy after this one would not know it
-	keptSize         int64     // of its file
-	failed           error     // why its requests are refused
+	displaced        bool      // keys may be displaced, and job.json says so
+	unsupported      string    // why requests are not routed; empty: they are
+	resumed          bool      // a proxy before this one carried the job
+	resuming         bool      // its ledgers must exist
+	unkept           error     // why a proxy after this one could not take the job up; nil: it could
+	keptSize         int64     // bytes of its file
+	failed           error     // why its requests are refused; nil: they are not
 	trouble          string    // of the kept files, as logged
-	unkeptAsked      bool      // asked could not be kept, as it was logged
-	immovable        string    // why no key moves, as it was logged
+	unkeptAsked      bool      // a write of asked failed, and that is logged
+	immovable        string    // why no key moves, as last logged
 	checked, touched time.Time // what is kept
 	gone             bool
 	seen             seen
@@ -90,14 +91,14 @@ type job struct {
 	used             bool    // it has connections here, as reported to the planner
 	toldMoves        []int32 // servers whose moves this host makes, as reported to the planner; nil: nothing is reported yet
 	lookedMoves      time.Time
-	lostStore        string // the planner's store does not know where keys are, and this is what it says
+	lostStore        string // the planner's store has lost the owners of keys; its message
 	teaching         bool
 	journal          *journal    // nil until keys may be displaced
-	strangers        uint64      // letters of other runs
+	strangers        uint64      // letters of other runs that came for this job
 	ended            atomic.Bool // gone, for readers without mu
 	pace             *pace
-	gathers          *time.Timer // calls endGathers; nil until something is gathered
-	gathering        bool        // it is set
+	gathers          *time.Timer // calls endGathers; nil until a request is gathered
+	gathering        bool        // gathers is set
 	parting          parting
 	movers
 }
