@@ -75,8 +75,8 @@ func TestTwoJobsOfOneName(t *testing.T) {
 	}
 }
 
-// Another user's job has another name, and who says that he belongs to a job does not
-// get its name, nor give it one.
+// Another user's job has another name, and a process that claims to belong to a job
+// does not get its name, nor give it one.
 func TestTenantsDoNotShareNames(t *testing.T) {
 	c := newCalled(everything, nil)
 	mine := member(firstAt, "scheduler", 1000, calls("ctr"))
@@ -101,7 +101,7 @@ func TestTenantsDoNotShareNames(t *testing.T) {
 }
 
 // In a cluster the pod says more than the process, and whose it is; a pod that the API
-// server has not told of has no name.
+// server has not reported has no name.
 func TestPodsSayMoreThanProcesses(t *testing.T) {
 	pods := map[string]policy.Pod{
 		"a": {Namespace: "ads", Owner: "train", Policy: policy.Policy{Move: "false"}},
@@ -148,7 +148,7 @@ func TestSettledNames(t *testing.T) {
 	}
 }
 
-// Who may leave, and wants to, is not watched.
+// A job whose owner opts out, and may, is not watched.
 func TestLeavingJobsAreNotWatched(t *testing.T) {
 	away := member(firstAt, "worker", 0, policy.Settings{policy.Observe: "false"})
 	for _, c := range []struct {

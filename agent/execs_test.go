@@ -26,7 +26,7 @@ func TestNodesAreMetWhenTheyBegin(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- a.meetExecs(ctx, w) }()
-	// It waits with the program that makes it a node until it is told to.
+	// It becomes a node by exec only when the test says so.
 	cmd := exec.Command(shell, "-c", `read line; DMLC_ROLE=worker exec "$0" -c 'read line'`, shell)
 	cmd.Env = os.Environ()
 	in, err := cmd.StdinPipe()

@@ -8,8 +8,9 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// A cell of pulls and pushes together is told to be as wrong as its pulls alone,
-// which are looked at in the same steps, and bytes as the uses that moved them.
+// The stated error of a cell of pulls and pushes together is that of its pulls
+// alone, which are looked at in the same steps, and bytes as the uses that moved
+// them.
 func TestErrorOfCells(t *testing.T) {
 	s := &page.JobSampling{Requests: 40_000, Sampled: 10_000, Estimated: 40_000, Spread: 120_000}
 	total := counts.Sums{counts.Pulls: 6000, counts.Pushes: 6000, counts.PulledBytes: 240_000, counts.PushedBytes: 480_000}

@@ -112,8 +112,8 @@ func TestRecordedWholeAndSampledShowTheSameJob(t *testing.T) {
 	}
 }
 
-// A name that is taken gets a number; what cannot be opened leaves nothing behind; and
-// there is room for so many jobs.
+// A name that is taken gets a number; a file that cannot be opened leaves nothing
+// behind; and the number of jobs is bounded.
 func TestRecordedKeeps(t *testing.T) {
 	whole := recorded20(t, time.Unix(1000, 0), 1)
 	damaged := bytes.Clone(whole)

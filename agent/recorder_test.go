@@ -58,7 +58,7 @@ func TestRecorderNamesNodes(t *testing.T) {
 	}
 }
 
-// So many wait for names, and no more; those are written all the same.
+// A bounded number wait for names; those beyond it are written all the same.
 func TestRecorderHoldsSoMany(t *testing.T) {
 	r := NewRecorder(nil)
 	worker := &later{"@1:9"}

@@ -111,7 +111,7 @@ func TestWithinBudget(t *testing.T) {
 	}
 }
 
-// What is not used is saved, a minute's worth at most, and pays for more later: no
+// Unused budget is saved, a minute's worth at most, and pays for more later: no
 // budget is left over between two rates, and none is overdrawn.
 func TestSavingsPayForMoreLater(t *testing.T) {
 	for name, before := range map[string]int{"from the start": 0, "after ten minutes without a job": 600} {

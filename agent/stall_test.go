@@ -159,7 +159,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// However many wait, so many are named, and those first that wait longest.
+// However many wait, a bounded number are named, the longest first.
 func TestStallsAreBounded(t *testing.T) {
 	f := going()
 	f.Workers = nil

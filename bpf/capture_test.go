@@ -28,7 +28,7 @@ func TestOpen(t *testing.T) {
 	openTest(t, Options{})
 }
 
-// Whoever still asks while an agent ends is told so.
+// Calls that come while an agent ends get an error that says so.
 func TestAskedAfterClose(t *testing.T) {
 	c := openTest(t, Options{})
 	var asking sync.WaitGroup

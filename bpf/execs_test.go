@@ -10,8 +10,7 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// Every process that is started is told, once, with the number that its parent
-// knows.
+// Every started process is reported once, with the pid that its parent knows.
 func TestProcessesAreTold(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
@@ -31,7 +30,7 @@ func TestProcessesAreTold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for len(want) > 0 {
-		pid, err := w.Next(ctx) // others are told as well
+		pid, err := w.Next(ctx) // others are reported as well
 		if err != nil {
 			t.Fatalf("%d processes were not told: %v", len(want), err)
 		}

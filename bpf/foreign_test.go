@@ -8,8 +8,8 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// TestForeignTraffic: what is not PS-lite is told apart with its first bytes,
-// counted, and costs no entry in the table of streams.
+// TestForeignTraffic: other protocols are recognised by their first bytes, counted,
+// and cost no entry in the table of streams.
 func TestForeignTraffic(t *testing.T) {
 	require.BPF(t)
 	m := newStreamMaker(5)

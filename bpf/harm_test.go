@@ -52,7 +52,7 @@ func TestRingFullCostsTheJobNothing(t *testing.T) {
 		t.Errorf("totals %+v must be exact all the same", s)
 	}
 
-	// The ring has room again: what comes next is told, after what was lost.
+	// The ring has room again: new records come, after the loss.
 	var lost, batches uint64
 	read := func() {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -83,7 +83,8 @@ func (w *watched) read() {
 	w.t.Cleanup(cancel)
 }
 
-// stop reads what is left and returns the only stream's transcript and totals.
+// stop reads the remaining records and returns the only stream's transcript and
+// totals.
 func (w *watched) stop() (*transcript, Stream) {
 	w.t.Helper()
 	w.cancel()
@@ -159,8 +160,8 @@ func (x *transfer) send(b []byte) {
 	}
 }
 
-// TestLiveProcessesAreToldExactly: what real processes send, by every kind of segment, is told
-// exactly, and the totals add up.
+// TestLiveProcessesAreToldExactly: the messages of real processes, in every kind of
+// segment, are reported exactly, and the totals add up.
 func TestLiveProcessesAreToldExactly(t *testing.T) {
 	m := newStreamMaker(7)
 	small := m.job(20_000, 4)

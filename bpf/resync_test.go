@@ -7,7 +7,7 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// TestLateStreams: a stream seen from its middle on is told from some message
+// TestLateStreams: a stream seen from its middle on is reported from some message
 // on, whole and in order, and the bytes before count as missed.
 func TestLateStreams(t *testing.T) {
 	require.BPF(t)
@@ -109,9 +109,9 @@ func (f *feeder) totals(t *testing.T, id StreamID) (Stream, bool) {
 	return Stream{}, false
 }
 
-// TestLostSegments: where segments never pass the program, what is told is
-// still true: every message is one that was sent, in order, and those with a
-// hole say so. After the loss the stream is synchronised again.
+// TestLostSegments: where segments never pass the program, the reports are still
+// true: every message is one that was sent, in order, and those with a hole say so.
+// After the loss the stream is synchronised again.
 func TestLostSegments(t *testing.T) {
 	require.BPF(t)
 	f := newFeeder(t, Options{Sampling: Sampling{AnswerKeys: true}})
@@ -148,7 +148,7 @@ func TestLostSegments(t *testing.T) {
 	}
 }
 
-// subsequence reports whether the messages told are some of those sent, in
+// subsequence reports whether the reported messages are some of those sent, in
 // order; of incomplete ones the lengths are compared.
 func subsequence(told, sent []message) bool {
 	j := 0

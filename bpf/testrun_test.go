@@ -8,8 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// feeder runs a program, egress unless told otherwise, on packets made up here (BPF_PROG_TEST_RUN),
-// with streams told apart by address, and gathers what it copies.
+// feeder runs a program, egress by default, on synthetic packets (BPF_PROG_TEST_RUN), with
+// streams distinguished by address, and gathers its records.
 type feeder struct {
 	c       *Capture
 	program *ebpf.Program

@@ -18,7 +18,7 @@ type message struct {
 	envelope   bool // known to the Go reader alone
 }
 
-// transcript is one stream as the kernel told it.
+// transcript is one stream as the kernel reported it.
 type transcript struct {
 	messages []message
 	commands [][]byte

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is served of a process has no field for its arguments or environment.
+// Answers about a process have no field for its arguments or environment.
 func TestNodesTellNoArguments(t *testing.T) {
 	node := reflect.TypeFor[Node]()
 	for i := range node.NumField() {

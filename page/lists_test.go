@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Lists of answers are never null, however deep, and what is answered is not changed.
+// Lists of answers are never null, however deep, and the answer is otherwise
+// unchanged.
 func TestListsAreNeverNull(t *testing.T) {
 	type row struct {
 		Cells []uint64  `json:"cells"`

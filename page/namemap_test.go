@@ -69,7 +69,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// What is wrong with a file is said.
+// Faults of a file are named.
 func TestWrongNames(t *testing.T) {
 	for text, want := range map[string]string{
 		"- {name: a, first: 0, last: 9}\n- {name: b, first: 9, last: 12}": "a and b overlap at key 9",

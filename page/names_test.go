@@ -11,7 +11,7 @@ import (
 )
 
 // Where keys have names, heatmap, hottest keys and plan have them beside the
-// numbers, and the interface tells what is called what.
+// numbers, and the interface lists the names.
 func TestNamesInTheInterface(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "names.yaml")
 	text := "- {name: users, first: 0, last: 999, keys-per-row: 10}\n- {name: items, first: 9223372036854775808, last: 9223372036854775907, keys-per-row: 1}\n"

@@ -281,7 +281,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// What is shown can be kept: figures as CSV, pictures as PNG.
+// Panels can be saved: figures as CSV, pictures as PNG.
 func TestExport(t *testing.T) {
 	ctx := openLived(t, newLived())
 	do(t, ctx, "catch files", chromedp.Evaluate[chromedp.Void](`
@@ -328,7 +328,7 @@ func TestNothingIsCutUnseen(t *testing.T) {
 	}
 	do(t, ctx, "to its end", chromedp.Evaluate[chromedp.Void](`document.querySelector("#keys .scroll").scrollTop = 1e6; 0`))
 	until(t, ctx, "the cue to go", `!document.querySelector("#keys .scroll").classList.contains("more-below")`)
-	// Why a job waits is what is looked for first.
+	// The reason why a job waits comes first.
 	before = drawn(t, ctx)
 	do(t, ctx, "narrow", chromedp.EmulateViewport(800, 1200), chromedp.Evaluate[chromedp.Void](`location.hash = "job=198.18.0.7:9000"; 0`), waitDrawn(before+1))
 	until(t, ctx, "who waits for whom to be there whole", `(({clientWidth, scrollWidth}) => clientWidth > 0 && scrollWidth <= clientWidth + 1)(document.querySelector("#stalls .scroll"))`)

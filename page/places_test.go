@@ -36,7 +36,7 @@ func (p inPods) Agent() Agent {
 }
 
 // The page names the pod and node of each worker and server, and how fast the
-// hosts' links are, by which it says who is busiest.
+// hosts' links are, by which it names the busiest.
 func TestPageNamesPods(t *testing.T) {
 	plan := func(job string) (Plan, error) {
 		p, err := aPlan(job)

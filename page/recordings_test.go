@@ -57,7 +57,7 @@ func (o opening) Open(name string, in io.Reader) ([]string, error) {
 	return []string{job.Name}, nil
 }
 
-// A recording is what is posted; what is wrong with it is said.
+// A recording is posted; its faults are named.
 func TestOpenRecording(t *testing.T) {
 	state := newOpening()
 	h := Handler(state, Options{Open: state.Open})

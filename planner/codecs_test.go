@@ -74,8 +74,8 @@ func await(t *testing.T, s *Codecs, what string, ok func(*api.CodecsDescription)
 
 const on, off = `[{"threshold":0.99}]`, `[{}]`
 
-// Rules reach those who follow, and those who come later, and outlive the
-// planner; jobs without any have none.
+// Rules reach present followers and later ones, and outlive the planner; jobs
+// without any have none.
 func TestRulesReachFollowers(t *testing.T) {
 	kept := &store.Memory{}
 	s := newService(t, kept)

@@ -56,7 +56,7 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// However large reports are, what is kept of them is bounded.
+// However large reports are, their history is bounded.
 func TestPastIsBounded(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	s := &ReportStore{now: func() time.Time { return now }}

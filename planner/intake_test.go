@@ -20,7 +20,7 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// repeated is a report of one job with so many fields of a kind, as on the wire.
+// repeated is a report of one job with n fields of a kind, as on the wire.
 func repeated(field protowire.Number, value []byte, n int) []byte {
 	var job []byte
 	for range n {

@@ -8,8 +8,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// All of a report is kept but its windows, which are told of. When its large parts
-// were made is the planner's to note.
+// All of a report is kept but its windows, which are passed on. When its large
+// parts were made is the planner's to note.
 func TestAllIsKeptButWindows(t *testing.T) {
 	r := &api.HostReport{
 		Host: "a", Incarnation: 1, Sequence: 2, UnixNanos: 3, Agent: &api.AgentReport{Version: "v"}, Machine: &api.Machine{LinkMbit: 25000, Cores: 8}, Light: true, WholeUnixNanos: 9,

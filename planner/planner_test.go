@@ -193,7 +193,7 @@ func TestNewSaysWhichStore(t *testing.T) {
 	}
 }
 
-// A planner counts who has not said who it is.
+// A planner counts connections that have not identified themselves.
 func TestSilentConnectionsAreCounted(t *testing.T) {
 	policy := &control.Policy{}
 	p, o := start(t, Options{Policy: policy})

@@ -155,8 +155,8 @@ func TestNextRunByTable(t *testing.T) {
 	}
 }
 
-// What is known outlives the planner, which goes on with a run that goes on; and an
-// agent that starts over counts from zero.
+// Runs outlive the planner, which continues one that goes on; and an agent that
+// starts over counts from zero.
 func TestRestarts(t *testing.T) {
 	c := newCluster(t, &store.Memory{})
 	c.called(at1, "ctr")

@@ -77,7 +77,7 @@ func standbyListen(t *testing.T) net.Listener {
 	return l
 }
 
-// client is who comes to a planner.
+// client is a caller of a planner.
 type client struct {
 	net.Conn
 	lines *bufio.Reader
@@ -102,8 +102,8 @@ func (c client) says(line string) (string, error) {
 	return strings.TrimSpace(answer), err
 }
 
-// TestListener: who comes is Accept's while nobody has the lead, reaches who has
-// it otherwise, and is dropped when that changes.
+// TestListener: a caller is Accept's while there is no leader, is forwarded to the
+// leader otherwise, and is dropped when that changes.
 func TestListener(t *testing.T) {
 	a, b := leader(t, "a"), leader(t, "b")
 	var to atomic.Pointer[netip.AddrPort]

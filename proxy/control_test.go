@@ -10,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// What is served to everybody changes nothing and tries nothing; what is served
-// to those who may does.
+// The interface for everybody changes nothing and tries nothing; the one for
+// trusted users does.
 func TestOnlyControlChangesRules(t *testing.T) {
 	codec, err := values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: 1 << 20})
 	if err != nil {

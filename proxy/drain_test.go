@@ -79,7 +79,7 @@ func unread(t *testing.T, c *net.TCPConn) (n int) {
 }
 
 // request sends a push, and waits until it is answered, with the connection closed
-// once its end was told.
+// once it has received the end.
 func (w *worker) request(t *testing.T) {
 	meta := pslite.Meta{Request: true, Push: true, Timestamp: int32(w.sent), DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
 	var b []byte
@@ -155,11 +155,12 @@ func TestDrainEndsWhereNobodyReads(t *testing.T) {
 	<-sent
 }
 
-// A worker that makes one request after the other is told the end of its connection
-// when none is half sent: what it waits for is held meanwhile, and comes then.
+// A worker that makes one request after the other receives the end of its
+// connection when none is half sent: the answer it waits for is held meanwhile, and
+// comes then.
 func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {
 	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
-	// Nobody is told the end while the worker goes on, however slow it is.
+	// No end is sent while the worker goes on, however slow it is.
 	h.server.holdFor, h.server.restFor = time.Hour, time.Second
 	w := newWorker(t, h)
 	for range 20 {
@@ -185,7 +186,7 @@ func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {
 	}
 }
 
-// Nobody is told the end while somebody speaks, and all at once when nobody does.
+// No end is sent while a client speaks, and all at once when none does.
 func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 	h := newTwoHosts(t, nil)
 	workers := []*worker{newWorker(t, h), newWorker(t, h)}

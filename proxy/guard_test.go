@@ -104,8 +104,8 @@ func TestTheEndOfARunOpensNothingForAnother(t *testing.T) {
 	}
 }
 
-// Agent and proxy were killed together: what is pinned stays as it is until this
-// process knows that nothing needs it, and is never opened because it knows
+// Agent and proxy were killed together: pinned policies stay as they are until this
+// process knows that nothing needs them, and no cgroup is opened because it knows
 // nothing.
 func TestWhatIsPinnedStays(t *testing.T) {
 	h := newHost(7, 8)
@@ -134,8 +134,8 @@ func TestWhatIsPinnedStays(t *testing.T) {
 	h.want(t, "both were; of the other cgroup nothing is known", 8)
 }
 
-// A new agent hands over its listener before the old one's is taken back, and is
-// told all again.
+// A new agent hands over its listener before the old one's is taken back, and gets
+// all policies again.
 func TestAnAgentIsReplaced(t *testing.T) {
 	h := newHost()
 	var g Guard
@@ -217,8 +217,8 @@ func TestNothingIsOpenedAtTheEnd(t *testing.T) {
 	h.want(t, "the proxy ends", 7)
 }
 
-// Whatever comes in whatever order, a cgroup in which a run needs it is never
-// open once the agent was told, and none stays closed that this process closed
+// Whatever comes in whatever order, a cgroup in which a run needs it is never open
+// once the agent has confirmed it, and none stays closed that this process closed
 // and nothing needs.
 func TestAnyOrderNeverOpensACgroupThatIsNeeded(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -167,7 +167,7 @@ func echo(t testing.TB, client, server *net.TCPConn) {
 	}
 }
 
-// eventually waits until what is counted elsewhere has been counted.
+// eventually waits for a count that another goroutine makes.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {

@@ -216,8 +216,8 @@ func anyBytes(rng *rand.Rand) []byte {
 
 func compactOnly() []relay.Codec { return []relay.Codec{compact.New(compact.DefaultLimits)} }
 
-// messages is what a process of PS-lite's says: pushes of up to 40 kB, and a few that
-// are larger than what is held of one.
+// messages are those of a PS-lite process: pushes of up to 40 kB, and a few that are
+// larger than what is held of one.
 func messages(rng *rand.Rand) []byte {
 	greeting := zmtp.NewGreeting(1, 3)
 	b := zmtp.AppendReady(bytes.Clone(greeting[:]), "DEALER", []byte("ps9"))

@@ -38,8 +38,8 @@ func lineOf(t *testing.T, lines []measure.Line, name string) measure.Line {
 
 const measuredJob = "198.18.0.1:9000"
 
-// What is true of connections is said of measures: where they hold, on how many,
-// and of the others why not.
+// The states of connections are summed up in measures: where they hold, on how
+// many, and of the others why not.
 func TestMeasuresByConnection(t *testing.T) {
 	codec := thresholding(t)
 	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})

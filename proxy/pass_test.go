@@ -367,7 +367,7 @@ func TestOlderProxies(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the connection is carried", func() bool { return p.conns.active() == 1 })
-		go func() { // ends when it is told the end
+		go func() { // ends when it receives the end
 			io.Copy(io.Discard, far)
 			far.Close()
 		}()

@@ -115,8 +115,8 @@ func TestNextProxyKnowsHosts(t *testing.T) {
 	}
 }
 
-// What is no list of hosts does no harm, and where none can be written all else
-// works.
+// A file that is no list of hosts does no harm, and where none can be written all
+// else works.
 func TestNoListOfHosts(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "peers")

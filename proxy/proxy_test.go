@@ -119,7 +119,8 @@ func TestMeshOnlyRefusesToGoPastTheMesh(t *testing.T) {
 	eventually(t, "counted", func() bool { return h.worker.count(reason.NoPeer) == 1 })
 }
 
-// A link can only ask for what is at the address where it arrived, or allowed.
+// A link can only ask for destinations at the address where it arrived, or for
+// allowed ones.
 func TestForeignDestinationsAreRefused(t *testing.T) {
 	elsewhere := listen(t, "127.0.0.3")
 	for name, allow := range map[string][]netip.Prefix{"refused": nil, "allowed": {netip.MustParsePrefix("127.0.0.3/32")}} {

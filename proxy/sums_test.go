@@ -64,8 +64,8 @@ func TestWhoAsksForSums(t *testing.T) {
 	}
 }
 
-// The line of sums says who asked, on how many connections they are made, and why not on
-// others.
+// The line of sums names its source, the number of connections that have them, and the
+// reasons of the others.
 func TestSumsLine(t *testing.T) {
 	on, alone, quiet := carried{codec: values.Name, summed: summed{said: true}}, carried{codec: values.Name, summed: summed{said: true, why: aggregate.Alone}}, carried{codec: values.Name}
 	planned := map[string][]measure.SumRule{measuredJob: {{Form: measure.SumHost}}}

@@ -34,8 +34,8 @@ const (
 )
 
 // sender is a node's thread for connections, as libzmq has it: woken by an eventfd, it
-// writes a message chunk by chunk, and looks for what has come in between. Told the end
-// it drops a message of which it has written a part, and connects again.
+// writes a message chunk by chunk, and looks for what has come in between. When it
+// receives the end it drops a message that it has partly written, and connects again.
 type sender struct {
 	to            unix.Sockaddr
 	epoll, signal int
@@ -132,7 +132,7 @@ func (s *sender) loop() error {
 	}
 }
 
-// again drops what is left of a message, and reconnects.
+// again drops the rest of a message, and reconnects.
 func (s *sender) again() error {
 	unix.Close(s.socket)
 	s.left = 0

@@ -115,8 +115,8 @@ func TestNothingIsLeft(t *testing.T) {
 	})
 }
 
-// The agent never waits for the interception: it gets the latest that was found, and
-// so many workers' ends as fit.
+// The agent never waits for the interception: it gets the latest snapshot, and as
+// many workers' ends as fit.
 func TestAgentDoesNotWait(t *testing.T) {
 	i := &Interception{found: make(chan *discover.Snapshot, 1), ended: make(chan lastPush, mostEnded)}
 	var latest discover.Snapshot

@@ -96,7 +96,7 @@ func (r *receiver) try(t *testing.T) error {
 
 // Each of many messages arrives whole, and once, though the connections on which they
 // go are ended over and over: none is ended with a part of one written, nor with one
-// that the sender was told of and has not written.
+// that the sender was notified of and has not written.
 func TestNothingIsLost(t *testing.T) {
 	r := begin(t, "always")
 	var next uint64
@@ -226,7 +226,7 @@ func TestTellShutsNothingDownTooLate(t *testing.T) {
 	}
 }
 
-// A thread that is woken while it is told the end hears of the end first.
+// A thread that is woken while it receives the end sees the end first.
 func TestToldBeforeItIsWoken(t *testing.T) {
 	var files [4]int // a signal, a connection's ends, an epoll
 	var err error

@@ -194,8 +194,8 @@ func TestCollectorGoesAway(t *testing.T) {
 	}
 }
 
-// TestCollectorThatHangs: what is offered is never more than the queue holds, and all of
-// it is sent or counted as dropped, by reason.
+// TestCollectorThatHangs: the queue never exceeds its bound, and every request is sent
+// or counted as dropped, by reason.
 func TestCollectorThatHangs(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")
 	c := &collector{blocked: make(chan struct{})}
@@ -232,7 +232,7 @@ func TestOfferWithoutRun(t *testing.T) {
 	}
 }
 
-// TestEndpoints: what is no endpoint is refused with what to do, in a flag and in the
+// TestEndpoints: an invalid endpoint is refused with a remedy, in a flag and in the
 // environment; nothing is exported where nobody asks for it.
 func TestEndpoints(t *testing.T) {
 	for _, tc := range []struct {

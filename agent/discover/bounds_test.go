@@ -8,7 +8,8 @@ import (
 	"testing/fstest"
 )
 
-// opened counts what is opened of a tree, by the last part of its name.
+// opened counts the files of a tree that are opened, by the last part of their
+// name.
 type opened struct {
 	fstest.MapFS
 	count map[string]int
@@ -19,8 +20,8 @@ func (o opened) Open(name string) (fs.File, error) {
 	return o.MapFS.Open(name)
 }
 
-// nodes is a host with so many processes that look like nodes, each holding a
-// socket in one network namespace.
+// nodes is a host with n processes that look like nodes, each holding a socket in
+// one network namespace.
 func nodes(n int) opened {
 	tree := fstest.MapFS{}
 	env := []byte("DMLC_ROLE=worker\x00DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00")
@@ -40,8 +41,8 @@ func nodes(n int) opened {
 	return opened{tree, map[string]int{}}
 }
 
-// What is known of a process is not read again, and a network namespace's table
-// is read once for all.
+// A process is not read again, and a network namespace's table is read once for
+// all.
 func TestFinderRemembers(t *testing.T) {
 	const n, looks = 50, 10
 	proc := nodes(n)
@@ -167,7 +168,7 @@ func TestSharedDescriptorsHaveABound(t *testing.T) {
 	}
 }
 
-// descriptors gives every process of a tree so many sockets.
+// descriptors gives every process of a tree n sockets.
 type descriptors struct {
 	fstest.MapFS
 	each int

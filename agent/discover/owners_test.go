@@ -111,7 +111,7 @@ func TestTopOwner(t *testing.T) {
 		"apps/v1:ReplicaSet:web-1:r":           "web",
 		"batch/v1:Job:nightly-123:j":           "nightly",
 		"kubeflow.org/v1:PyTorchJob:train:p":   "train",
-		"apps/v1:StatefulSet:hidden-worker:s":  "hidden",  // who owns that may not be read
+		"apps/v1:StatefulSet:hidden-worker:s":  "hidden",  // its owner may not be read
 		"apps/v1:StatefulSet:another:old":      "another", // one of that name that came later
 		"kubeflow.org/v1:MPIJob:gone:g":        "gone",
 		"own.io/v1:Train:loop:l":               "loop",
@@ -152,7 +152,7 @@ func TestSettleAsksForOwnersUntilAnswered(t *testing.T) {
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		p.pod(mine) // told again, as informers do
+		p.pod(mine) // reported again, as informers do
 		if said, _ := p.Said("a"); said.Namespace != "ads" || said.Owner != "train" || said.Settings[policy.Job] != "ctr" || said.Policy != (policy.Policy{}) || len(said.Wrong) != 2 {
 			t.Errorf("the pod says %+v", said)
 		}

@@ -64,8 +64,8 @@ func TestSelected(t *testing.T) {
 	}
 }
 
-// A node says how fast its link is by an annotation, or a label; what is no
-// speed is none.
+// A node says how fast its link is by an annotation, or a label; an invalid speed
+// is none.
 func TestLinkSpeedByAnnotationOrLabel(t *testing.T) {
 	p, err := NewPods(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", "", usual)
 	if err != nil {

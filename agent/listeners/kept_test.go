@@ -119,8 +119,8 @@ func settling(t *testing.T, k *kept, within time.Duration) <-chan bool {
 	}
 }
 
-// An agent that is to end while it holds what a proxy left, or is about to leave since
-// it was told that the agent stays, waits for the next proxy and gives it that.
+// An agent that ends while it holds connections that a proxy left, or is about to
+// leave because it counts on the agent, waits for the next proxy and hands them over.
 func TestSettleWaitsForTheNextProxy(t *testing.T) {
 	k := &kept{most: 4}
 	t.Cleanup(k.close)

@@ -72,10 +72,10 @@ func runAgent(args []string) error {
 	return g.Wait()
 }
 
-// runProxy gives up its privileges and says to each connection which proxy it
-// is and where the connection was going. Its arguments are the socket and its
-// user, nobody where there is none. Lines on standard input, "CGROUP on" or
-// "CGROUP off", set fail-closed; "owner NETNS ADDRESS" asks who listens.
+// runProxy gives up its privileges and says to each connection which proxy it is
+// and where the connection was going. Its arguments are the socket and its user,
+// nobody where there is none. Lines on standard input, "CGROUP on" or "CGROUP off",
+// set fail-closed; "owner NETNS ADDRESS" asks for the listener's cgroup.
 func runProxy(args []string) error {
 	uid := nobody
 	if len(args) > 1 {
@@ -127,8 +127,8 @@ func runProxy(args []string) error {
 	return client.Run(ctx)
 }
 
-// owner asks who listens; the words are a network namespace's inode and an
-// address.
+// owner asks for the cgroup of a listener; the words are a network namespace's
+// inode and an address.
 func owner(ctx context.Context, c *handover.Client, words string) string {
 	number, at, _ := strings.Cut(words, " ")
 	netns, err := strconv.ParseUint(number, 10, 64)
@@ -139,8 +139,7 @@ func owner(ctx context.Context, c *handover.Client, words string) string {
 	return fmt.Sprint(cgroup, found, err)
 }
 
-// runServer listens and says where, after it has moved to the cgroup that it is
-// told, if any.
+// runServer moves to the given cgroup, if any, listens, and prints its address.
 func runServer(args []string) error {
 	if len(args) > 0 {
 		if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
@@ -173,7 +172,7 @@ func original(conn *net.TCPConn) (to netip.AddrPort, err error) {
 	return to, errors.Join(err, failed)
 }
 
-// runClient connects to the addresses it is told, and says what came.
+// runClient connects to the given addresses, and prints the answers.
 func runClient([]string) error {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {

@@ -13,8 +13,8 @@ import (
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 
-// A proxy is told who listens at a port of the job's network namespace: a
-// process of the job's cgroup or below it, which it is waited for to be found;
+// A proxy learns the cgroup that listens at a port of the job's network namespace:
+// a process of the job's cgroup or below it, which it is waited for to be found;
 // one of another cgroup; nobody.
 func TestOwnerOfAPortIsTold(t *testing.T) {
 	g := newGround(t)

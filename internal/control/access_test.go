@@ -121,7 +121,7 @@ func TestAllMethodsHaveRules(t *testing.T) {
 	}
 }
 
-// Each role may do what is its own and nothing else.
+// Each role may do its own calls and nothing else.
 func TestRolesMayDoWhatIsTheirOwn(t *testing.T) {
 	for name, c := range calls {
 		for _, r := range identity.Roles {
@@ -168,8 +168,8 @@ func TestHostsSpeakForThemselvesAlone(t *testing.T) {
 	}
 }
 
-// Who has no certificate gets nowhere, unless it is a trusted user of this host,
-// another user who reads, or nobody is asked.
+// A caller without a certificate is refused, unless it is a trusted user of this
+// host, another user that only reads, or no certificates are asked for.
 func TestWithoutCertificates(t *testing.T) {
 	for who, tc := range map[string]struct {
 		info  credentials.AuthInfo

@@ -112,7 +112,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// logged has what is logged while the test runs.
+// logged has the log of the test.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -138,8 +138,9 @@ func listenLog(t *testing.T) *logged {
 	return l
 }
 
-// Root, or who runs it, changes things, which is logged with who it was; another
-// user is told who may, and counted, and nothing comes of it.
+// Root and the process's own user change things, which is logged with the user;
+// another user gets an error that names the trusted ones, is counted, and changes
+// nothing.
 func TestOnlyTrustedUsersChangeThings(t *testing.T) {
 	needRoot(t)
 	log := listenLog(t)
@@ -255,8 +256,8 @@ func TestAwaitTheFolderOfASocket(t *testing.T) {
 	}
 }
 
-// meet has somebody connect to a loopback listener whose server has the
-// credentials, and returns who that is.
+// meet connects to a loopback listener whose server has the credentials, and
+// returns the caller's identity.
 func meet(t *testing.T, at string, users Users, connect func(address string)) (Local, error) {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
@@ -281,7 +282,7 @@ func meet(t *testing.T, at string, users Users, connect func(address string)) (L
 	return local, err
 }
 
-// Over loopback the kernel says who calls.
+// Over loopback the kernel identifies the caller.
 func TestLoopbackUser(t *testing.T) {
 	needRoot(t)
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
@@ -307,8 +308,8 @@ func TestLoopbackUser(t *testing.T) {
 	}
 }
 
-// Who has closed the connection is nobody: a closed socket counts as root's in
-// the kernel's tables.
+// A caller that has closed the connection has no identity: a closed socket counts
+// as root's in the kernel's tables.
 func TestClosedSocketIsNobody(t *testing.T) {
 	closed := make(chan struct{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

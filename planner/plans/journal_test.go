@@ -34,8 +34,8 @@ func (s *shaky) Write(ctx context.Context, entries []store.Entry) error {
 	return fmt.Errorf("%w: out of order", store.ErrUnavailable)
 }
 
-// What was acknowledged is there after any restart, and nothing else but what
-// the caller was told is not known. The log is short, so snapshots come often.
+// Acknowledged records survive any restart, and others only where the caller was
+// told that the outcome is unknown. The log is short, so snapshots come often.
 func TestOwnersSurvive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
@@ -179,7 +179,7 @@ func TestNothingComesBack(t *testing.T) {
 	}
 }
 
-// Many record at a time; each key ends where the last one who moved it says.
+// Many record at a time; each key ends with the owner of the last record.
 func TestRecordsTogether(t *testing.T) {
 	disk := &store.Memory{}
 	s := newService(t, disk, Options{})

@@ -242,7 +242,7 @@ func TestPlanIsCarriedOut(t *testing.T) {
 	}
 }
 
-// The whole is listed in pieces before listed comes, then what is under way.
+// The snapshot is listed in pieces before listed comes, then the moves under way.
 func TestWatchBeginsWithTheWhole(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{Act: true})
 	const n = 2*pieceRanges + 5

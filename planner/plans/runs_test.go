@@ -18,7 +18,7 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// runs returns so many runs of one job, one after the other.
+// runs returns n runs of one job, one after the other.
 func runs(n int) []plan.Run {
 	var all []plan.Run
 	last := plan.Run("")

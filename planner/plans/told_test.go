@@ -19,7 +19,7 @@ func carrying(version, mark uint64, moves ...int32) *api.WatchRequest {
 	return &api.WatchRequest{Host: "h0", Runs: []*api.Running{{Job: testJob, Run: string(testRun), Servers: 8, Used: true, CopyVersion: version, CopyMark: mark, Routed: len(moves) > 0, Moves: moves}}}
 }
 
-// join returns a watcher of the service and what it is told at first.
+// join returns a watcher of the service and its first events.
 func join(t *testing.T, s *Service, r *api.WatchRequest) (*watcher, []*told) {
 	t.Helper()
 	w := &watcher{host: r.GetHost(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
@@ -62,9 +62,9 @@ func kinds(events []*told) (all []string) {
 	return all
 }
 
-// A proxy that comes back is told what is new to its copy, by the planner that was
-// there and by one that was started again. One whose copy is of another history, as
-// after a store was put back, is told all.
+// A proxy that comes back gets the changes that its copy lacks, from the same
+// planner and from one that was restarted. One whose copy is of another history, as
+// after a store was restored, gets a snapshot.
 func TestProxyThatComesBack(t *testing.T) {
 	kept := &store.Memory{}
 	s := newService(t, kept, Options{})
@@ -99,7 +99,7 @@ func TestProxyThatComesBack(t *testing.T) {
 	}
 }
 
-// Changes are kept for those who come back up to a bound; after a snapshot was
+// Changes are kept for proxies that come back, up to a bound; after a snapshot was
 // written its version is one to go on from.
 func TestRecentChangesHaveABound(t *testing.T) {
 	var r recent
@@ -131,8 +131,8 @@ func TestRecentChangesHaveABound(t *testing.T) {
 	}
 }
 
-// Moves go to those who make them, and to those who do not say whose they make. Who
-// comes hears of those that are open and its own.
+// Moves go to the watchers that make them, and to those that do not name the
+// servers whose moves they make. A new watcher gets the open ones that are its own.
 func TestMovesGoToTheirMakers(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{Act: true})
 	mine, _ := join(t, s, carrying(0, 0, 0))

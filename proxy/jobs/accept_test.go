@@ -347,7 +347,7 @@ func TestLettersComeFromTheirHost(t *testing.T) {
 		{"10.0.0.2", "10.0.0.1", "10.0.0.3", false},
 	} {
 		v := visitor{jobs: x.jobs, from: c.from, at: c.at, known: map[string]bool{}}
-		for range 2 { // what is known is not asked again
+		for range 2 { // a known answer is not asked for again
 			l.to = c.to
 			if err := v.believe(x, l); (err == nil) != c.ok {
 				t.Errorf("from %s at %s for %s: %v", c.from, c.at, c.to, err)

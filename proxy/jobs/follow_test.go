@@ -11,7 +11,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// waitsSeen notes what it is told of what waits.
+// waitsSeen records the calls about waiting values.
 type waitsSeen struct {
 	told  []string
 	taken uint64

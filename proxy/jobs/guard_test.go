@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// heard is a [Guard] that notes what is needed.
+// heard is a [Guard] that records the needs.
 type heard struct {
 	t       *testing.T
 	needs   map[string]bool // by run

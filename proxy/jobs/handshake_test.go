@@ -22,7 +22,7 @@ func TestHandshake(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		said []byte
-		done int // after so many bytes
+		done int // after this many bytes
 	}{
 		{"READY", append(bytes.Clone(ready), "\x00\x01x"...), len(ready)},
 		{"another command before", append(zmtp.AppendCommand(bytes.Clone(ready[:64]), "OTHER", nil), ready[64:]...), len(ready) + 8},

@@ -128,8 +128,8 @@ func corrupt(t *testing.T, path string) {
 	}
 }
 
-// A job whose file is damaged does not go on; others do. Until somebody has
-// removed what is left of it no worker of an unknown job gets past.
+// A job whose file is damaged does not go on; others do. Until its files are
+// removed no worker of an unknown job gets past.
 func TestDamagedJob(t *testing.T) {
 	x := oneJob(t, Options{})
 	x.close()
@@ -202,7 +202,7 @@ func TestLostLedger(t *testing.T) {
 	}
 }
 
-// fullDisk returns a full file system, and who gives it room.
+// fullDisk returns a full file system, and a function that frees room.
 func fullDisk(t *testing.T) (dir string, empty func()) {
 	t.Helper()
 	dir = t.TempDir()
@@ -228,8 +228,8 @@ func fullDisk(t *testing.T) (dir string, empty func()) {
 	}
 }
 
-// A proxy that ends in order on a disk that has run full leaves to the next one
-// what is under way.
+// A proxy that ends in order on a disk that has run full leaves the requests under
+// way to the next one.
 func TestEndsOnFullDisk(t *testing.T) {
 	dir, empty := fullDisk(t)
 	empty()
@@ -315,8 +315,8 @@ func TestLongJobIsKnownToTheNextProxy(t *testing.T) {
 	}
 }
 
-// What is of before the host was started, or nobody has touched for long, is
-// removed; what was set aside is kept, but not without end.
+// Files from before the host's boot, and files not touched for long, are removed;
+// those set aside are kept, up to a bound.
 func TestTidyRemovesWhatIsOld(t *testing.T) {
 	x := oneJob(t, Options{})
 	x.close()

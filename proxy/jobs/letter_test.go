@@ -38,8 +38,7 @@ func TestLetters(t *testing.T) {
 	}
 }
 
-// FuzzLetter: whatever comes, what is understood is said again in the same
-// words.
+// FuzzLetter: whatever comes, a letter that is parsed is encoded to the same bytes.
 func FuzzLetter(f *testing.F) {
 	for _, l := range letters() {
 		f.Add(l.append(nil)[4:])

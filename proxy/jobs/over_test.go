@@ -52,7 +52,7 @@ func (s servers) answer(all []*requests) {
 }
 
 // When a job's connections are gone for a while its moves end, each as far as it
-// has come, and the planner is told why; nothing is tried again.
+// has come, and the planner gets the reason; nothing is tried again.
 func TestMovesOfAJobThatIsOver(t *testing.T) {
 	keys := []uint64{7, 8, 9}
 	for _, c := range []struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// parted is a job of so many servers in the eyes of its parting: two keys of 4 MiB on
-// server 0, whose keys this host moves, and moves that take no time.
+// parted is a job of n servers for a parting: two keys of 4 MiB on server 0, whose
+// keys this host moves, and moves that take no time.
 type partedJob struct {
 	parting
 	servers int
@@ -22,8 +22,8 @@ func newPartedJob(wanted, servers int) *partedJob {
 	return &partedJob{parting: parting{wanted: wanted}, servers: servers, owners: map[uint64]int32{1: 0, 2: 0}, now: time.Unix(1000, 0)}
 }
 
-// step has a worker push all keys, a while after the last step, and returns what is to
-// move, which does.
+// step has a worker push all keys, a while after the last step, and returns the moves,
+// which are carried out.
 func (j *partedJob) makeStep(took time.Duration) []partMove {
 	j.now = j.now.Add(took)
 	for key := range uint64(3) {
@@ -99,7 +99,7 @@ func TestPartsAreTriedSomeTimes(t *testing.T) {
 }
 
 // The number of parts is found by steps that take what theta0 + theta1/P + theta2 P says,
-// though one in ten takes much longer; then all values are in so many.
+// though one in ten takes much longer; then all values are in that many.
 func TestPartsAreFoundBySteps(t *testing.T) {
 	for _, c := range []struct {
 		servers      int

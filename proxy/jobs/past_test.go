@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// asked counts what is to go to servers.
+// asked counts messages for servers.
 func asked(to []*requests) (n int) {
 	for _, c := range to {
 		n += len(c.queue)
@@ -127,7 +127,7 @@ func TestNoMoveBeforeAllHostsKnowTheRun(t *testing.T) {
 	}
 }
 
-// A move waits for what is under way until the proxy sees all of it.
+// A move waits for requests under way until the proxy sees all of them.
 func TestNoMoveBesideWhatIsNotSeen(t *testing.T) {
 	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
 	x.jobs.plans.listed, x.used = true, true

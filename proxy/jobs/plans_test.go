@@ -25,7 +25,7 @@ func (taker) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.MoveTa
 	}
 }
 
-// Nothing stays of a report that was told, however many are: a proxy tells two a
+// Nothing stays of a report that was sent, however many are: a proxy tells two a
 // second for as long as keys move.
 func TestReportsLeaveNothing(t *testing.T) {
 	p := plans{client: api.NewPlansClient(require.ServeInMemory(t, func(s *grpc.Server) { api.RegisterPlansServer(s, taker{}) }))}

@@ -9,13 +9,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// handling is servers whose handler is a function of what a key has and what is
-// pushed. It implements watcher for one host's job at a time.
+// handling is servers whose handler is a function of a key's value and the pushed
+// one. It implements watcher for one host's job at a time.
 type handling struct {
 	x     *job
 	rule  func(had, pushed float32) float32
 	store map[uint64]float32
-	fail  int // so many answers have no values any more
+	fail  int // this many answers have no values
 }
 
 func (h *handling) ready(int32) error                                     { return nil }
@@ -94,8 +94,8 @@ var handlers = map[string]struct {
 	"ignores pushes":       {func(had, _ float32) float32 { return had }, migrate.Opaque},
 }
 
-// Two hosts that probe at the same time, a message of each in turn, both find
-// out what is so, whatever it is.
+// Two hosts that probe at the same time, a message of each in turn, both find the
+// true handler, whatever it is.
 func TestProbesBesideEachOther(t *testing.T) {
 	for name, c := range handlers {
 		h := handling{rule: c.rule, store: map[uint64]float32{}}

@@ -108,8 +108,8 @@ func (w *sieve) takeMessage(m *pslite.Message, _ pslite.Dialect) error {
 	return nil
 }
 
-// What is there of a process's messages is read at once, without what the router
-// took, and with what it puts in between two messages.
+// Buffered messages of a process are read at once, without those that the router
+// took, and with those that it inserts between two messages.
 func TestReadAtOnce(t *testing.T) {
 	client, accepted := connected(t)
 	j, err := New(Options{Dir: t.TempDir()})
@@ -153,7 +153,7 @@ func TestReadAtOnce(t *testing.T) {
 	}
 }
 
-// awaitIncoming waits until so many bytes can be read at once.
+// awaitIncoming waits until n bytes can be read at once.
 func awaitIncoming(t *testing.T, c *net.TCPConn, n int) {
 	t.Helper()
 	raw, err := c.SyscallConn()

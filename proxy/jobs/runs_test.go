@@ -98,11 +98,11 @@ func TestRunsAreTold(t *testing.T) {
 	}
 }
 
-// Where the folder cannot be written when a run begins, all its nodes are told it
+// Where the folder cannot be written when a run begins, all its nodes get the table
 // without a name, also those that come when it can be written again; the next run
 // has one.
 func TestARunIsNamedToAllOrNone(t *testing.T) {
-	for _, all := range []bool{true, false} { // of the nodes were told the run before
+	for _, all := range []bool{true, false} { // of the nodes got the table of the run before
 		namedToAllOrNone(t, all)
 	}
 }
@@ -152,8 +152,8 @@ func namedToAllOrNone(t *testing.T, all bool) {
 	})
 }
 
-// A file that does not say that a node was told does not outlive the proxy: the next
-// run would be taken for that one.
+// A file without a node that got the table does not outlive the proxy: the next run
+// would be taken for that one.
 func TestARunThatCannotBeKeptToItsEnd(t *testing.T) {
 	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")
 	key := schedulerKey{job: "10.0.0.1:9000"}
@@ -289,8 +289,8 @@ func TestRunIsNotToldPastTheMesh(t *testing.T) {
 	}
 }
 
-// A node that comes back changes where it is, and nothing else: the run goes on,
-// at its own host and at those who only hear of it.
+// A node that comes back changes where it is, and nothing else: the run goes on, at
+// its own host and at those that only hear of it.
 func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
 	server, worker := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002")

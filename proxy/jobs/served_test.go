@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 
-// The servers whose moves the planner is told are this host's are those whose moves
-// it carries out.
+// The servers that this host reports as its own are those whose moves it carries
+// out.
 func TestServedMoves(t *testing.T) {
 	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
 	x.mu.Lock()
@@ -27,7 +27,7 @@ func TestServedMoves(t *testing.T) {
 }
 
 // A copy that the planner says is right goes on where it was; one that it does not
-// name is told again.
+// name is sent again.
 func TestCopyIsKept(t *testing.T) {
 	x := oneJob(t, Options{Planner: "127.0.0.1:1"})
 	p := x.jobs.plans
@@ -47,7 +47,7 @@ func TestCopyIsKept(t *testing.T) {
 	if len(r) != 1 || r[0].GetCopyVersion() != 4 || r[0].GetCopyMark() != 44 {
 		t.Fatalf("the planner is told %v", r)
 	}
-	for range 2 { // a Watch that ends before it has told anything loses nothing
+	for range 2 { // a Watch that ends before its first event loses nothing
 		p.beginCopies()
 	}
 	if r := p.running(); r[0].GetCopyVersion() != 4 {

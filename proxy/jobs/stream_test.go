@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// greeted notes who is READY.
+// greeted records the id of a READY.
 type greeted struct {
 	sieve
 	id int32
@@ -17,8 +17,7 @@ type greeted struct {
 
 func (w *greeted) ready(id int32) error { w.id = id; return nil }
 
-// readyOf is the READY command of worker 9, with a property that makes its body so
-// many bytes.
+// readyOf is the READY command of worker 9, with a property that pads its body.
 func readyOf(t *testing.T, size int) []byte {
 	t.Helper()
 	short := zmtp.AppendReady(nil, "DEALER", []byte("ps9"))
@@ -37,7 +36,7 @@ func readyOf(t *testing.T, size int) []byte {
 }
 
 // A command is looked at, up to the size that a link lets pass; a longer one ends
-// the connection, as it would there: it might say who is READY, unseen.
+// the connection, as it would there: it might be a READY with an identity, unseen.
 func TestLongCommands(t *testing.T) {
 	for size, passes := range map[int]bool{
 		100: true, zmtp.MaxCommand: true, zmtp.MaxCommand + 1: false, 48 << 10: false, 64 << 10: false, 64<<10 + 1: false, 1 << 20: false,

@@ -11,14 +11,14 @@ const (
 	hears                // a site hears the other
 	records              // the store records
 	looks                // the store looks where keys are
-	isTold               // a site is told so
+	isTold               // a site gets the news
 	asks                 // a worker asks
 	passes               // time passes: all timers run out
 	begins               // a move
 	expires              // a move
 	dies                 // a site
 	restarts             // a site
-	forgets              // the planner is killed: what is on its way to and from the store is lost
+	forgets              // the planner is killed: messages to and from the store are lost
 	leaves               // the planner is killed when it has recorded
 	repeats              // a host's timers run out early
 	mislays              // what the store should record is lost before it has done so

@@ -32,7 +32,7 @@ func (b *budget) counts() [8]uint8 {
 	return [...]uint8{b.Moves, b.Loss, b.Repeat, b.Crash, b.Expire, b.Over, b.Lose, b.Past}
 }
 
-// cuts reports whether what is on its way to or from a host can all be lost at once.
+// cuts reports whether all messages to or from a host can be lost at once.
 func (b *budget) cuts() bool { return b.Crash+b.Over > 0 }
 
 // covers reports whether all that can happen with another budget can with this.

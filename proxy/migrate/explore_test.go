@@ -186,7 +186,7 @@ func covered(e end, all map[end]bool) bool {
 	return false
 }
 
-// TestFaultsAreFoundByTheSearch shows that the search finds what is wrong with a site, whether or
+// TestFaultsAreFoundByTheSearch shows that the search finds faults of a site, whether or
 // not orders are left out.
 func TestFaultsAreFoundByTheSearch(t *testing.T) {
 	for f, c := range map[fault]struct {
@@ -259,9 +259,9 @@ func TestWalksPast(t *testing.T) {
 	}
 }
 
-// walk takes one random way from the start to the end. What goes wrong in a
-// world goes wrong early in some walks and late in others. It returns what is
-// wrong, and what led there.
+// walk takes one random way from the start to the end. What goes wrong in a world
+// goes wrong early in some walks and late in others. It returns the fault, and the
+// events that led there.
 func walk(m *model, w world, rarely int, rng *rand.Rand) (failure string) {
 	const patience = 5000
 	var taken []string

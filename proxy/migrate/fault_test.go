@@ -1,6 +1,7 @@
 package migrate
 
-// fault is what is wrong with a site, so that the search has something to find.
+// fault is a defect that is put into a site, so that the search has something to
+// find.
 type fault uint8
 
 const (

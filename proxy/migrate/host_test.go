@@ -24,8 +24,8 @@ type host struct {
 	// servers. Once: some have, and the ledger may have requests whose end it missed.
 	Past uint8
 	Once bool
-	// Unsettled: they have come back, and the worker has not said again yet what is
-	// not acknowledged.
+	// Unsettled: they have come back, and the worker has not yet retransmitted
+	// unacknowledged messages.
 	Unsettled bool
 }
 

@@ -51,7 +51,7 @@ func holds(keys []plan.Keys, key uint64) bool {
 	return slices.ContainsFunc(keys, func(k plan.Keys) bool { return k.First <= key && key <= k.Last })
 }
 
-// opened begins the journal again with what a site has been told.
+// opened begins the journal again from the owners that a site has received.
 func (j *memoryJournal) opened(r *route.Router) {
 	if !j.Keeps {
 		return

@@ -21,7 +21,7 @@ type search struct {
 	// How each world was reached first: from which, by which of its actions.
 	parents []uint32
 	actions []uint8
-	over    map[end]bool // what is left at the ends
+	over    map[end]bool // the worlds at the ends
 
 	all []action
 }
@@ -31,7 +31,7 @@ type found struct {
 	worlds  int
 	whole   bool // there are no more
 	ends    map[end]bool
-	failure string // what is wrong, and what leads there; the search ends with it
+	failure string // the fault and the events that lead there; the search ends with it
 }
 
 // explore looks for a world in which something is wrong, or from which the end

@@ -7,7 +7,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// modelServer has PS-lite's resender and a handler that adds what is pushed.
+// modelServer has PS-lite's resender and a handler that adds pushes.
 type modelServer struct {
 	Resend  bool
 	Sum     [2]float32

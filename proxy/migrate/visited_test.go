@@ -9,7 +9,7 @@ type visited struct {
 	used    int
 }
 
-// entry is what is known of a world.
+// entry is the search's record of a world.
 type entry struct {
 	digest uint64 // 0: none
 	with   uint64 // bit i: it is visited, or will be, with the budget of rank i

@@ -9,8 +9,8 @@ import (
 )
 
 // A world is two hosts with a worker and a site each, two servers that two keys
-// belong to, a store, and what is on its way between them. It is plain data: its
-// parts are numbers.
+// belong to, a store, and the messages between them. It is plain data: its parts
+// are numbers.
 type world struct {
 	Hosts, Servers [2]uint32
 	Up, Down       [2][2]uint32 // queues to server s from host i, and back
@@ -193,7 +193,7 @@ func (m *model) arrives(n *world, a action) {
 	}
 }
 
-// cut loses what is on its way between a host and the servers.
+// cut loses the messages between a host and the servers.
 func (w *world) cut(i uint8) {
 	for s := range 2 {
 		w.Up[s][i], w.Down[s][i] = 0, 0
@@ -209,7 +209,7 @@ func (m *model) record(n *world, i uint8) {
 	n.ToStore[i] = 0
 }
 
-// forget loses what is on its way to or from the store.
+// forget loses the messages to or from the store.
 func (m *model) forget(n *world) {
 	n.Budget.Crash--
 	n.ToStore, n.Asked, n.Told, n.Lessons = [2]uint32{}, [2]uint8{}, [2]uint8{}, [2]uint8{}
@@ -330,7 +330,7 @@ func (m *model) done(w *world) (done bool, failure string) {
 	return true, ""
 }
 
-// end is what is left when all is over.
+// end is the world when all is over.
 type end struct {
 	Budget budget
 	Owners [2]uint8

@@ -27,8 +27,8 @@ func (f *following) Busy() bool { return f.busy }
 
 func (f *following) Waits([]plan.Keys) bool { return false }
 
-// What goes along with keys is told where they are before any request that waited
-// for them goes there, and only when they have moved.
+// Values that follow keys get their owners before any request that waited for them
+// goes there, and only when they have moved.
 func TestFollowersComeFirst(t *testing.T) {
 	table := NewTable(2)
 	r := New(table)

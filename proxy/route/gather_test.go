@@ -334,7 +334,7 @@ func TestSlicesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// Where a job repeats what is not acknowledged nothing is gathered.
+// Where a job retransmits, nothing is gathered.
 func TestNothingIsGatheredOfJobsThatRepeat(t *testing.T) {
 	s := newSpread(t, rand.New(rand.NewPCG(7, 8)), 3)
 	s.router.UseResend()

@@ -51,7 +51,7 @@ func TestOwnMessagesSpeakTheWorkersDialect(t *testing.T) {
 	}
 }
 
-// follow reads a message as somebody does who sees the whole connection.
+// follow reads a message as an observer of the whole connection does.
 func follow(t *testing.T, d *pslite.Detector, frames [][]byte) *pslite.Message {
 	t.Helper()
 	m := new(pslite.Message)

@@ -255,7 +255,7 @@ func (w *partsWorld) until(done func() bool) {
 				continue
 			}
 			w.arrive(c)
-			if w.done == nil && len(w.router.workers[partsWorker].ops) == 0 { // a move would begin anew
+			if w.done == nil && len(w.router.workers[partsWorker].ops) == 0 { // a move would begin again
 				w.fail(fault)
 			}
 		}
@@ -281,7 +281,7 @@ func (w *partsWorld) fail(fault int) {
 	}
 }
 
-// repeat has everybody say again what is not acknowledged.
+// repeat has all nodes retransmit unacknowledged messages.
 func (w *partsWorld) repeat() {
 	w.router.Repeat()
 	w.collect()

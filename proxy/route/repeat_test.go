@@ -7,7 +7,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// remembering is a ledger of a job that repeats what is lost.
+// remembering is a ledger of a job that retransmits.
 type remembering struct {
 	forgetful
 	resend, split bool

@@ -135,8 +135,8 @@ func (r *run) linked() (share float64) {
 	return share
 }
 
-// past is why connections are not adopted, or go through a proxy to no other, for who
-// waits in vain.
+// past is why connections are not adopted, or go through a proxy to no other, for a
+// failed wait.
 func (f *fleet) past() (all string) {
 	for _, s := range f.sidecars {
 		text, err := s.host.Get(agentHTTP, "/metrics")

@@ -16,9 +16,9 @@ import (
 )
 
 // Proxies are replaced by others that were started beside them, and agents in order,
-// under a job that repeats nothing and never rests: its sums are exact, and it makes no
-// connection anew. With PSIDECAR_EVAL its longest step is said beside that of the same
-// job, for as long, beside which nothing is replaced.
+// under a job that repeats nothing and never rests: its sums are exact, and it never
+// reconnects. With PSIDECAR_EVAL its longest step is said beside that of the same job,
+// for as long, beside which nothing is replaced.
 func TestReplacedBeside(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -102,7 +102,7 @@ func (f *fleet) relieve(s *sidecar) {
 	f.ready(s)
 }
 
-// SIGUSR2 has a proxy start the one that takes its place, of which systemd is told.
+// SIGUSR2 has a proxy start its successor, and systemd is notified.
 func TestProxyReplacesItself(t *testing.T) {
 	t.Parallel()
 	at := filepath.Join(folder(t), "notify")

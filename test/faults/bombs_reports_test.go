@@ -41,7 +41,7 @@ func (x *thrower) throwReports(source *hosts.Host) {
 	x.throw("hundreds of runs that a proxy carries", 1, func(ctx context.Context) error { return f.watchRuns(ctx, source) })
 }
 
-// uses is so many entries of a job's report that say nothing.
+// uses is n empty entries of a job's report.
 func uses(n int) (b []byte) {
 	for range n {
 		b = protowire.AppendBytes(protowire.AppendTag(b, 14, protowire.BytesType), nil)

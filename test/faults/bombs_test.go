@@ -39,7 +39,7 @@ func bombing(t *testing.T) time.Duration {
 	return d
 }
 
-// A thrower throws bombs until it is told to stop.
+// A thrower throws bombs until it is stopped.
 type thrower struct {
 	f      *fleet
 	ctx    context.Context
@@ -52,7 +52,7 @@ type thrower struct {
 // memory: they are not to take both cores from the job.
 const between = time.Second
 
-// throw throws a kind of bomb again and again, so many at a time.
+// throw throws a kind of bomb again and again, several at a time.
 func (x *thrower) throw(what string, atATime int, bomb func(context.Context) error) {
 	n := new(atomic.Int64)
 	x.thrown[what] = n

@@ -167,7 +167,7 @@ func (f *fleet) keep(run plan.Run) {
 	}
 }
 
-// nowhere is where what a watcher is told goes.
+// nowhere discards a watcher's events.
 type nowhere struct {
 	grpc.ServerStreamingServer[api.PlanEvent]
 	ctx context.Context
@@ -190,8 +190,8 @@ func (f *fleet) psidecar(args ...string) {
 	}
 }
 
-// stand waits until every proxy knows that so many keys are not at home, and
-// holds no request for any.
+// stand waits until every proxy knows that n keys are displaced, and holds no
+// request for any.
 func (f *fleet) stand(keys int) {
 	f.t.Helper()
 	for _, s := range f.sidecars {
@@ -219,8 +219,8 @@ func (f *fleet) unguarded() {
 	}
 }
 
-// recorded is which keys the planner has that are not at home, and who has them:
-// what it tells a proxy that begins.
+// recorded are the planner's displaced keys and their owners, as it sends them to a
+// new proxy.
 func (f *fleet) recorded() map[uint64]int32 {
 	f.t.Helper()
 	conn, err := grpc.NewClient("passthrough:"+f.planner.Host.Address(plannerAPI), grpc.WithTransportCredentials(insecure.NewCredentials()),

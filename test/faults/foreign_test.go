@@ -17,11 +17,11 @@ import (
 )
 
 // Jobs with the habits of MXNet's kvstore and of dist-lr train under a threshold of
-// 99%: initial weights arrive whole, servers that count pushes get none too many
-// and none too few, of the keys and lengths that they expect, and what waited comes
-// once the threshold is taken away, by way of proxies that were killed while the jobs
-// were at rest. The weights are right to the last bit.
-// PSIDECAR_RESTARTS replaces so many proxies meanwhile.
+// 99%: initial weights arrive whole, servers that count pushes get none too many and
+// none too few, of the keys and lengths that they expect, and what waited comes once
+// the threshold is taken away, by way of proxies that were killed while the jobs were
+// at rest. The weights are right to the last bit. PSIDECAR_RESTARTS is the number of
+// proxies that are replaced meanwhile.
 func TestServersThatCount(t *testing.T) {
 	for mode, args := range map[string][]string{
 		"kvstore":   {"--keys", "8", "--width", "2000"},

@@ -56,7 +56,7 @@ func forge(args []string) error {
 	return nil
 }
 
-// swallow ends each connection after so many bytes, and says so first.
+// swallow ends each connection after n bytes, and prints that first.
 func swallow(l net.Listener, bytes int) {
 	for {
 		c, err := l.Accept()
@@ -79,7 +79,7 @@ func forgeJob(own netip.Addr, node netip.AddrPort) error {
 		return err
 	}
 	defer scheduler.Close()
-	// Who has not connected to it has no such scheduler.
+	// A process that has not connected to it has no such scheduler.
 	up, err := net.Dial("tcp4", scheduler.Addr().String())
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// nobody is who the proxies run as.
+// nobody is the user that the proxies run as.
 const nobody = 65534
 
 // programs are what all tests run, in a folder that everybody may read.

@@ -50,7 +50,7 @@ func TestProxyPaused(t *testing.T) {
 }
 
 // A proxy that is stopped and would stay so is ended by the agent, and another
-// takes its place: a job that repeats what is lost goes on.
+// takes its place: a job with PS_RESEND goes on.
 func TestAHangingProxyIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{hang: 2 * time.Second})

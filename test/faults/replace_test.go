@@ -75,7 +75,7 @@ func (r *run) through(s *sidecar) {
 // peers is a job of the C++ peer, on libzmq, whose workers check their sums.
 func (f *fleet) peers() hosts.Job { return f.peersFor(6000) }
 
-// peersFor makes so many rounds, at least.
+// peersFor makes at least that many rounds.
 func (f *fleet) peersFor(rounds int) hosts.Job {
 	node := hosts.Program{hoststest.BuildPeer(f.t)}
 	worker := append(node[:1:1], "--keys", "200", "--space", "1000", "--shift", "7", "--rounds", strconv.Itoa(rounds))

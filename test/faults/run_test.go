@@ -72,7 +72,7 @@ func (f *fleet) startFor(j hosts.Job, within time.Duration) *run {
 }
 
 // training waits until steps are made over the links of all hosts. Before, while
-// nodes register, PS-lite's resender does not repeat what is lost.
+// nodes register, PS-lite's resender does not retransmit.
 func (r *run) training() {
 	t := r.f.t
 	t.Helper()

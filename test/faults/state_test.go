@@ -45,9 +45,9 @@ func TestStateFull(t *testing.T) {
 	f.asBefore()
 }
 
-// TestStateRunsFull fills the state folders of proxies while they carry a job that
-// repeats what is lost. Its keys are not moved, and its proxies say why. When there
-// is room keys move; a proxy that is killed then knows all.
+// TestStateRunsFull fills the state folders of proxies while they carry a job with
+// PS_RESEND. Its keys are not moved, and its proxies say why. When there is room
+// keys move; a proxy that is killed then knows all.
 func TestStateRunsFull(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{state: 512 << 10, plan: elsewhere(t, 4)})

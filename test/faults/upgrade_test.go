@@ -42,9 +42,9 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// upgrade is the sequence of deploy/README.md: on one host after the other, so many
-// of them, the proxy is replaced, then the agent, and in the end the planner.
-// Nothing goes past the proxies meanwhile.
+// upgrade is the sequence of deploy/README.md: on one host after the other, the
+// proxy is replaced, then the agent, and in the end the planner. Nothing goes past
+// the proxies meanwhile.
 func (r *run) upgrade(hosts int) {
 	f := r.f
 	f.t.Helper()

@@ -70,7 +70,7 @@ func TestProbed(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() { done <- r.Wait() }()
-			defer func() { cancel(); <-done }() // it trains until it is told not to
+			defer func() { cancel(); <-done }() // it trains until it is stopped
 			rng := rand.New(rand.NewPCG(1, 1))
 			name := jobName(n.Host(0).IPv4)
 			for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {

@@ -42,7 +42,7 @@ type restarting struct {
 	running sync.WaitGroup
 }
 
-// Write keeps the end of what is logged.
+// Write keeps the end of the log.
 func (r *restarting) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,8 +173,8 @@ func startFleetOf(t *testing.T, program string, n *hosts.Net, flags ...string) [
 	return all
 }
 
-// ready waits until the agent beside a proxy redirects to it: what is connected before
-// goes past it.
+// ready waits until the agent beside a proxy redirects to it: earlier connections
+// bypass it.
 func (r *restarting) ready() {
 	r.t.Helper()
 	var said string
@@ -261,7 +261,7 @@ func TestKilledWhileMoving(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := make([]uint64, k)
-		var nextKill time.Time // from when all workers count: what is lost before, PS-lite does not repeat
+		var nextKill time.Time // from when all workers count: earlier losses PS-lite does not retransmit
 		untilOver(t, r, 50*time.Millisecond, func(bool) {
 			if !p.busy(name) {
 				p.propose(rng, name, ids, 400, k)

@@ -165,10 +165,10 @@ func happenings() []func(r *oneRun) {
 	}
 }
 
-// The same job runs again and again at one address, in one cgroup, with one
-// planner that is never told to forget anything. Proxies are replaced and killed,
-// and the store is lost; the sums stay exact, and each run begins with all keys
-// at home. PSIDECAR_RUNS=50 makes it so many runs.
+// The same job runs again and again at one address, in one cgroup, with one planner
+// whose state is never cleared. Proxies are replaced and killed, and the store is
+// lost; the sums stay exact, and each run begins with all keys at home.
+// PSIDECAR_RUNS=50 makes it 50 runs.
 func TestRunAfterRun(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)

@@ -69,7 +69,7 @@ func TestAgentFallsBehind(t *testing.T) {
 		if err := a.cmd.Process.Signal(unix.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		round, end := context.WithTimeout(ctx, 10*time.Second) // it is told for some seconds: next time, if that was missed
+		round, end := context.WithTimeout(ctx, 10*time.Second) // it is shown for some seconds: next time, if that was missed
 		told = await("behind", round, blind)
 		end()
 	}

@@ -22,9 +22,9 @@ import (
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 
-// An agent on each host sees what its host sends; together they have counted
-// every message once, and timed every request, though answers come from
-// other hosts. The node table that arrives tells every agent who is who.
+// An agent on each host sees what its host sends; together they have counted every
+// message once, and timed every request, though answers come from other hosts. The
+// node table that arrives identifies all nodes to every agent.
 func TestAgentsTogether(t *testing.T) {
 	program := hosts.Program{hoststest.BuildJob(t, "cmd/psjob"), "--json"}
 	net := hoststest.New(t, hosts.Config{Hosts: 3})

@@ -84,8 +84,8 @@ func TestKilledAgent(t *testing.T) {
 	}
 }
 
-// What is not PS-lite's, in the same cgroup, is ignored and counted, and what
-// is beside it is still counted right.
+// Other traffic of the same cgroup is ignored and counted, and PS-lite's beside it
+// is still counted right.
 func TestForeignTraffic(t *testing.T) {
 	program := hoststest.BuildPeer(t)
 	on := hoststest.New(t, hosts.Config{Hosts: 1})

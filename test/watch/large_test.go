@@ -40,7 +40,7 @@ func TestPacketsOf128KiB(t *testing.T) {
 	}
 }
 
-// countPackets counts the packets of at least so many bytes that the cgroup's
+// countPackets counts the packets of at least a given size that the cgroup's
 // processes send, where the capture program sees them too.
 func countPackets(t *testing.T, cgroup string, size int32) func() uint64 {
 	t.Helper()

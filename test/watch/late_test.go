@@ -71,7 +71,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// settled returns the only job, and what is not right with it yet.
+// settled returns the only job, and its faults so far.
 func settled(w *watcher) (page.Job, string) {
 	jobs := w.Jobs()
 	if len(jobs) != 1 {

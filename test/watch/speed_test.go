@@ -19,7 +19,7 @@ func tenMillion(t testing.TB, net *hosts.Net, rounds string) hoststest.PeerWorke
 	return bench(t, net, "10000000", rounds)
 }
 
-// bench is a job that pushes and pulls so many keys in so many rounds.
+// bench is a job that pushes and pulls a number of keys in a number of rounds.
 func bench(t testing.TB, net *hosts.Net, keys, rounds string) hoststest.PeerWorker {
 	t.Helper()
 	program := hoststest.BuildPeer(t)

@@ -27,7 +27,7 @@ type trial struct {
 	name    string
 }
 
-// await waits until the agent says what is right of the job, and returns that.
+// await waits until the agent's account of the job is right, and returns it.
 func (r *trial) await(t *testing.T, ctx context.Context, right func(*page.Job) bool) page.Job {
 	t.Helper()
 	var last page.Job

@@ -207,7 +207,7 @@ func TestTruthOfPeer(t *testing.T) {
 	}
 }
 
-// watchPeers runs a job of the C++ peer to its end, two servers and so many
+// watchPeers runs a job of the C++ peer to its end, two servers and a number of
 // workers, on hosts that w watches: the agent's account must equal the workers'.
 func watchPeers(t *testing.T, w *watcher, on []*hosts.Host, ipv6 bool, program string, workers int, args ...string) {
 	t.Helper()
