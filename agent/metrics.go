@@ -145,7 +145,7 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	s.count(leftHost, float64(j.LeftHostBytes), name)
 	s.count(repeated, float64(v.Job.Sums.Totals().Repeated), name)
 	s.gauge(distinctKeys, float64(j.DistinctKeys), name)
-	if alpha, err := page.AlphaOf(a, j.Name, metricBlocks, page.FormCluster{}); err == nil && alpha.Workers > 0 {
+	if alpha, err := page.AlphaOf(a, j.Name, metricBlocks, nil); err == nil && alpha.Workers > 0 {
 		s.gauge(alphaOf, alpha.Alpha, name)
 	}
 	s.gauge(exact, oneIf(j.Exact), name)

@@ -158,7 +158,7 @@ func TestAlphaOfARecording(t *testing.T) {
 		if _, err := r.Open("dense", bytes.NewReader(recorded20(t, time.Unix(1_700_000_000, 0), oneIn))); err != nil {
 			t.Fatal(err)
 		}
-		a, err := page.AlphaOf(r, r.Jobs()[0].Name, 64, page.FormCluster{Machines: 2, Each: 1})
+		a, err := page.AlphaOf(r, r.Jobs()[0].Name, 64, page.EvenCluster(2, 1))
 		if err != nil {
 			t.Fatal(err)
 		}

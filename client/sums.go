@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
@@ -55,17 +54,6 @@ func (s *SumsChange) Carry(ctx context.Context, c api.CodecsClient, rules string
 		return nil, 0, err
 	}
 	return s.await(ctx, c, set.GetVersion())
-}
-
-// SumsOf returns rules that sum what saves bytes, by measured alpha; none where nothing
-// does.
-func SumsOf(a *page.Alpha) []measure.SumRule {
-	found, all := a.Sums(measure.MaxSumRules - 1)
-	var ranges []measure.KeyRange
-	for _, r := range found {
-		ranges = append(ranges, measure.KeyRange(r))
-	}
-	return measure.SumRulesOf(ranges, all)
 }
 
 // WithoutSums returns rules without those for some keys.

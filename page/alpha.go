@@ -7,9 +7,9 @@ import (
 )
 
 // Alpha answers /api/v1/alpha (parameters blocks: the number of blocks of keys, default 64;
-// machines and each: the assumed numbers of machines, and of workers on each): how sparsely
-// a job uses its parameters, and the bytes that each way of keeping them equal on all
-// machines would move.
+// machines and each: the assumed numbers of machines, and of workers on each; link-speed:
+// the speeds of their links in Mbit/s, separated by commas): how sparsely a job uses its
+// parameters, and the bytes that each way of keeping them equal on all machines would move.
 //
 // An agent answers for its host's workers alone: alpha is theirs, and the forms, which
 // concern all machines, are left out where the number of machines is unknown.
@@ -23,33 +23,52 @@ type Alpha struct {
 	Workers  int     `json:"workers"`  // whose steps are known
 	Machines int     `json:"machines"` // that have workers; 0: an agent's answer
 	Each     int     `json:"workers_of_a_machine"`
-	// Forms are bytes that the busiest machine would send and receive in a step, of values
-	// alone, were servers on all machines and parameters spread evenly (Table 3 there).
-	Forms  map[string]float64 `json:"forms,omitempty"`
-	Least  string             `json:"least,omitempty"` // form of the fewest
-	Ranges []AlphaRange       `json:"ranges"`
+	// Even says that servers are taken to be on all machines, with parameters spread evenly:
+	// it is not known where they are.
+	Even bool `json:"even,omitempty"`
+	Compared
+	Ranges []AlphaRange `json:"ranges"`
 
 	// AtMost says that alpha may be less, and bytes more: the planner's, since hosts' keys
 	// overlap and the most that one host knows are counted. What servers would move does not
 	// depend on it.
 	AtMost       bool   `json:"at_most,omitempty"`
 	SampledOneIn uint32 `json:"sampled_one_in"` // above 1: rare keys may not have been seen, and alpha be less
+
+	Sums *SumRules `json:"sums,omitempty"` // the planner's
+}
+
+// Compared are what the busiest machine would send and receive in a step in each form, of
+// values alone (Table 3 of the paper): the one whose link takes the longest, or, where no
+// link's speed is known, that moves most.
+type Compared struct {
+	Forms   map[string]float64 `json:"forms,omitempty"`   // its bytes
+	Seconds map[string]float64 `json:"seconds,omitempty"` // that its link takes; absent: no link's speed is known
+	Busiest map[string]string  `json:"busiest,omitempty"` // its host; absent: hosts have no names
+	Least   string             `json:"least,omitempty"`   // form that takes the least
+	// Chosen is the form that is proposed, of those that psidecar has: servers, or host_sums
+	// where they save a twentieth; absent of all ranges, of which each has its own.
+	Chosen        string  `json:"chosen,omitempty"`
+	ChosenBytes   float64 `json:"chosen_bytes,omitempty"` // of the busiest machine, with each range in the form that is chosen for it
+	ChosenSeconds float64 `json:"chosen_seconds,omitempty"`
 }
 
 // An AlphaRange is neighbouring keys of which workers use alike shares.
 type AlphaRange struct {
 	Block
-	Alpha float64            `json:"alpha"`
-	Bytes float64            `json:"bytes"`
-	Forms map[string]float64 `json:"forms,omitempty"`
-	Least string             `json:"least,omitempty"`
+	Alpha float64 `json:"alpha"`
+	Bytes float64 `json:"bytes"`
+	Compared
+	// Now is what rules say of the range's pushes: host (they are summed), none (they go one
+	// by one) or part (rules differ within it); absent: proxies' own flags hold.
+	Now string `json:"now,omitempty"`
 }
 
 // alphaBlocks is how finely keys are looked at where nobody says, and maxMachines how many
 // machines, and workers on each, may be reckoned with.
 const (
 	alphaBlocks = 64
-	maxMachines = 1 << 20
+	maxMachines = 1 << 16
 )
 
 func (s server) alpha(r *http.Request) (Alpha, error) {
@@ -62,15 +81,15 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 	if err != nil {
 		return Alpha{}, err
 	}
-	on := FormCluster{Each: 1}
-	if on.Machines, err = number(v, "machines", 0, maxMachines); err != nil {
-		return Alpha{}, err
-	}
-	if on.Each, err = number(v, "each", 1, maxMachines); err != nil {
+	on, err := clusterFrom(v)
+	if err != nil {
 		return Alpha{}, err
 	}
 	a, err := AlphaOf(s.state, job, blocks, on)
 	a.Ranges = nonNil(a.Ranges)
+	if err == nil && s.sums != nil {
+		a.follow(s.sums(job))
+	}
 	for i := range a.Ranges {
 		a.Ranges[i].Name = s.called().Keys(job, uint64(a.Ranges[i].First), uint64(a.Ranges[i].Last))
 	}
@@ -78,8 +97,8 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 }
 
 // AlphaOf returns a job's alpha, by at most that many blocks of keys, and the forms on
-// a cluster; where that has no machines, on those that the job is known to run on.
-func AlphaOf(state State, job string, blocks int, on FormCluster) (Alpha, error) {
+// a cluster; nil: on the one that the job is known to run on.
+func AlphaOf(state State, job string, blocks int, on *FormCluster) (Alpha, error) {
 	ranges, h, err := pushed(state, job, blocks)
 	if err != nil {
 		return Alpha{}, err
@@ -100,35 +119,53 @@ func AlphaOf(state State, job string, blocks int, on FormCluster) (Alpha, error)
 	}
 	jobs := state.Jobs()
 	a.AtMost = slices.ContainsFunc(jobs, func(j Job) bool { return j.Name == job && j.KeysAtLeast })
-	if on.Machines == 0 {
-		on = clusterOf(jobs, job)
+	if on == nil {
+		on = clusterOf(state, jobs, job)
 	}
-	figures, all := CompareForms(ranges, rounds, FormCluster{Machines: max(on.Machines, 1), Each: max(on.Each, 1)})
-	a.Alpha, a.Keys, a.Bytes, a.Machines = all.Alpha, all.Keys, all.Bytes, on.Machines
-	whole := on.Machines > 1
-	if on.Machines > 0 {
-		a.Each = on.Each
+	if len(on.Machines) > 0 {
+		a.Machines, a.Each = on.Workers()
 	}
-	if whole {
-		a.Forms, a.Least = named(&all.Costs)
+	whole := a.Machines > 0 && len(on.Machines) > 1
+	if !whole {
+		on = EvenCluster(1, 1) // for alpha alone
+	}
+	a.Even = whole && len(on.Servers) == 0
+	figures, all := CompareForms(ranges, rounds, on)
+	a.Alpha, a.Keys, a.Bytes = all.Alpha, all.Keys, all.Bytes
+	if whole && all.Bytes > 0 {
+		a.Compared = costsOf(&all, on)
+		a.Chosen = "" // each range has its own
 	}
 	for i := range figures {
 		f := &figures[i]
 		to := AlphaRange{Block: NewBlock(f.First, f.Last, f.Keys, false), Alpha: f.Alpha, Bytes: f.Bytes}
 		if whole {
-			to.Forms, to.Least = named(&f.Costs)
+			to.Compared = costsOf(f, on)
 		}
 		a.Ranges = append(a.Ranges, to)
 	}
 	return a, nil
 }
 
-func named(c *FormCosts) (all map[string]float64, least string) {
-	all = map[string]float64{}
-	for form, bytes := range c {
-		all[Form(form).String()] = bytes
+func costsOf(f *FormFigure, on *FormCluster) Compared {
+	to := Compared{Forms: map[string]float64{}, Least: f.Costs.Least().String(), Chosen: f.Costs.Chosen().String(), ChosenBytes: f.Chosen.Bytes, ChosenSeconds: f.Chosen.Seconds}
+	for form, cost := range f.Costs {
+		name := Form(form).String()
+		to.Forms[name] = cost.Bytes
+		if cost.Seconds > 0 {
+			if to.Seconds == nil {
+				to.Seconds = map[string]float64{}
+			}
+			to.Seconds[name] = cost.Seconds
+		}
+		if host := on.Machines[cost.Machine].Name; host != "" {
+			if to.Busiest == nil {
+				to.Busiest = map[string]string{}
+			}
+			to.Busiest[name] = host
+		}
 	}
-	return all, c.Least().String()
+	return to
 }
 
 // pushed returns what each worker pushed of each block, or pulled where nobody has pushed;
@@ -220,24 +257,4 @@ func rounds(accesses, pushes, pulls uint64) uint64 {
 		return accesses
 	}
 	return uint64(math.Round(float64(accesses) * float64(pushes) / float64(pushes+pulls)))
-}
-
-// clusterOf returns where a job's workers are; the zero Cluster where that is not known.
-func clusterOf(jobs []Job, job string) FormCluster {
-	at := map[string]int{}
-	for _, j := range jobs {
-		if j.Name != job {
-			continue
-		}
-		for _, n := range j.Nodes {
-			if n.Role == "worker" && n.Host != "" {
-				at[n.Host]++
-			}
-		}
-	}
-	c := FormCluster{Machines: len(at)}
-	for _, n := range at {
-		c.Each = max(c.Each, n)
-	}
-	return c
 }

@@ -1,9 +1,6 @@
 package page
 
-import (
-	"math"
-	"slices"
-)
+import "slices"
 
 // A Form is a way of keeping parameters.
 type Form int
@@ -22,52 +19,6 @@ func (f Form) String() string {
 	return [...]string{"servers", "host_sums", "all_reduce", "all_gather"}[f]
 }
 
-// FormCosts are bytes of values that cross a machine's link in a step, sent and received, by
-// form.
-type FormCosts [FormCount]float64
-
-// Least returns the form that costs least.
-func (c *FormCosts) Least() Form {
-	best := FormServers
-	for f := range FormCount {
-		if c[f] < c[best] {
-			best = f
-		}
-	}
-	return best
-}
-
-// A FormCluster is where the workers are. FormServers are taken to be on all machines, with
-// parameters spread evenly.
-type FormCluster struct {
-	Machines int // that have workers, at least 1
-	Each     int // most workers of a machine, at least 1
-}
-
-// Shared is the share of values that a machine's workers use together in a step, of which
-// each uses alpha: as if they chose apart from each other. Workers that are given similar
-// data use fewer, those of one that divides data well too.
-func (c FormCluster) Shared(alpha float64) float64 {
-	if c.Each == 1 {
-		return alpha
-	}
-	return -math.Expm1(float64(c.Each) * math.Log1p(-min(max(alpha, 0), 1))) // 1 - (1 - alpha)^Each, of small ones too
-}
-
-// Costs returns the cost of values with that many bytes, of which a worker uses the share
-// alpha in a step: Table 3 of the paper, with Each workers a machine.
-func (c FormCluster) Costs(bytes, alpha float64) FormCosts {
-	n := float64(c.Machines)
-	far := 4 * bytes * (n - 1) / n // to and from servers elsewhere, and as a server
-	shared := c.Shared(alpha)
-	return FormCosts{
-		FormServers:   alpha * float64(c.Each) * far,
-		FormHostSums:  shared * far,
-		FormAllReduce: far,
-		FormAllGather: 2 * shared * bytes * (n - 1),
-	}
-}
-
 // A FormRange is neighbouring keys and what each worker did with them.
 type FormRange struct {
 	First, Last uint64
@@ -83,36 +34,46 @@ type FormFigure struct {
 	Bytes       float64 // of all its values, each once
 	Alpha       float64 // share of them that a worker uses in a step, mean of the workers
 	Costs       FormCosts
+	Chosen      FormCost // of the form that is chosen; of all ranges, each in its own
+
+	held []float64 // bytes of its values by machine
 }
 
 // alike is the largest factor between alphas of neighbouring blocks of one range: those of
 // one variable are alike, and the next variable is mostly of another kind.
 const alike = 2
 
-// CompareForms returns neighbours whose alpha is alike as one range each, and the sums of all.
-// The alpha of the sum is the paper's of a model: that of its ranges weighted by bytes.
-// PushRounds are the steps that each worker made, 0 for one that has made none; ranges that
-// nobody pushes are left out.
-func CompareForms(ranges []FormRange, rounds []uint64, c FormCluster) (figures []FormFigure, all FormFigure) {
+// CompareForms returns neighbours whose alpha is alike as one range each, and the sums of all:
+// what the busiest machine of all ranges together moves. The alpha of the sum is the paper's
+// of a model: that of its ranges weighted by bytes. Rounds are the steps that each worker
+// made, 0 for one that has made none; ranges that nobody pushes are left out.
+func CompareForms(ranges []FormRange, rounds []uint64, c *FormCluster) (figures []FormFigure, all FormFigure) {
 	for _, r := range ranges {
 		f, ok := figureOf(&r, rounds)
 		if !ok {
 			continue
 		}
+		f.held = c.held(f.First, f.Last, f.Bytes)
 		if n := len(figures); n > 0 && isAlike(figures[n-1].Alpha, f.Alpha) {
 			figures[n-1].joinNext(&f)
 			continue
 		}
 		figures = append(figures, f)
 	}
+	var sums FormLoads
+	chosen := make([]float64, len(c.Machines))
 	for i := range figures {
 		f := &figures[i]
-		f.Costs = c.Costs(f.Bytes, f.Alpha)
+		loads := c.Loads(f.held, f.Alpha)
+		f.Costs = c.Busiest(&loads)
+		form := f.Costs.Chosen()
+		f.Chosen = f.Costs[form]
+		sums.add(&loads)
+		for m, bytes := range loads[form] {
+			chosen[m] += bytes
+		}
 		if i == 0 {
 			all = FormFigure{First: f.First}
-		}
-		for form, bytes := range f.Costs {
-			all.Costs[form] += bytes
 		}
 		all.Last, all.Keys = f.Last, all.Keys+f.Keys
 		all.Alpha += f.Alpha * f.Bytes
@@ -120,6 +81,7 @@ func CompareForms(ranges []FormRange, rounds []uint64, c FormCluster) (figures [
 	}
 	if all.Bytes > 0 {
 		all.Alpha /= all.Bytes
+		all.Costs, all.Chosen = c.Busiest(&sums), c.busiest(chosen)
 	}
 	return figures, all
 }
@@ -130,6 +92,9 @@ func (f *FormFigure) joinNext(next *FormFigure) {
 	bytes := f.Bytes + next.Bytes
 	f.Alpha = (f.Alpha*f.Bytes + next.Alpha*next.Bytes) / bytes
 	f.Last, f.Keys, f.Bytes = next.Last, f.Keys+next.Keys, bytes
+	for i, b := range next.held {
+		f.held[i] += b
+	}
 }
 
 // figureOf returns a range's alpha and bytes; ok is false where nobody has pushed it in a

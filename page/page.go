@@ -95,6 +95,8 @@ type Options struct {
 	Names *NameFile
 	// Codecs, of a planner, returns what it has on the values of a job.
 	Codecs func(job string) (Codecs, error)
+	// Sums, of a planner, returns its rules on sums of a job's pushes.
+	Sums func(job string) SumRules
 	// Runs, of a planner, returns the runs of a job, by its name or its scheduler's
 	// address; of all jobs where none is named.
 	Runs func(job string) (Runs, error)
@@ -112,7 +114,7 @@ var dist embed.FS
 // Handler serves the state.
 func Handler(state State, opts Options) http.Handler {
 	mux := http.NewServeMux()
-	s := server{state, opts.Names}
+	s := server{state, opts.Names, opts.Sums}
 	mux.Handle("GET /healthz", opts.Health)
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /api/v1/jobs", answer(s.jobs))
@@ -176,7 +178,8 @@ func files() http.Handler {
 
 type server struct {
 	state State
-	names *NameFile // nil: keys have none
+	names *NameFile                 // nil: keys have none
+	sums  func(job string) SumRules // nil: not a planner\'s
 }
 
 func (s server) ready(w http.ResponseWriter, _ *http.Request) {

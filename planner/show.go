@@ -69,6 +69,29 @@ func (p *Planner) codecsOf(job string) (page.Codecs, error) {
 	return shown, nil
 }
 
+// sumsOf returns the rules on sums of a job's pushes, for the page.
+func (p *Planner) sumsOf(job string) page.SumRules {
+	shown := page.SumRules{Acts: p.opts.Act}
+	service := p.Codecs()
+	if service == nil {
+		return shown
+	}
+	for _, name := range []string{job, p.state.Title(job)} {
+		d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: name})
+		if err != nil {
+			return shown
+		}
+		shown.Hosts = fleet.Codecs(name, d).Hosts
+		if all := d.GetRules().GetSums(); len(all) > 0 {
+			if rules, err := measure.ParseSumRules(all[0].GetRules()); err == nil {
+				shown.Rules = rules
+				break
+			}
+		}
+	}
+	return shown
+}
+
 // measures returns what proxies say of the measures of all jobs, by host.
 func (p *Planner) measures() [][]measure.Line {
 	service := p.Codecs()
@@ -115,7 +138,7 @@ func (p *Planner) handler() http.Handler {
 	if p.lead != nil {
 		metrics = append(metrics, &p.lead.way)
 	}
-	own := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, Runs: p.runsOf, History: p.curves.History, Names: p.opts.Names})
+	own := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, Sums: p.sumsOf, Runs: p.runsOf, History: p.curves.History, Names: p.opts.Names})
 	if p.lead == nil {
 		return own
 	}

@@ -75,16 +75,11 @@ func (s *summer) set(ctx context.Context, job string, rules []measure.SumRule) {
 // propose returns the rules that save bytes, by what is known of a job; none where
 // nothing does.
 func (s *summer) propose(job string) ([]measure.SumRule, error) {
-	a, err := page.AlphaOf(s.state, job, sumsBlocks, page.FormCluster{})
+	a, err := page.AlphaOf(s.state, job, sumsBlocks, nil)
 	if err != nil {
 		return nil, err
 	}
-	found, all := a.Sums(measure.MaxSumRules - 1)
-	var ranges []measure.KeyRange
-	for _, r := range found {
-		ranges = append(ranges, measure.KeyRange(r))
-	}
-	return measure.SumRulesOf(ranges, all), nil
+	return a.SumRules(), nil
 }
 
 // sumsBlocks is how finely keys are looked at.

@@ -29,6 +29,8 @@ func (d *dense) Jobs() []page.Job {
 	return []page.Job{j}
 }
 
+func (d *dense) Agent() page.Agent { return page.Agent{} }
+
 func worker(i int) string { return "worker" + string(rune('0'+i)) }
 
 func (d *dense) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
@@ -73,7 +75,7 @@ func TestSumsByAlpha(t *testing.T) {
 			got += j.GetRules()
 		}
 		if got != want {
-			a, err := page.AlphaOf(job, at1, 64, page.FormCluster{})
+			a, err := page.AlphaOf(job, at1, 64, nil)
 			t.Errorf("%s: %s, want %s; %+v, %v", when, got, want, a, err)
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/page/draw"
-	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 func newPlanAggregateCommand(e env) *cobra.Command {
@@ -33,7 +33,7 @@ func newPlanAggregateCommand(e env) *cobra.Command {
 
 func newAggregateShowCommand(e env) *cobra.Command {
 	var at, job string
-	var on page.FormCluster
+	var on imagined
 	var blocks int
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -49,14 +49,17 @@ values alone, in each form (Parallax, Kim and others 2019, section 3.1):
   all-reduce  all values by a ring of hosts
   all-gather  each host sends what its workers used to every other
 
-Servers are taken to be on all machines with parameters spread evenly, workers
-of a host to choose what they use apart from each other. psidecar itself has the
-first two forms; the others would be another job.`,
+A planner reckons with the hosts that workers and servers are on and with the
+speed of their links, where it knows them: the busiest machine is the one whose
+link takes the longest. With --machines servers are taken to be on all machines
+with parameters spread evenly. Workers of a host are taken to choose what they
+use apart from each other. psidecar itself has the first two forms, of which one
+is chosen for each range; the others would be another job.`,
 		RunE: func(cmd *cobra.Command, recordings []string) error {
-			if on.Machines < 0 || on.Each < 1 {
-				return cli.Usagef("--machines %d, --each %d: want numbers above 0", on.Machines, on.Each)
+			if err := on.check(); err != nil {
+				return err
 			}
-			a, err := alphaFrom(cmd.Context(), recordings, at, job, blocks, on)
+			a, err := alphaFrom(cmd.Context(), recordings, at, job, blocks, &on)
 			if err != nil {
 				return err
 			}
@@ -70,22 +73,47 @@ first two forms; the others would be another job.`,
 	flags.StringVar(&at, "agent", client.PlannerURL, "URL of the planner's page, or an agent's")
 	flags.StringVar(&job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	flags.IntVar(&blocks, "blocks", 64, "how finely keys are looked at; neighbours that are used alike are shown as one range")
-	flags.IntVar(&on.Machines, "machines", 0, "reckon with so many machines that have workers; 0: those that the job is on")
-	flags.IntVar(&on.Each, "each", 1, "with --machines: workers on each")
+	on.register(flags)
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
+// imagined is a cluster to reckon with.
+type imagined struct {
+	machines, each int
+	speeds         []float64
+}
+
+func (i *imagined) register(flags *pflag.FlagSet) {
+	flags.IntVar(&i.machines, "machines", 0, "reckon with so many machines that have workers; 0: those that the job is on")
+	flags.IntVar(&i.each, "each", 1, "with --machines: workers on each")
+	flags.Float64SliceVar(&i.speeds, "link-speed", nil, "with --machines: speed of each machine's link in Mbit/s; default: all alike")
+}
+
+func (i *imagined) check() error {
+	if _, err := page.ClusterOf(i.machines, i.each, i.speeds); err != nil {
+		return cli.Usagef("--machines, --each, --link-speed: %w", err)
+	}
+	return nil
+}
+
 // alphaFrom asks the planner or agent at a URL, or looks into recordings, if any.
-func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks int, on page.FormCluster) (a page.Alpha, err error) {
+func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks int, on *imagined) (a page.Alpha, err error) {
 	if len(recordings) == 0 {
 		query := url.Values{"blocks": {strconv.Itoa(blocks)}}
 		if job != "" {
 			query.Set("job", job)
 		}
-		if on.Machines > 0 {
-			query.Set("machines", strconv.Itoa(on.Machines))
-			query.Set("each", strconv.Itoa(on.Each))
+		if on.machines > 0 {
+			query.Set("machines", strconv.Itoa(on.machines))
+			query.Set("each", strconv.Itoa(on.each))
+		}
+		var speeds []string
+		for _, speed := range on.speeds {
+			speeds = append(speeds, strconv.FormatFloat(speed, 'g', -1, 64))
+		}
+		if len(speeds) > 0 {
+			query.Set("link-speed", strings.Join(speeds, ","))
 		}
 		return a, client.Get(ctx, at, "/api/v1/alpha", query, &a)
 	}
@@ -98,7 +126,11 @@ func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks 
 	} else if job == "" {
 		return a, cli.Usagef("there are %d jobs in the recordings: --job says which", len(jobs))
 	}
-	return page.AlphaOf(state, job, blocks, on)
+	cluster, err := page.ClusterOf(on.machines, on.each, on.speeds)
+	if err != nil {
+		return a, err
+	}
+	return page.AlphaOf(state, job, blocks, cluster)
 }
 
 func printAlpha(out io.Writer, a *page.Alpha) error {
@@ -114,12 +146,16 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 	if a.Forms == nil {
 		fmt.Fprintln(out, "the forms are of several machines: ask the planner, or say --machines")
 	} else {
-		fmt.Fprintf(out, "bytes of the busiest of %d machines with up to %d workers each, in a step:\n", a.Machines, a.Each)
+		spread := ""
+		if a.Even {
+			spread = ", with parameters spread evenly over all"
+		}
+		fmt.Fprintf(out, "bytes of the busiest of %d machines with up to %d workers each, in a step%s:\n", a.Machines, a.Each, spread)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "keys\tnumber\tvalues\talpha")
 	if a.Forms != nil {
-		fmt.Fprint(w, "\tservers\thost sums\tall-reduce\tall-gather\tleast")
+		fmt.Fprint(w, "\tservers\thost sums\tall-reduce\tall-gather\tleast\tchosen")
 	}
 	fmt.Fprintln(w)
 	for i := range a.Ranges {
@@ -129,36 +165,61 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 			name = r.FirstText + " to " + r.LastText
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s", cli.Clean(name), r.Keys, page.BytesText(r.Bytes), draw.ShareText(r.Alpha))
-		printForms(w, r.Forms, r.Least)
+		printForms(w, &r.Compared)
 	}
 	fmt.Fprintf(w, "all\t%d\t%s\t%s", a.Keys, page.BytesText(a.Bytes), draw.ShareText(a.Alpha))
-	printForms(w, a.Forms, a.Least)
+	printForms(w, &a.Compared)
 	if err := w.Flush(); err != nil || a.Forms == nil {
 		return err
 	}
-	return printProposed(out, client.SumsOf(a))
+	return printProposed(out, a)
 }
 
-// printProposed says of which keys sums are worth it.
-func printProposed(out io.Writer, rules []measure.SumRule) error {
+// printProposed says of which keys sums are worth it, and what would come of them.
+func printProposed(out io.Writer, a *page.Alpha) error {
+	rules := a.SumRules()
 	if len(rules) == 0 {
-		_, err := fmt.Fprintln(out, "proposed: no sums; they would not save a twentieth of the bytes of any range")
+		_, err := fmt.Fprintf(out, "proposed: no sums; they would not save a twentieth of any range%s\n", atBusiest(a))
 		return err
 	}
 	var texts []string
 	for i := range rules {
 		texts = append(texts, rules[i].String())
 	}
-	_, err := fmt.Fprintf(out, "proposed: %s (psidecar plan aggregate apply)\n", strings.Join(texts, ", "))
+	_, err := fmt.Fprintf(out, "proposed: %s (psidecar plan aggregate apply)%s\n", strings.Join(texts, ", "), atBusiest(a))
 	return err
 }
 
-func printForms(w io.Writer, costs map[string]float64, least string) {
-	if costs != nil {
+// atBusiest says what the busiest machine moves as it is, and would as is proposed.
+func atBusiest(a *page.Alpha) string {
+	servers := page.FormServers.String()
+	text := "\nbusiest machine: " + page.BytesText(a.Forms[servers])
+	if host := a.Busiest[servers]; host != "" {
+		text += " at " + cli.Clean(host)
+	}
+	took, would := a.Seconds[servers], a.ChosenSeconds
+	if took > 0 {
+		text += fmt.Sprintf(", %s of its link", secondsText(took))
+	}
+	if a.ChosenBytes == a.Forms[servers] {
+		return text
+	}
+	text += "; as proposed " + page.BytesText(a.ChosenBytes)
+	if would > 0 {
+		text += ", " + secondsText(would)
+	}
+	return text
+}
+
+// secondsText writes seconds with three digits.
+func secondsText(s float64) string { return fmt.Sprintf("%.3g ms", 1e3*s) }
+
+func printForms(w io.Writer, c *page.Compared) {
+	if c.Forms != nil {
 		for form := range page.FormCount {
-			fmt.Fprintf(w, "\t%s", page.BytesText(costs[form.String()]))
+			fmt.Fprintf(w, "\t%s", page.BytesText(c.Forms[form.String()]))
 		}
-		fmt.Fprintf(w, "\t%s", formTitles[least])
+		fmt.Fprintf(w, "\t%s\t%s", formTitles[c.Least], formTitles[c.Chosen]) // of all ranges none is chosen
 	}
 	fmt.Fprintln(w)
 }

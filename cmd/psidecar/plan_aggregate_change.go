@@ -8,7 +8,6 @@ import (
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -79,13 +78,13 @@ know that the job's servers add (--handler add), and leave its pushes alone.`,
 
 // measuredSums returns the rules that a planner's counts propose for a job.
 func measuredSums(ctx context.Context, at, job string) ([]measure.SumRule, error) {
-	a, err := alphaFrom(ctx, nil, at, job, 64, page.FormCluster{Each: 1})
+	a, err := alphaFrom(ctx, nil, at, job, 64, &imagined{each: 1})
 	if err != nil {
 		return nil, err
 	}
-	rules := client.SumsOf(&a)
+	rules := a.SumRules()
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("job %s: nothing to propose: by what was counted no range of keys would take a twentieth less, or no machine has two workers; --form host sums all the same", cli.Clean(job))
+		return nil, fmt.Errorf("job %s: nothing to propose: by what was counted the busiest machine would take a twentieth less of no range of keys, or no machine has two workers; --form host sums all the same", cli.Clean(job))
 	}
 	return rules, nil
 }

@@ -56,8 +56,10 @@ func TestAggregateShow(t *testing.T) {
 	}
 	for _, want := range []string{
 		`alpha 0\.0524, 210 keys, 840 bytes of values, steps of 2 workers`, // 11 of 210 keys
-		`(?m)^0 to \d+ +\d+ +\d+ bytes +(1|0\.\d+) .* host sums$`,
-		`(?m)^\d+ to \d+ +\d+ +\d+ bytes +0\.005\d* .* host sums$`,
+		`(?m)^0 to \d+ +\d+ +\d+ bytes +(1|0\.\d+) .* host sums +host sums$`,
+		`(?m)^\d+ to \d+ +\d+ +\d+ bytes +0\.005\d* .* host sums +servers$`,
+		`(?m)^busiest machine: 176 bytes; as proposed 96 bytes$`,
+		`(?m)with parameters spread evenly over all:$`,
 		`(?m)^all +210 `,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
@@ -67,7 +69,17 @@ func TestAggregateShow(t *testing.T) {
 	if code, out, _ = runTest(t, nil, "plan", "aggregate", "show", path); code != 0 || !strings.Contains(out, "say --machines") || strings.Contains(out, "all-reduce") {
 		t.Errorf("exit code %d without machines:\n%s", code, out)
 	}
-	if code, _, stderr = runTest(t, nil, "plan", "aggregate", "show", path, "--machines", "-1"); code != 2 || !strings.Contains(stderr, "--machines -1") {
+	// Of two machines the slow one is the busiest.
+	code, out, stderr = runTest(t, nil, "plan", "aggregate", "show", path, "--machines", "2", "--each", "2", "--link-speed", "100,10")
+	if code != 0 || !strings.Contains(out, "busiest machine: 176 bytes, 0.141 ms of its link; as proposed 96 bytes, 0.0768 ms") {
+		t.Errorf("exit code %d with links: %s\n%s", code, stderr, out)
+	}
+	for _, bad := range [][]string{{"--machines", "2", "--link-speed", "1"}, {"--link-speed", "1"}, {"--machines", "2", "--link-speed", "1,0"}, {"--machines", "70000"}} {
+		if code, _, stderr = runTest(t, nil, append([]string{"plan", "aggregate", "show", path}, bad...)...); code != 2 || !strings.Contains(stderr, "--link-speed") {
+			t.Errorf("%q: exit code %d: %s", bad, code, stderr)
+		}
+	}
+	if code, _, stderr = runTest(t, nil, "plan", "aggregate", "show", path, "--machines", "-1"); code != 2 || !strings.Contains(stderr, "-1 machines") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
@@ -75,7 +87,8 @@ func TestAggregateShow(t *testing.T) {
 // Rules on sums are proposed by alpha, set for some keys, and dropped, with --act only.
 func TestAggregateApply(t *testing.T) {
 	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
-	worth := page.Alpha{Ranges: []page.AlphaRange{{Block: page.NewBlock(0, 99, 100, false), Forms: map[string]float64{"servers": 400, "host_sums": 100}}}}
+	worth := page.Alpha{Ranges: []page.AlphaRange{{Block: page.NewBlock(0, 99, 100, false)}}}
+	worth.Ranges[0].Forms, worth.Ranges[0].Chosen = map[string]float64{"servers": 400, "host_sums": 100}, "host_sums"
 	asked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := json.NewEncoder(w).Encode(worth); err != nil {
 			t.Error(err)
@@ -118,7 +131,7 @@ func TestAggregateApply(t *testing.T) {
 			t.Errorf("%s: the rules are %s, want %s", tc.args, got, tc.rules)
 		}
 	}
-	worth.Ranges[0].Forms["host_sums"] = 400
+	worth.Ranges[0].Chosen = "servers"
 	if code, _, stderr := runTest(t, nil, "plan", "aggregate", "apply", "--agent", asked.URL, "--planner", address, "--job", job, "--ahead"); code != 1 || !strings.Contains(stderr, "nothing to propose") {
 		t.Errorf("where nothing is saved: exit code %d, %q", code, stderr)
 	}

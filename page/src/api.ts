@@ -131,7 +131,27 @@ export interface Keys {
 
 export interface Sketch { exact: boolean; distinct_keys: number; exact_keys: number; bound: number; percent: number; memory_bytes: number; at_least?: boolean }
 
-export interface Alpha { alpha: number; bytes: number; workers: number; machines: number; forms?: Record<string, number>; least?: string; at_most?: boolean }
+/** What the busiest machine would move in a step in each form, of values: bytes, how long its link takes, and its host. */
+export interface Compared {
+  forms?: Record<string, number>;
+  seconds?: Record<string, number>;
+  busiest?: Record<string, string>;
+  least?: string;
+  chosen?: string;
+  chosen_bytes?: number;
+  chosen_seconds?: number;
+}
+
+/** Neighbouring keys of which workers use alike shares; now is what rules say of its pushes: host, none or part. */
+export interface AlphaRange extends Compared { name?: string; first_text: string; last_text: string; keys: number; alpha: number; bytes: number; now?: string }
+
+export interface Alpha extends Compared { alpha: number; bytes: number; workers: number; machines: number; even?: boolean; at_most?: boolean; ranges: AlphaRange[]; sums?: SumRules }
+
+/** Whether pushes of a host's workers are summed, of some keys or all. */
+export interface SumRule { keys?: string; form: string; by?: string }
+
+/** A planner's rules on sums. */
+export interface SumRules { rules: SumRule[]; proposed: SumRule[]; acts: boolean; hosts: Follower[] }
 
 export interface Servers {
   servers: { name: string; requests: number; bytes_in: number; bytes_out: number; share: number; latency: Latency }[];
@@ -210,10 +230,13 @@ export interface CodecAdvice {
   codecs: CodecRow[];
 }
 
+/** A proxy that follows the planner. */
+export interface Follower { host: string; current: boolean; refused?: string; reported: boolean; untried?: string }
+
 /** Rules for the values of a job, on a planner, and what codecs would do. */
 export interface Codecs {
   rules?: string;
-  hosts: { host: string; current: boolean; refused?: string; reported: boolean; untried?: string }[];
+  hosts: Follower[];
   tried: boolean;
   left_seconds: number;
   advice?: CodecAdvice;

@@ -12,7 +12,7 @@ export function steps(n: number): string {
 }
 
 /** One line on who follows the planner's rules. */
-export function followersText({ hosts }: Codecs): string {
+export function followersText({ hosts }: Pick<Codecs, "hosts">): string {
   if (hosts.length === 0) {
     return "no proxy follows this planner: start psidecar up, or psidecar proxy --planner, on the job's hosts";
   }

@@ -22,6 +22,7 @@ import { drawRuns } from "./runs";
 import { Recordings } from "./recordings";
 import { columnsOf, pick, pickServers } from "./select";
 import { drawSkew } from "./skew";
+import { drawSums } from "./sums";
 import { formatOrders, parseOrders, shown, sorting } from "./table";
 import { anchored, chosen, format, list, parse, shows, span, type View } from "./view";
 
@@ -236,7 +237,7 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   element("compare-hint").textContent = comparison.hint(view, jobs, recordings.limit > 0);
   drawAll();
   drawTables(job, servers, alpha);
-  drawPlanner(job, plan, codecs);
+  drawPlanner(job, plan, codecs, alpha);
   element("runs-section").hidden = !runs?.jobs[0];
   drawRuns(element("runs"), runs?.jobs[0]?.runs ?? []);
   const { text, isBad } = jobStatus(job, isFleet);
@@ -256,10 +257,15 @@ function drawTables(job: Job, all: Servers, alpha?: Alpha): void {
   drawMeasures(element("measures"), job.measures ?? []);
 }
 
-function drawPlanner(job: Job, plan: Plan | undefined, codecs: Codecs | undefined): void {
+function drawPlanner(job: Job, plan: Plan | undefined, codecs: Codecs | undefined, alpha: Alpha | undefined): void {
   element("plan-section").hidden = plan === undefined;
   if (plan) {
     drawPlan(element("plan"), plan, job.job);
+  }
+  const compared = alpha?.sums && alpha.forms ? alpha : undefined; // of a planner, and of several machines
+  element("sums-section").hidden = compared === undefined;
+  if (compared) {
+    drawSums(element("sums"), compared, job.job);
   }
   element("codecs-section").hidden = codecs === undefined;
   if (codecs) {

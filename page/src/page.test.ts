@@ -11,6 +11,7 @@ import { busiest, movesText } from "./plan";
 import { placeColumns, placed, placesOf } from "./places";
 import { took } from "./runs";
 import { curve } from "./skew";
+import { busiestText, rangeCommand, rulesText, sumCommands } from "./sums";
 import { format, parse, span } from "./view";
 
 describe("numbers", () => {
@@ -163,6 +164,38 @@ describe("the codecs", () => {
     expect(labels[0]).toBeGreaterThanOrEqual(0);
     expect(points[3]!.x).toBeLessThan(points[0]!.x);
     expect(points[1]!.y).toBeLessThan(points[0]!.y);
+  });
+});
+
+describe("sums", () => {
+  const host = { form: "host" };
+  const some = [{ keys: "0-99", form: "host" }, { form: "none" }];
+  const none = { rules: [], proposed: [], acts: false, hosts: [] };
+  it("are rules in words", () => {
+    expect([[host], some].map(rulesText)).toEqual(["all summed", "keys 0-99 summed, others one by one"]);
+  });
+  it("have the commands that change something", () => {
+    const [apply, clear] = ["apply", "clear"].map((verb) => `psidecar plan aggregate ${verb} --job 10.0.0.1:9000 --act`);
+    const of = (rules: typeof some, proposed: typeof some) => sumCommands("10.0.0.1:9000", { ...none, rules, proposed });
+    expect(of([], [])).toEqual([]);
+    expect(of([], some)).toEqual([apply]);
+    expect(of(some.map((r) => ({ ...r, by: "planner" })), some)).toEqual([clear]);
+    expect(of([{ ...some[0]!, keys: "0-9" }, some[1]!], some)).toEqual([apply, clear]);
+  });
+  it("have one for a range whose rule is not what is chosen", () => {
+    const range = { first_text: "5", last_text: "18446744073709551615", keys: 3, alpha: 1, bytes: 12 };
+    const of = (chosen: string, now?: string) => rangeCommand("ads/ctr", { ...range, chosen, now });
+    expect(of("host_sums")).toBe("psidecar plan aggregate apply --job ads/ctr --keys 5-18446744073709551615 --form host --act");
+    expect(of("servers", "host")).toContain("--form none");
+    expect(of("host_sums", "part")).toContain("--form host");
+    expect([of("host_sums", "host"), of("servers", "none"), of("servers")]).toEqual([undefined, undefined, undefined]);
+  });
+  it("say what they save at the busiest machine, and how long its link takes", () => {
+    const alpha = { alpha: 1, bytes: 1, workers: 4, machines: 2, ranges: [], forms: { servers: 4000 }, chosen_bytes: 1000 };
+    expect(busiestText(alpha)).toContain("4.00 kB a step, were");
+    expect(busiestText(alpha)).toContain("; 1.00 kB with each");
+    expect(busiestText({ ...alpha, busiest: { servers: "host-1" }, seconds: { servers: 0.002 }, chosen_seconds: 0.0005 })).toMatch(/^4.00 kB, 2.00 ms a step at host-1, .*; 1.00 kB, 500 µs with each/);
+    expect(busiestText({ ...alpha, chosen_bytes: 4000 })).not.toContain("with each");
   });
 });
 

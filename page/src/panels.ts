@@ -4,6 +4,7 @@ import type { Alpha, Agent, Counter, Host, HotKey, Job, Keys, Latency, Servers, 
 import { bytes, count, digits, duration, megabits, percent, shortKey } from "./format";
 import { shows } from "./view";
 import { placeColumns, type Places } from "./places";
+import { forms } from "./sums";
 import { facts, figure, table, type Column } from "./table";
 
 type ServerRow = Servers["servers"][number];
@@ -45,10 +46,8 @@ export function drawKeys(host: HTMLElement, keys: Keys, servers: string, isSampl
   }
 }
 
-const forms: Record<string, string> = { servers: "servers", host_sums: "a sum of each host", all_reduce: "all-reduce", all_gather: "all-gather" };
-
 /** How sparsely a job uses its parameters, and what each form of keeping them would move. */
-export function alphaText(alpha: Alpha): string {
+export function alphaText(alpha: Omit<Alpha, "ranges">): string {
   const share = `Alpha ${Number(alpha.alpha.toPrecision(3))}${alpha.at_most ? " or less" : ""}: a worker uses that share of ${bytes(alpha.bytes)} of values in a step.`;
   if (!alpha.forms || !alpha.least) {
     return share;

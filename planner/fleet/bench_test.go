@@ -45,7 +45,7 @@ func BenchmarkAlphaOfAThousandHosts(b *testing.B) {
 	}
 	before := used()
 	for b.Loop() {
-		if _, err := page.AlphaOf(s, "j", 64, page.FormCluster{}); err != nil {
+		if _, err := page.AlphaOf(s, "j", 64, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

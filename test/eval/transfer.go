@@ -62,12 +62,12 @@ func (t transfer) machine(worker float64) float64 {
 
 // costs are Table 3's, of all variables.
 func (t transfer) costs() page.FormCosts {
-	return page.FormCluster{Machines: t.machines, Each: 1}.Costs(4*float64(t.values), t.alpha)
+	return page.EvenCluster(t.machines, 1).Costs(4*float64(t.values), t.alpha)
 }
 
-func (t transfer) servers() float64   { return t.costs()[page.FormServers] }
-func (t transfer) allReduce() float64 { return t.costs()[page.FormAllReduce] }
-func (t transfer) allGather() float64 { return t.costs()[page.FormAllGather] }
+func (t transfer) servers() float64   { return t.costs()[page.FormServers].Bytes }
+func (t transfer) allReduce() float64 { return t.costs()[page.FormAllReduce].Bytes }
+func (t transfer) allGather() float64 { return t.costs()[page.FormAllGather].Bytes }
 
 // modelValues is how many values there are that the samples of some model use.
 func modelValues(models []model.Model) (sum int) {
