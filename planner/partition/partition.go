@@ -16,11 +16,11 @@ type Assignment struct {
 // Traffic is what one training step moves when every machine uses all of its
 // samples, in parameters (DWW21 section 3.4).
 type Traffic struct {
+	Max   int64 `json:"max"`   // the largest of PerMachine
+	Total int64 `json:"total"` // remote (worker, parameter) pairs, each once
 	// PerMachine counts both ends: machine i moves |N(D_i) \ P_i| parameters
 	// as a worker and the sum over j != i of |P_i and N(D_j)| as a server.
-	PerMachine []int64
-	Max        int64 // the largest of PerMachine
-	Total      int64 // remote (worker, parameter) pairs, each once
+	PerMachine []int64 `json:"per_machine"`
 }
 
 // Measure computes the traffic of an assignment to k machines.

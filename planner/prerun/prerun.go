@@ -23,13 +23,13 @@ import (
 // A Report judges one partition. Traffic is in parameters per step, as in
 // DWW21.
 type Report struct {
-	Algorithm  string  `json:"algorithm"`
-	K          int     `json:"k"`
-	Samples    int     `json:"samples"`
-	Parameters int     `json:"parameters"`
-	Edges      int64   `json:"edges"`
-	Seconds    float64 `json:"seconds"` // of the algorithm, without reading
-	Traffic    Traffic `json:"traffic"`
+	Algorithm  string            `json:"algorithm"`
+	K          int               `json:"k"`
+	Samples    int               `json:"samples"`
+	Parameters int               `json:"parameters"`
+	Edges      int64             `json:"edges"`
+	Seconds    float64           `json:"seconds"` // of the algorithm, without reading
+	Traffic    partition.Traffic `json:"traffic"`
 	// DataPerMachine is the number of samples on each machine.
 	DataPerMachine []int64 `json:"data_per_machine"`
 	// Bound is 2 x total / k: each remote pair costs both its ends, so that no
@@ -52,13 +52,6 @@ type Report struct {
 	// Streaming is there for a partition of data that was streamed; Seconds
 	// then has the readings and the writing in it.
 	Streaming *Streaming `json:"streaming,omitempty"`
-}
-
-// Traffic is [partition.Traffic] as the report shows it.
-type Traffic struct {
-	Max        int64   `json:"max"`
-	Total      int64   `json:"total"`
-	PerMachine []int64 `json:"per_machine"`
 }
 
 // A Baseline is the mean of random partitions with several seeds.
@@ -116,7 +109,7 @@ func Judge(g *graph.Graph, a *partition.Assignment, o partition.Options, random 
 	t := partition.Measure(g, a, o.K)
 	r := &Report{
 		K: o.K, Samples: g.Samples(), Parameters: g.Params(), Edges: g.Edges(),
-		Traffic:        Traffic{t.Max, t.Total, t.PerMachine},
+		Traffic:        t,
 		DataPerMachine: make([]int64, o.K),
 		Bound:          2 * float64(t.Total) / float64(o.K),
 		Random:         random,

@@ -264,7 +264,7 @@ func TestPlotIsAPicture(t *testing.T) {
 	for _, k := range []int{1, 8, 64} {
 		var reports []*Report
 		for i, name := range []string{"random", "tsh1", "best"} {
-			r := &Report{Algorithm: name, K: k, Traffic: Traffic{Max: 100, PerMachine: make([]int64, k)}}
+			r := &Report{Algorithm: name, K: k, Traffic: partition.Traffic{Max: 100, PerMachine: make([]int64, k)}}
 			for machine := range r.Traffic.PerMachine {
 				r.Traffic.PerMachine[machine] = int64(100 / (i + 1))
 			}

@@ -63,7 +63,7 @@ func Stream(ctx context.Context, shards []Input, o stream.Options, out Output) (
 	report := &Report{
 		Algorithm: "stream", K: o.K, Samples: int(r.Samples), Parameters: int(r.Params), Edges: r.Edges,
 		Seconds:        time.Since(start).Seconds(),
-		Traffic:        Traffic{r.Traffic.Max, r.Traffic.Total, r.Traffic.PerMachine},
+		Traffic:        r.Traffic,
 		DataPerMachine: r.Data,
 		Bound:          2 * float64(r.Traffic.Total) / float64(o.K),
 		Random:         Baseline{r.RandomMax, r.RandomTotal},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/partition/blocks"
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
@@ -222,7 +223,7 @@ func (f *finishFn) gather(m *Meta, values func(*[]byte) bool) (*prerun.Report, [
 	}
 	k := f.Config.K
 	r := &prerun.Report{Algorithm: Algorithm, K: k, Samples: int(m.Samples), Edges: m.Edges,
-		Traffic: prerun.Traffic{PerMachine: make([]int64, k)}, DataPerMachine: make([]int64, k)}
+		Traffic: partition.Traffic{PerMachine: make([]int64, k)}, DataPerMachine: make([]int64, k)}
 	var counts [kinds]int64
 	var value []byte
 	for values(&value) {
