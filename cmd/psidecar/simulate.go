@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -31,6 +32,12 @@ the dynamic partition of Duan and Wu 2023, mgp partitions anew in every epoch,
 locality is what the planner uses, and reactive moves a key to whoever asks for
 it. In simulation locality does that, too, where it pays; with --planned it only
 plans, as it does for a job that runs. All know the past only.
+
+Beside that it says what --share-pulls and --aggregate host of psidecar proxy
+would save with all keys at home: values that a host's worker pulls go there once
+until they are pushed again, and pushes of a host's workers with the same keys go
+as one, as far as they come within --aggregate-wait. Both are of values of 4 KiB
+or more, and of recordings made on each host.
 
 With --codecs it is codecs that are tried instead, on a capture of the job's
 packets, which unlike a recording has the values, or live on what passes a
@@ -72,6 +79,7 @@ would wait under a threshold, in norms of what one step pushes.`,
 	f.IntVar(&o.Batches, "batches", 4, "dppa and mgp: how many of its newest batches a machine shows in an epoch")
 	f.IntVar(&o.KeyBytes, "key-bytes", 8, "what a key takes in a message")
 	f.Uint64Var(&o.Seed, "seed", 1, "of random choices")
+	f.DurationVar(&o.Wait, "aggregate-wait", 100*time.Millisecond, "how long a push may wait for those of its host's other workers, as of psidecar proxy --aggregate host")
 	codecs.register(f)
 	f.StringVar(&plotFile, "plot", "", "PNG file for a plot of the epochs, or of the codecs")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -35,7 +35,7 @@ type judge struct {
 // that report late are not held up by moves that can wait.
 const (
 	planTakes  = 1500 * time.Millisecond
-	fewGroups  = 1 << 11
+	fewGroups  = 1 << 8
 	mostGroups = 1 << 16
 	hurried    = 4
 )

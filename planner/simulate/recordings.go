@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/dynamic"
@@ -26,6 +27,8 @@ type RecordedOptions struct {
 	Horizon    float64
 	Seed       uint64
 	Planned    bool // see [Options]
+	// Wait is how long a push may wait for the others of its host, see [Aggregation].
+	Wait time.Duration
 }
 
 // Strategies are the names that Options and RecordedOptions take.
@@ -35,6 +38,9 @@ func Strategies() []string { return dynamic.Names() }
 func (o *RecordedOptions) Check() error {
 	if o.EpochSteps < 1 || o.KeyBytes < 1 || o.Batches < 1 || o.Horizon <= 0 {
 		return errors.New("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
+	}
+	if o.Wait < 0 {
+		return fmt.Errorf("--aggregate-wait %v: must not be below 0", o.Wait)
 	}
 	for _, s := range o.Strategies {
 		if _, err := dynamic.New(s, dynamic.Options{Machines: 1}); err != nil {
@@ -55,6 +61,8 @@ type Report struct {
 	EpochSteps int      `json:"epoch_steps"`
 	Complete   bool     `json:"complete"` // false: a recording was cut off
 	Results    []Result `json:"results"`
+
+	Aggregation *Aggregation `json:"aggregation"`
 }
 
 // RunRecorded simulates a job of which there are recordings, one or more hosts'.
@@ -83,21 +91,30 @@ func RunRecorded(paths []string, o RecordedOptions) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	clocks := make([]clock, len(m.worker))
+	clocks, sums := make([]clock, len(m.worker)), newAggregating(m, o.KeyBytes, o.Wait)
 	err = merge(paths, func(u *recording.Use) error {
-		if u.Job != s.job || u.Answer || !u.Push && !u.Pull {
+		if u.Job != s.job || !u.Push && !u.Pull {
+			return nil
+		}
+		worker, ok := s.workers[u.Worker]
+		server, err := serverRank(u.Server)
+		if err != nil || u.Answer && !ok { // an answer to a request that was not recorded
+			return err
+		}
+		if u.Answer {
+			sums.take(u, worker, server, 0)
 			return nil
 		}
 		r.Requests++
-		worker := s.workers[u.Worker]
 		request := Request{Worker: worker, Step: clocks[worker].step(u), Push: u.Push, Pull: u.Pull, Keys: u.Keys}
 		request.Sizes, request.Size = s.sizes(u.Keys)
+		sums.take(u, worker, server, request.bytes())
 		return sim.Add(&request)
 	})
 	if err != nil {
 		return nil, err
 	}
-	r.Results, r.Keys = sim.Results(), sim.Keys()
+	r.Results, r.Keys, r.Aggregation = sim.Results(), sim.Keys(), sums.result()
 	return r, nil
 }
 
@@ -116,6 +133,18 @@ func read(path string, each func(*recording.Use) error) (h recording.Header, com
 		return h, false, fmt.Errorf("%s: %w", path, err)
 	}
 	return h, true, nil
+}
+
+// bytes are those of all values.
+func (r *Request) bytes() float64 {
+	if r.Sizes == nil {
+		return float64(r.Size) * float64(len(r.Keys))
+	}
+	sum := 0.0
+	for _, size := range r.Sizes {
+		sum += float64(size)
+	}
+	return sum
 }
 
 // A clock counts one worker's steps: a round of pulls and the round of pushes
@@ -237,5 +266,8 @@ func (r *Report) Print(w io.Writer) error {
 		r.Job, r.Workers, r.Servers, r.Machines, r.Keys, r.Requests, r.EpochSteps, note); err != nil {
 		return err
 	}
-	return Table(w, r.Results)
+	if err := Table(w, r.Results); err != nil {
+		return err
+	}
+	return r.Aggregation.Print(w)
 }

@@ -1,0 +1,197 @@
+package simulate
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/recording"
+)
+
+// hostsOneByOne plays a job of real values on two hosts with three workers each and a server
+// beside each, and counts what crosses between the hosts transfer by transfer: as it is, and
+// as proxies do that send a host no values that it has, byte for byte, and one sum of what
+// its workers push of the same keys in a step. What it records is what agents would.
+type hostsOneByOne struct {
+	values [2]map[uint64][]byte // by server
+	sent   [2]map[string]string // by host: values of lists that came from the other host
+	uses   [2][]recording.Use
+	now    int64
+
+	plain, shared, summed float64 // bytes at each host, which are the same: all that crosses
+	isShared, isCarried   uint64
+}
+
+const (
+	valueBytes   = 64
+	perHost      = 3
+	secondServer = ^uint64(0) / 2
+)
+
+func (h *hostsOneByOne) note(host int, u recording.Use) {
+	h.now += int64(time.Millisecond)
+	u.UnixNanos = h.now
+	h.uses[host] = append(h.uses[host], u)
+}
+
+// pull has a worker pull a list of keys from a server.
+func (h *hostsOneByOne) pull(worker, server int, step int32, keys []uint64) {
+	host := worker / perHost
+	u := recording.Use{Worker: fmt.Sprintf("worker%d", worker), Server: fmt.Sprintf("server%d", server), Timestamp: 2 * step, Pull: true, Keys: keys}
+	h.note(host, u)
+	u.Answer, u.Bytes = true, uint64(valueBytes*len(keys))
+	h.note(server, u)
+	if server == host {
+		return
+	}
+	var all []byte
+	for _, key := range keys {
+		all = append(all, h.values[server][key]...)
+	}
+	head := float64(16 * len(keys))
+	h.plain += head + float64(len(all))
+	h.summed += head + float64(len(all))
+	list := fmt.Sprint(server, keys)
+	h.shared += head
+	if len(all) >= 4096 && h.sent[host][list] == string(all) {
+		h.isShared++
+		return
+	}
+	h.sent[host][list] = string(all)
+	h.shared += float64(len(all))
+}
+
+// push has a worker push a list of keys to a server; carried says that another's push has
+// its values.
+func (h *hostsOneByOne) push(worker, server int, step int32, keys []uint64, carried bool) {
+	host := worker / perHost
+	h.note(host, recording.Use{Worker: fmt.Sprintf("worker%d", worker), Server: fmt.Sprintf("server%d", server), Timestamp: 2*step + 1, Push: true,
+		Keys: keys, Bytes: uint64(valueBytes * len(keys))})
+	for _, key := range keys {
+		v := h.values[server][key]
+		v[0]++ // each push changes what it is of
+		if v[0] == 0 {
+			v[1]++
+		}
+	}
+	if server == host {
+		return
+	}
+	all := float64((8 + valueBytes) * len(keys))
+	h.plain += all
+	h.shared += all
+	if carried {
+		h.isCarried++
+		all = float64(8 * len(keys))
+	}
+	h.summed += all
+}
+
+// play makes steps: all pull, then all push, some of them the same keys, some others, and
+// some too few.
+func (h *hostsOneByOne) play(steps int32) {
+	random := rand.New(rand.NewPCG(1, 2))
+	lists := [][]uint64{seq(0, 100), seq(50, 90), seq(500, 10), seq(secondServer, 100), seq(secondServer+200, 80)}
+	for s := range h.values {
+		h.values[s], h.sent[s] = map[uint64][]byte{}, map[string]string{}
+		for _, list := range lists {
+			for _, key := range list {
+				h.values[s][key] = make([]byte, valueBytes)
+			}
+		}
+	}
+	known := map[string]bool{}
+	for step := range steps {
+		var choice [2 * perHost][]int
+		for w := range choice {
+			choice[w] = []int{0, 3}
+			if random.IntN(2) == 0 {
+				choice[w] = []int{1, 2, 4}
+			}
+		}
+		for w, chosen := range choice {
+			for _, c := range chosen {
+				h.pull(w, c/3, step, lists[c])
+			}
+		}
+		carriers := map[string]bool{}
+		for w, chosen := range choice {
+			for _, c := range chosen {
+				mine, host := fmt.Sprint(w, c), fmt.Sprint(w/perHost, c)
+				sums := known[mine] && valueBytes*len(lists[c]) >= 4096
+				h.push(w, c/3, step, lists[c], sums && carriers[host])
+				known[mine], carriers[host] = true, carriers[host] || sums
+			}
+		}
+		h.now += int64(time.Second)
+	}
+}
+
+func seq(first uint64, n int) (keys []uint64) {
+	for i := range uint64(n) {
+		keys = append(keys, first+i)
+	}
+	return keys
+}
+
+// What is predicted from the recordings of a job is what is counted transfer by transfer.
+func TestAggregationIsWhatIsCountedOneByOne(t *testing.T) {
+	var h hostsOneByOne
+	h.play(60)
+	paths := []string{write(t, "a", h.uses[0]...), write(t, "b", h.uses[1]...)}
+	o := defaults()
+	o.Wait = 500 * time.Millisecond
+	r, err := RunRecorded(paths, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := r.Aggregation
+	if a.Each != perHost || a.Shared != h.isShared || a.Carried != h.isCarried || h.isShared == 0 || h.isCarried == 0 {
+		t.Errorf("%+v, want %d shared, %d carried", a, h.isShared, h.isCarried)
+	}
+	both := h.shared + h.summed - h.plain
+	for i, want := range []float64{h.plain, h.shared, h.summed, both} {
+		if got := a.Forms[i]; got.Busiest != want || got.Total != want { // two hosts: each has an end of all that crosses
+			t.Errorf("%+v, counted were %.0f bytes", got, want)
+		}
+	}
+	// Nobody waits that long: pushes of a step are apart by more than a microsecond.
+	o.Wait = time.Microsecond
+	if r, err = RunRecorded(paths, o); err != nil || r.Aggregation.Carried != 0 || r.Aggregation.Shared != h.isShared {
+		t.Errorf("with hardly a wait: %+v, %v", r.Aggregation, err)
+	}
+	var out bytes.Buffer
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "--share-pulls") {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+	o.Wait = -1
+	if err := o.Check(); err == nil || !strings.Contains(err.Error(), "--aggregate-wait") {
+		t.Errorf("a wait below 0: %v", err)
+	}
+}
+
+// Where each worker is alone on its host nothing is saved, and that is said.
+func TestAggregationOfWorkersThatAreAlone(t *testing.T) {
+	keys := seq(0, 100)
+	var uses []recording.Use
+	for step := range int32(4) {
+		for _, worker := range []string{"worker0", "worker1"} {
+			uses = append(uses, recording.Use{Worker: worker, Server: "server0", UnixNanos: int64(step), Timestamp: step, Push: true, Keys: keys, Bytes: 6400})
+		}
+	}
+	r, err := RunRecorded([]string{write(t, "a", uses...)}, defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "no machine has two workers") {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+	if a := r.Aggregation; a.Carried+a.Shared > 0 || slices.ContainsFunc(a.Forms, func(f AggregationForm) bool { return f.Busiest != a.Forms[0].Busiest }) {
+		t.Errorf("%+v", a)
+	}
+}
