@@ -40,7 +40,7 @@ func (c *FormCluster) Workers() (machines, each int) {
 // form.
 type FormLoads [FormCount][]float64
 
-func (l *FormLoads) add(other *FormLoads) {
+func (l *FormLoads) addLoads(other *FormLoads) {
 	for form := range l {
 		if l[form] == nil {
 			l[form] = make([]float64, len(other[form]))

@@ -83,7 +83,7 @@ func TestLoadsAreWhatIsCountedOneByOne(t *testing.T) {
 				}
 			}
 			l := loadsOneByOne(c, home, uses, of)
-			counted.add(&l)
+			counted.addLoads(&l)
 		}
 		held := make([]float64, len(share))
 		for _, m := range home {

@@ -68,7 +68,7 @@ func CompareForms(ranges []FormRange, rounds []uint64, c *FormCluster) (figures 
 		f.Costs = c.Busiest(&loads)
 		form := f.Costs.Chosen()
 		f.Chosen = f.Costs[form]
-		sums.add(&loads)
+		sums.addLoads(&loads)
 		for m, bytes := range loads[form] {
 			chosen[m] += bytes
 		}

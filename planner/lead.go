@@ -56,15 +56,15 @@ func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) 
 			c.address.PagePort = portOf(front.Listener)
 		}
 	}
-	c.campaign = store.Campaign{Namespace: o.Namespace, Lease: o.Lease, Identity: c.address.Identity(host + "-" + rand.Text()), Config: o.Config, Following: c.follow}
+	c.campaign = store.Campaign{Namespace: o.Namespace, Lease: o.Lease, Identity: c.address.Identity(host + "-" + rand.Text()), Config: o.Config, Following: c.setLeader}
 	c.way = standbyListener{Listener: lent{reports}, To: func() netip.AddrPort { return c.elsewhere().Reports }}
 	return c, nil
 }
 
 func portOf(l net.Listener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-// follow records the leader.
-func (l *lead) follow(leader string) {
+// setLeader records the leader.
+func (l *lead) setLeader(leader string) {
 	l.mu.Lock()
 	l.leader = leader
 	l.mu.Unlock()

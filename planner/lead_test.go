@@ -28,18 +28,18 @@ func TestReadinessByLead(t *testing.T) {
 	}
 	unready("not known yet")
 	other := standbyAddress{Reports: netip.MustParseAddrPort("192.0.2.7:9811"), PagePort: 9812}
-	l.follow(other.Identity("other"))
+	l.setLeader(other.Identity("other"))
 	unready("")
 	if at := l.elsewhere(); at.Reports != other.Reports || at.Page() != netip.MustParseAddrPort("192.0.2.7:9812") {
 		t.Errorf("the leader is at %+v", at)
 	}
-	l.follow("one that does not say where it is")
+	l.setLeader("one that does not say where it is")
 	unready("waits: one that does not say")
-	l.follow(l.address.Identity("what ran at this address before"))
+	l.setLeader(l.address.Identity("what ran at this address before"))
 	if at := l.elsewhere(); at.Reports.IsValid() {
 		t.Errorf("it sends on to itself, %+v", at)
 	}
-	l.follow(l.campaign.Identity)
+	l.setLeader(l.campaign.Identity)
 	unready("takes the lead over")
 	l.setServing()
 	unready("")

@@ -108,7 +108,7 @@ func RunRecorded(paths []string, o RecordedOptions) (*Report, error) {
 		r.Requests++
 		request := Request{Worker: worker, Step: clocks[worker].step(u), Push: u.Push, Pull: u.Pull, Keys: u.Keys}
 		request.Sizes, request.Size = s.sizes(u.Keys)
-		sums.take(u, worker, server, request.bytes())
+		sums.take(u, worker, server, request.valueBytes())
 		return sim.Add(&request)
 	})
 	if err != nil {
@@ -135,8 +135,8 @@ func read(path string, each func(*recording.Use) error) (h recording.Header, com
 	return h, true, nil
 }
 
-// bytes are those of all values.
-func (r *Request) bytes() float64 {
+// valueBytes returns the bytes of all values.
+func (r *Request) valueBytes() float64 {
 	if r.Sizes == nil {
 		return float64(r.Size) * float64(len(r.Keys))
 	}
