@@ -135,6 +135,7 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.plans++
 	l.rank(e.Uses)
 	l.norm.reset(l)
+	best := l.bestGroups(it, e.MaxGroups)
 	for _, item := range l.order {
 		if l.handed(item) {
 			continue
@@ -148,7 +149,7 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 			break
 		}
 		group := [2]int32{l.owner[item], to}
-		if e.MaxGroups > 0 && len(l.groups) >= e.MaxGroups && !l.groups[group] {
+		if e.MaxGroups > 0 && !l.groups[group] && (len(l.groups) >= e.MaxGroups || best != nil && !best[group]) {
 			l.left++
 			continue
 		}

@@ -34,8 +34,9 @@ type judge struct {
 // turned may take a part of that: their most needed keys are in few groups, and workers
 // that report late are not held up by moves that can wait.
 const (
-	planTakes  = 1500 * time.Millisecond
-	fewGroups  = 1 << 8
+	planTakes  = 3 * time.Second
+	fewGroups  = 1 << 11
+	leastHurry = 1 << 8
 	mostGroups = 1 << 16
 	hurried    = 4
 )
@@ -59,7 +60,7 @@ func (u *judge) learn(groups int, took time.Duration) {
 func (u *judge) bound(hurries bool) int {
 	most := cmp.Or(u.most, mostGroups)
 	if hurries {
-		return max(most/hurried, fewGroups)
+		return max(most/hurried, leastHurry)
 	}
 	return most
 }

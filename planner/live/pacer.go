@@ -15,7 +15,7 @@ const (
 // many workers turn at once, the first ones are decided at once, and those that reported
 // late soon after, however long that takes in a large job.
 const (
-	rest  = 3
+	rest  = 2
 	burst = 2 * time.Second
 )
 

@@ -186,7 +186,7 @@ func TestPlansTakeAsLongAsTheyMay(t *testing.T) {
 		if got < want/2 || got > want {
 			t.Errorf("at %v groups a second a plan has %d, want %d or half of it", rate, got, want)
 		}
-		if short := u.bound(true); short != max(got/hurried, fewGroups) {
+		if short := u.bound(true); short != max(got/hurried, leastHurry) {
 			t.Errorf("at %v groups a second a plan for workers that turned has %d", rate, short)
 		}
 	}
