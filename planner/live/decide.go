@@ -87,7 +87,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	if moving && j.small() {
 		return "", nil // uses meanwhile count for the next decision
 	}
-	j.hurries = j.shifted || j.goesOn && j.hurries
+	j.hurries = j.shifted
 	j.shifted, j.goesOn = false, false
 	fits := false
 	s.View(j.name, func(v plans.Where) {

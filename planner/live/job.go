@@ -49,7 +49,7 @@ type job struct {
 	idle    int                // decisions since something was
 	shifted bool               // workers turned to other keys since the last decision
 	goesOn  bool               // moves had no room in the last plan, which another one follows
-	hurries bool               // the last plan, and those that follow it, are for workers that turned
+	hurries bool               // the last plan is for workers that turned
 
 	strategy dynamic.Strategy
 	shape    string // what the strategy was made for
