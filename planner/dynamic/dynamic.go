@@ -50,16 +50,12 @@ type Epoch struct {
 	// Heard are the machines whose uses were seen; those of the others are what
 	// they did before. nil: all.
 	Heard []bool
-	// Left are items that machines have turned away from: what they did with them before
-	// says no more of what they will do.
-	Left []Departure
 	// Base is what each machine moves in a step beside these uses, for other jobs;
 	// nil: nothing. Plans make the busiest machine's sum small.
 	Base []float64
-	// MaxGroups bounds between how many pairs of machines, one that gives and one that
-	// takes, this plan moves items; 0: it does not. What goes between two is moved
-	// together, so that the time of a plan of many small groups is that of its groups.
-	MaxGroups int
+	// MaxMoves bounds the moves of this plan, where it is less than the strategy's own
+	// bound; 0: it does not.
+	MaxMoves int
 }
 
 func (e *Epoch) share() float64 {
@@ -68,9 +64,6 @@ func (e *Epoch) share() float64 {
 	}
 	return e.Share
 }
-
-// A Departure is an item that a machine does not use any more.
-type Departure struct{ Item, Machine int32 }
 
 // A Move gives an item another owner.
 type Move struct{ Item, To int32 }

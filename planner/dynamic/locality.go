@@ -80,8 +80,6 @@ type Locality struct {
 	aged   float64   // steps since calm was last halved
 	mass   float64   // weights of all epochs, which near 1: a mean is a sum over it
 	moves  []Move
-	groups map[[2]int32]bool // the pairs of machines of moves
-	left   int               // moves that were left out of the last plan
 	order  []int32
 	norm   norm
 	plans  uint32 // made so far
@@ -90,7 +88,7 @@ type Locality struct {
 
 // NewLocality returns a strategy that has seen nothing.
 func NewLocality(o Options) *Locality {
-	l := &Locality{o: o.Locality.withDefaults(), groups: map[[2]int32]bool{}}
+	l := &Locality{o: o.Locality.withDefaults()}
 	l.rates.scale = 1
 	l.shape(o)
 	return l
@@ -116,13 +114,6 @@ func (l *Locality) scale() float64 { return l.rates.scale / max(l.mass, 1e-300) 
 // plan began.
 func (l *Locality) Before() []float64 { return slices.Clone(l.before) }
 
-// Groups returns between how many pairs of machines the last plan moves items.
-func (l *Locality) Groups() int { return len(l.groups) }
-
-// LeftOut returns of how many moves it is known that the bounds kept them from the last
-// plan, 0 only where they kept none.
-func (l *Locality) LeftOut() int { return l.left }
-
 // Plan implements Strategy.
 func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.follow(it)
@@ -130,31 +121,24 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.age(e.Steps)
 	l.before, l.base = l.Loads(), e.Base
 	clear(l.extra)
-	l.moves, l.left = l.moves[:0], 0
-	clear(l.groups)
+	l.moves = l.moves[:0]
 	l.plans++
 	l.rank(e.Uses)
 	l.norm.reset(l)
-	best := l.bestGroups(it, e.MaxGroups)
+	most := l.o.MaxMoves
+	if e.MaxMoves > 0 {
+		most = min(most, e.MaxMoves)
+	}
 	for _, item := range l.order {
+		if len(l.moves) >= most {
+			break
+		}
 		if l.handed(item) {
 			continue
 		}
-		to, ok := l.target(it, item)
-		if !ok {
-			continue
+		if to, ok := l.target(it, item); ok {
+			l.move(it, item, to)
 		}
-		if len(l.moves) >= l.o.MaxMoves {
-			l.left++
-			break
-		}
-		group := [2]int32{l.owner[item], to}
-		if e.MaxGroups > 0 && !l.groups[group] && (len(l.groups) >= e.MaxGroups || best != nil && !best[group]) {
-			l.left++
-			continue
-		}
-		l.groups[group] = true
-		l.move(it, item, to)
 	}
 	return l.moves, nil
 }
@@ -204,12 +188,6 @@ func (l *Locality) see(it *Items, e *Epoch) {
 		}
 		for item := range l.owner {
 			l.count(int32(item))
-		}
-	}
-	for _, d := range e.Left {
-		if rate := l.rates.leave(d); l.owner[d.Item] != d.Machine {
-			l.loads[l.owner[d.Item]] -= rate
-			l.loads[d.Machine] -= rate
 		}
 	}
 	weight, share := (1-keep)/steps/l.rates.scale, e.share()

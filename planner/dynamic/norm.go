@@ -2,82 +2,36 @@ package dynamic
 
 import "math"
 
-// norm is the objective, and its slope. A move changes two machines' powers; sums over
-// all machines are kept as a tree of pairs, so that a move changes few sums, and the
-// result does not depend on which moves came before.
+// norm is what is made small, and its slope. A move changes two machines' powers; what
+// is summed over all machines is summed again, in one order, so that the result does
+// not depend on which moves came before.
 type norm struct {
 	value          float64
 	root           float64   // value without the spread
-	sum, total     sums      // of the powers; of load
+	sum, total     float64   // of the powers; of load
 	unit           float64   // root's slope by a power of 7
 	spread         float64   // spread / machines
 	load           []float64 // by machine, in bytes a step over relative speed
 	seventh, eight []float64 // its powers
 	cheapest       int32     // machine of the lowest price that may own items
-	alike          bool      // all links are as fast
-}
-
-// sums are those of a list: sums[1] of all, sums[i] of sums[2i] and sums[2i+1]; the
-// list is the second half.
-type sums []float64
-
-// newSums returns the sums of n zeros.
-func newSums(n int) sums { return make(sums, 2*n) }
-
-// all is the sum of the list.
-func (s sums) all() float64 { return s[1] }
-
-// put sets one of the list.
-func (s sums) put(i int, v float64) {
-	i += len(s) / 2
-	s[i] = v
-	for i /= 2; i > 0; i /= 2 {
-		s[i] = s[2*i] + s[2*i+1]
-	}
-}
-
-// set sets the whole list.
-func (s sums) set(list []float64) {
-	n := copy(s[len(s)/2:], list)
-	for i := n - 1; i > 0; i-- {
-		s[i] = s[2*i] + s[2*i+1]
-	}
 }
 
 // reset computes all from the loads.
 func (n *norm) reset(l *Locality) {
 	if len(n.load) != l.k {
 		n.load, n.seventh, n.eight, n.spread = make([]float64, l.k), make([]float64, l.k), make([]float64, l.k), l.o.Spread/float64(l.k)
-		n.sum, n.total = newSums(l.k), newSums(l.k)
 	}
-	n.alike = true
 	for i := range l.loads {
 		n.look(l, i)
-		n.alike = n.alike && l.speed[i] == l.speed[0]
 	}
-	n.sum.set(n.eight)
-	n.total.set(n.load)
 	n.add(l)
-	n.findCheapest(l)
 }
 
 // change computes what loads that changed at two machines change.
 func (n *norm) change(l *Locality, a, b int32) {
-	for _, i := range [2]int32{a, b} {
-		n.look(l, int(i))
-		n.sum.put(int(i), n.eight[i])
-		n.total.put(int(i), n.load[i])
-	}
+	n.look(l, int(a))
+	n.look(l, int(b))
 	n.add(l)
-	if !n.alike || a == n.cheapest || b == n.cheapest {
-		n.findCheapest(l)
-		return
-	}
-	for _, i := range [2]int32{a, b} { // the prices of the others rise or fall alike
-		if p, least := n.seventh[i], n.seventh[n.cheapest]; (l.barred == nil || !l.barred[i]) && (p < least || p == least && i < n.cheapest) {
-			n.cheapest = i
-		}
-	}
 }
 
 // look takes over a machine's load.
@@ -86,35 +40,27 @@ func (n *norm) look(l *Locality, i int) {
 	n.load[i], n.seventh[i], n.eight[i] = v, pow7(v), pow8(v)
 }
 
-// add computes what depends on the sums.
+// add computes what depends on all machines.
 func (n *norm) add(l *Locality) {
-	sum := n.sum.all()
-	n.root = math.Pow(sum, 1./power)
-	n.value = n.root + n.spread*n.total.all()
+	n.sum, n.total = 0, 0
+	for i, p := range n.eight {
+		n.sum += p
+		n.total += n.load[i]
+	}
+	n.root = math.Pow(n.sum, 1./power)
+	n.value = n.root + n.spread*n.total
 	n.unit = 0
-	if sum > 0 {
-		n.unit = math.Pow(sum, (1.-power)/power)
+	if n.sum > 0 {
+		n.unit = math.Pow(n.sum, (1.-power)/power)
 	}
-}
-
-// findCheapest finds the machine of the lowest price. Where links are alike that is the
-// one of the lowest power, which prices so near each other as to be rounded alike do not
-// show.
-func (n *norm) findCheapest(l *Locality) {
-	n.cheapest = -1
-	least := 0.0
+	n.cheapest = 0
+	best, barred := n.price(l, 0), l.barred != nil && l.barred[0]
 	for i, p := range n.seventh {
-		if l.barred != nil && l.barred[i] {
-			continue
-		}
-		if !n.alike {
-			p = n.price(l, int32(i))
-		}
-		if n.cheapest < 0 || p < least {
-			n.cheapest, least = int32(i), p
+		price := (p*n.unit + n.spread) * l.speed[i]
+		if (barred || price < best) && (l.barred == nil || !l.barred[i]) {
+			n.cheapest, best, barred = int32(i), price, false
 		}
 	}
-	n.cheapest = max(n.cheapest, 0)
 }
 
 // price is the slope of value by a machine's bytes.
@@ -125,8 +71,8 @@ func (n *norm) price(l *Locality, machine int32) float64 {
 // after returns the value with other bytes at two machines.
 func (n *norm) after(l *Locality, from, to int32, atFrom, atTo float64) float64 {
 	a, b := max(n.load[from]+atFrom*l.speed[from], 0), max(n.load[to]+atTo*l.speed[to], 0)
-	sum := max(n.sum.all()-n.eight[from]-n.eight[to]+pow8(a)+pow8(b), 0)
-	return math.Pow(sum, 1./power) + n.spread*(n.total.all()-n.load[from]-n.load[to]+a+b)
+	sum := max(n.sum-n.eight[from]-n.eight[to]+pow8(a)+pow8(b), 0)
+	return math.Pow(sum, 1./power) + n.spread*(n.total-n.load[from]-n.load[to]+a+b)
 }
 
 func pow7(v float64) float64 { w := v * v; return w * w * w * v }

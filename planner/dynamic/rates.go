@@ -110,22 +110,6 @@ func (r *rates) use(item int32, uses []Use, heard []bool, weight, each float64, 
 	}
 }
 
-// leave forgets what a machine did with an item, and returns its rate.
-func (r *rates) leave(d Departure) (rate float64) {
-	others := false
-	users := r.of(d.Item)
-	for i := range users {
-		if users[i].machine == d.Machine {
-			rate, users[i].rate = float64(users[i].rate), 0
-		}
-		others = others || users[i].rate > 0
-	}
-	if !others {
-		r.seen[d.Item] = sight{}
-	}
-	return rate
-}
-
 const (
 	// evidence is how many uses of an item are remembered.
 	evidence = 16

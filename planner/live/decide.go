@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -21,48 +22,34 @@ const worthwhile = 0.01
 // A judge sees what comes of plans.
 type judge struct {
 	epoch   uint64 // plan that is to be measured, 0: none
-	groups  int    // of that plan: pairs of machines between which it moves keys
 	refused int    // decisions for which nothing is proposed, since all was refused
-	most    int    // groups of the next plan; 0: mostGroups
+	most    int    // moves of the next plan; 0: Options.MaxMoves
 }
 
 // A plan that is carried out holds up the next one, for which other keys may be hot by
-// then. What goes from one machine to another is moved together, so that a plan of many
-// keys between few of them takes little, and one of cold keys, each between two others,
-// takes long. Plans that take longer than planTakes get fewer groups; one of fewGroups
-// or less takes as long as messages do, whatever it moves. Plans for workers that
-// turned may take a part of that: their most needed keys are in few groups, and workers
-// that report late are not held up by moves that can wait.
+// then. Plans that take longer than planTakes get fewer moves, but no fewer than
+// fewMoves.
 const (
-	planTakes  = 3 * time.Second
-	fewGroups  = 1 << 11
-	leastHurry = 1 << 8
-	mostGroups = 1 << 16
-	hurried    = 4
+	planTakes = 3 * time.Second
+	fewMoves  = 1 << 11
 )
 
-// learn records how long a plan with that many groups took to carry out.
-func (u *judge) learn(groups int, took time.Duration) {
-	most := u.bound(false)
+// learn takes in how long it took to carry a plan out that moved so many keys, where
+// plans of up to all moves are wanted.
+func (u *judge) learn(moves int, took time.Duration, all int) {
+	most := u.most
+	if most == 0 {
+		most = all
+	}
 	switch {
-	case took > planTakes && groups > fewGroups:
-		most = max(min(most, int(float64(groups)*planTakes.Seconds()/took.Seconds())), fewGroups)
-	case took < planTakes/2 && groups >= most/2:
+	case took > planTakes:
+		most = max(min(most, int(float64(moves)*planTakes.Seconds()/took.Seconds())), fewMoves)
+	case took < planTakes/2 && moves >= most/2:
 		most *= 2
 	}
-	if u.most = most; most >= mostGroups {
+	if u.most = most; most >= all {
 		u.most = 0
 	}
-}
-
-// bound returns how many groups the next plan may have; hurries: it is for workers that
-// turned.
-func (u *judge) bound(hurries bool) int {
-	most := cmp.Or(u.most, mostGroups)
-	if hurries {
-		return max(most/hurried, leastHurry)
-	}
-	return most
 }
 
 // pardon is for how many decisions nothing is proposed after a plan of which
@@ -87,8 +74,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	if moving && j.small() {
 		return "", nil // uses meanwhile count for the next decision
 	}
-	j.hurries = j.shifted
-	j.shifted, j.goesOn = false, false
+	j.shifted = false
 	fits := false
 	s.View(j.name, func(v plans.Where) {
 		if fits = v.Servers == 0 || v.Servers == j.servers || v.Owners.Ranges() == 0; fits {
@@ -103,19 +89,17 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	e := j.epoch()
 	if len(e.Uses) == 0 {
 		j.idle++
-		j.show()
 		return "", nil
 	}
 	e.Base = base
 	j.pace.note(e.Steps, j.last, perStep(&j.items, e, len(j.hosts)))
-	j.show()
 	if err := j.review(ctx, s, e); err != nil {
 		return "", err
 	}
 	if err := j.shaped(); err != nil {
 		return "", err
 	}
-	e.MaxGroups = j.judge.bound(j.hurries)
+	e.MaxMoves = j.judge.most
 	moves, err := j.strategy.Plan(&j.items, e)
 	if err != nil {
 		return "", err
@@ -201,7 +185,7 @@ func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) er
 	case info.GetState() != api.Epoch_DONE:
 		return nil
 	}
-	j.judge.learn(j.judge.groups, time.Duration(info.GetEndedUnixNanos()-info.GetAppliedUnixNanos()))
+	j.judge.learn(int(min(info.GetKeys(), math.MaxInt32)), time.Duration(info.GetEndedUnixNanos()-info.GetAppliedUnixNanos()), j.opts.MaxMoves)
 	if info.GetMovedKeys() == 0 && len(info.GetRefused()) > 0 {
 		j.judge.epoch, j.judge.refused = 0, pardon
 		return nil
@@ -229,9 +213,9 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	}
 	most, busy := busiestOf(plus(before, e.Base), speed)
 	then, busyThen := busiestOf(plus(after, e.Base), speed)
-	least, left := worthwhile, j.leftOut()
-	if left > 0 { // others follow
-		least *= float64(len(moves)) / float64(len(moves)+left)
+	least, goesOn := worthwhile, j.judge.most > 0 && len(moves) >= j.judge.most
+	if goesOn { // others follow
+		least *= float64(j.judge.most) / float64(j.opts.MaxMoves)
 	}
 	if busy-busyThen < least*busy && sum-sumAfter < least*sum {
 		return "", nil
@@ -245,26 +229,9 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	if err != nil || number == 0 {
 		return "", err
 	}
-	j.judge.epoch, j.judge.groups = number, j.groupsOf(moves)
-	j.goesOn = left > 0 && s.Epoch(j.name, number).GetState() != api.Epoch_PROPOSED
+	j.judge.epoch = number
+	j.goesOn = goesOn
 	return "", nil
-}
-
-// leftOut returns of how many moves it is known that they had no room in the last plan.
-func (j *job) leftOut() int {
-	if l, ok := j.strategy.(*dynamic.Locality); ok {
-		return l.LeftOut()
-	}
-	return 0
-}
-
-// groupsOf returns between how many pairs of machines keys move.
-func (j *job) groupsOf(moves []dynamic.Move) int {
-	pairs := map[[2]int32]bool{}
-	for _, m := range moves {
-		pairs[[2]int32{j.items.Owner[m.Item], m.To}] = true
-	}
-	return len(pairs)
 }
 
 // besides says, for people, what a machine moves for other jobs.

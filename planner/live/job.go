@@ -3,7 +3,6 @@ package live
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
@@ -18,10 +17,9 @@ import (
 // items the same items; machines' numbers are never given to others, and items' by
 // forget alone, which tells the strategy.
 type job struct {
-	// mu guards the rest but shown, name and opts. A job's decision holds it, so that reports of
+	// mu guards the rest but name and opts. A job's decision holds it, so that reports of
 	// this job wait for it, and those of others do not.
 	mu      *sync.Mutex
-	shown   *atomic.Pointer[load] // what it moves, for others' decisions; nil: it is over, or not known
 	name    string
 	run     plan.Run // empty: nobody has named it
 	opts    Options
@@ -47,9 +45,8 @@ type job struct {
 	workers map[string]*worker // by host and name
 	last    int64              // when something was used, as the agents' clocks say
 	idle    int                // decisions since something was
-	shifted bool               // workers turned to other keys since the last decision
-	goesOn  bool               // moves had no room in the last plan, which another one follows
-	hurries bool               // the last plan is for workers that turned
+	shifted bool               // workers turned to other keys since the last decision, or the plan goes on
+	goesOn  bool               // the last plan has as many moves as it may have
 
 	strategy dynamic.Strategy
 	shape    string // what the strategy was made for
@@ -58,7 +55,7 @@ type job struct {
 }
 
 func newJob(name string, opts Options) *job {
-	return &job{mu: new(sync.Mutex), shown: new(atomic.Pointer[load]), name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
+	return &job{mu: new(sync.Mutex), name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
 }
 
 // take is addReport, and reports whether workers turned to other keys.
@@ -73,12 +70,11 @@ func (j *job) take(host string, link uint32, r *api.JobReport) (shifted bool) {
 	return false
 }
 
-// turned reports whether a decision is due before its time: workers turned to other
-// keys since the last one, or moves had no room in its plan.
+// turned reports whether workers turned to other keys since the last decision.
 func (j *job) turned() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.shifted || j.goesOn
+	return j.shifted
 }
 
 // addReport takes in one host's report. One that saw nothing since its last is of a run
@@ -143,10 +139,9 @@ func (j *job) follow(run plan.Run) {
 
 // forget drops all but the last report of each host.
 func (j *job) forget() {
-	mu, shown, heard := j.mu, j.shown, j.heard
+	mu, heard := j.mu, j.heard
 	*j = *newJob(j.name, j.opts)
-	j.mu, j.shown, j.heard = mu, shown, heard
-	shown.Store(nil)
+	j.mu, j.heard = mu, heard
 }
 
 // restart forgets all but the name: the job has started over, with other servers.
@@ -196,12 +191,6 @@ func (j *job) see(host string, w *api.Window) {
 			who = &worker{machine: j.machine[host]}
 			j.workers[name] = who
 		}
-		if w.GetShifted() && !who.turned { // what it told before is of keys that it has turned from
-			who.seen.reset()
-			who.steps = 0
-			who.leaves = true
-		}
-		who.turned = w.GetShifted()
 		who.steps += uint64(max(u.GetSteps(), 1))
 		who.missed = 0
 		for i, at := range u.GetKeys() {

@@ -11,14 +11,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
@@ -62,16 +58,16 @@ func (o Options) Check() error {
 }
 
 // A Planner plans for all jobs. Its methods may be called from any goroutine; one
-// decision for a job is made at a time.
+// decision is made at a time.
 //
-// Locks are acquired in this order: deciding, mu, a job's mu, those of the service. No
-// goroutine holds two jobs' at a time.
+// Locks are acquired in this order: deciding, mu, a job's mu, those of the service. Of
+// two jobs' only one is held at a time.
 type Planner struct {
 	opts    Options
 	service *plans.Service
 	shifted chan struct{} // some job's workers use other keys, or its plan goes on
 
-	deciding sync.Mutex // held while jobs are decided
+	deciding sync.Mutex // held by who decides
 	mu       sync.Mutex // guards jobs
 	jobs     map[string]*job
 }
@@ -145,6 +141,22 @@ func (p *Planner) forgetOne() bool {
 	return true
 }
 
+// Where workers turn to other keys it is decided gather later, when most of them
+// have told; where that has to wait, it is tried again in retry. Of the time no
+// more than one part in rest+1 is spent on that, where it takes no longer than
+// longest/rest each time. Jobs of a thousand hosts take longer: for them it is about
+// half, for as long as their workers turn, since those who told late wait for the
+// second decision.
+const (
+	gather  = 150 * time.Millisecond
+	retry   = 200 * time.Millisecond
+	rest    = 4
+	longest = time.Second
+)
+
+// after returns for how long no other decision is made after one that took so long.
+func after(took time.Duration) time.Duration { return min(rest*took, longest) }
+
 // Run decides now and then, and where workers turn to other keys, until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
 	if p.opts.Strategy == "off" {
@@ -155,7 +167,6 @@ func (p *Planner) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	soon := time.NewTimer(0)
 	defer soon.Stop()
-	pace := newPacer(time.Now())
 	for {
 		select {
 		case <-ctx.Done():
@@ -163,16 +174,13 @@ func (p *Planner) Run(ctx context.Context) error {
 		case <-ticker.C:
 			p.Decide(ctx)
 		case <-p.shifted:
-			soon.Reset(pace.told(time.Now()))
+			soon.Reset(gather)
 		case <-soon.C:
-			if wait := pace.wait(time.Now()); wait > 0 {
-				soon.Reset(wait)
-				continue
-			}
 			waits, took := p.react(ctx)
-			pace.decided(time.Now(), took)
 			if waits {
-				soon.Reset(retry)
+				soon.Reset(max(retry, after(took)))
+			} else if err := pause(ctx, after(took)); err != nil {
+				return nil
 			}
 		}
 	}
@@ -182,7 +190,9 @@ func (p *Planner) Run(ctx context.Context) error {
 func (p *Planner) Decide(ctx context.Context) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
-	p.decideAll(ctx, p.all())
+	for _, j := range p.all() {
+		p.decide(ctx, j)
+	}
 }
 
 // react looks at the jobs whose workers turned to other keys. It reports whether
@@ -191,7 +201,6 @@ func (p *Planner) Decide(ctx context.Context) {
 func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
-	var turned []*job
 	for _, j := range p.all() {
 		if !j.turned() {
 			continue
@@ -200,25 +209,9 @@ func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
 			waits = true
 			continue
 		}
-		turned = append(turned, j)
+		took += p.decide(ctx, j)
 	}
-	return waits, p.decideAll(ctx, turned)
-}
-
-// decideAll looks at jobs, several at a time, and returns how long that took, the time
-// of each counted. p.deciding is held.
-func (p *Planner) decideAll(ctx context.Context, jobs []*job) time.Duration {
-	var took atomic.Int64
-	var g errgroup.Group
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for _, j := range jobs {
-		g.Go(func() error {
-			took.Add(int64(p.decide(ctx, j)))
-			return nil
-		})
-	}
-	_ = g.Wait() // none fails
-	return time.Duration(took.Load())
+	return waits, took
 }
 
 // decide looks at one job, and returns how long that took. p.deciding is held.
@@ -234,9 +227,19 @@ func (p *Planner) decide(ctx context.Context, j *job) time.Duration {
 	}
 	p.service.Trouble(ctx, j.name, j.servers, trouble)
 	if j.goesOn { // as soon as the plan is carried out
+		j.goesOn, j.shifted = false, true
 		p.wake()
 	}
 	return time.Since(began)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // moveOverhead is what a move takes on the wire beside the key and the value that

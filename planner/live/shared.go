@@ -27,27 +27,27 @@ func (p *pace) note(steps float64, last int64, bytes []float64) {
 	p.bytes = bytes
 }
 
-// A load is what a job moves on its hosts. It is not changed.
+// A load is what a job moves on its hosts.
 type load struct {
 	hosts []string
 	steps float64   // a second
 	bytes []float64 // a step, by machine
 }
 
-// show has the decisions of other jobs know what this one moves, as far as it is known
-// and not over.
-func (j *job) show() {
-	if j.pace.steps > 0 && j.idle <= patience {
-		j.shown.Store(&load{j.hosts[:len(j.hosts):len(j.hosts)], j.pace.steps, j.pace.bytes})
-	} else {
-		j.shown.Store(nil)
-	}
+// load returns what the job moves; ok is false where it is over, or not known.
+func (j *job) load() (l load, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return load{j.hosts, j.pace.steps, j.pace.bytes}, j.pace.steps > 0 && j.idle <= patience
 }
 
 // paces returns what the jobs but one move, by name.
-func (p *Planner) paces(but *job) (others []*load) {
+func (p *Planner) paces(but *job) (others []load) {
 	for _, other := range p.all() {
-		if l := other.shown.Load(); l != nil && other != but {
+		if other == but {
+			continue
+		}
+		if l, ok := other.load(); ok {
 			others = append(others, l)
 		}
 	}
@@ -56,7 +56,7 @@ func (p *Planner) paces(but *job) (others []*load) {
 
 // elsewhere returns what each of the job's machines moves for other jobs, in the time
 // of one of its steps; nil: nothing, or it is not known how fast the jobs go.
-func (j *job) elsewhere(others []*load) []float64 {
+func (j *job) elsewhere(others []load) []float64 {
 	if j.pace.steps == 0 {
 		return nil
 	}

@@ -17,8 +17,6 @@ type worker struct {
 	total   uint64 // steps in all, as last reported
 	before  uint64 // at the last decision
 	known   bool   // before is right
-	leaves  bool   // it turned from the keys of was to those of seen
-	turned  bool   // its last window was one of those that tell soon of a turn to other keys
 	missed  int    // decisions since it was heard of
 	// was are its uses in the windows before the last decision in which it was
 	// heard of, and their number of steps.
@@ -93,18 +91,14 @@ func (j *job) epoch() *dynamic.Epoch {
 	}
 	e.Share = min(seen/e.Steps, 1)
 	e.Heard = make([]bool, len(j.hosts))
-	var heard, leave []*worker
+	var heard []*worker
 	for _, name := range names {
 		w := j.workers[name]
 		if w.steps > 0 {
 			e.Heard[w.machine] = true
 			w.was, w.seen = w.seen, w.was
 			w.wasSteps = w.steps
-			if w.leaves {
-				leave = append(leave, w) // w.seen is what it did before
-			} else {
-				w.seen.reset()
-			}
+			w.seen.reset()
 		} else if w.missed++; w.missed > patience || w.wasSteps == 0 {
 			continue
 		}
@@ -120,26 +114,7 @@ func (j *job) epoch() *dynamic.Epoch {
 	}
 	slices.SortStableFunc(heard, func(a, b *worker) int { return cmp.Compare(a.machine, b.machine) })
 	e.Uses = usesOf(heard, len(j.keys), e.Steps)
-	for _, w := range leave {
-		e.Left = append(e.Left, w.departures(e.Uses)...)
-		w.leaves = false
-		w.seen.reset()
-	}
 	return e
-}
-
-// departures returns the items in w.seen that none of the machine's workers uses now.
-func (w *worker) departures(uses []dynamic.Use) (left []dynamic.Departure) {
-	w.seen.merge()
-	for _, u := range w.seen.all {
-		d := dynamic.Departure{Item: u.item, Machine: int32(w.machine)}
-		if _, uses := slices.BinarySearchFunc(uses, d, func(u dynamic.Use, d dynamic.Departure) int {
-			return cmp.Or(cmp.Compare(u.Item, d.Item), cmp.Compare(u.Machine, d.Machine))
-		}); !uses {
-			left = append(left, d)
-		}
-	}
-	return left
 }
 
 // usesOf returns the uses of workers, which are sorted by machine, scaled to a number of

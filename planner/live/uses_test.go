@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
@@ -173,61 +172,30 @@ func TestReportsAreTakenWhileAnotherJobIsDecided(t *testing.T) {
 	}
 }
 
-// Plans that take long get fewer groups, until they take as long as they may, and more
+// Plans that take long get fewer moves, until they take as long as they may, and more
 // again where they take little.
 func TestPlansTakeAsLongAsTheyMay(t *testing.T) {
+	const all = 1 << 16
 	var u judge
-	for _, rate := range []float64{8000, 1e6, 20} { // groups a second
+	for _, rate := range []float64{3000, 1e6, 20} { // moves a second
 		for range 10 {
-			groups := u.bound(false)
-			u.learn(groups, time.Duration(float64(groups)/rate*1e9))
+			most := u.most
+			if most == 0 {
+				most = all
+			}
+			u.learn(most, time.Duration(float64(most)/rate*1e9), all)
 		}
-		got, want := u.bound(false), max(min(int(planTakes.Seconds()*rate), mostGroups), fewGroups)
-		if got < want/2 || got > want {
-			t.Errorf("at %v groups a second a plan has %d, want %d or half of it", rate, got, want)
+		most := u.most
+		if most == 0 {
+			most = all
 		}
-		if short := u.bound(true); short != max(got/hurried, leastHurry) {
-			t.Errorf("at %v groups a second a plan for workers that turned has %d", rate, short)
+		want := max(min(int(3*rate), all), fewMoves)
+		if most < want/2 || most > want {
+			t.Errorf("at %v moves a second a plan has %d moves, want %d or half of it", rate, most, want)
 		}
 	}
 	u = judge{most: 5000}
-	if u.learn(10, time.Millisecond); u.bound(false) != 5000 {
-		t.Errorf("a small plan that took little has the next one have %d groups", u.bound(false))
-	}
-	if u.learn(fewGroups, time.Minute); u.bound(false) != 5000 {
-		t.Errorf("a small plan that took long has the next one have %d groups", u.bound(false))
-	}
-}
-
-// A plan with as many groups as it may have is followed by one with the others as soon as
-// it is carried out, whether workers turn or not; one that is only proposed is not.
-func TestPlansGoOn(t *testing.T) {
-	for _, act := range []bool{true, false} {
-		f := newFleet(t, act, func(o *Options) { o.Every = time.Hour })
-		tell := func() {
-			f.steps += 10
-			f.planner.Take(f.report(0, 1, second(2), second(3)))
-			f.planner.Take(f.report(1, 5, 6, second(1)))
-		}
-		tell()
-		f.planner.jobOf(testJob).judge.most = 1
-		f.planner.Decide(t.Context())
-		j := f.planner.jobs[testJob]
-		if groups := j.strategy.(*dynamic.Locality).Groups(); groups != 1 || j.goesOn != act || j.turned() != act {
-			t.Fatalf("act %v: the first plan has %d groups, another follows: %v", act, groups, j.goesOn)
-		}
-		if !act {
-			continue
-		}
-		first := f.shown(t).GetEpochs()[0]
-		if waits, _ := f.planner.react(t.Context()); !waits {
-			t.Error("while the first plan is carried out the second does not wait")
-		}
-		f.done(t, first.GetEpoch(), first.GetKeys())
-		tell()
-		f.planner.react(t.Context())
-		if n := len(f.shown(t).GetEpochs()); n != 2 || j.turned() {
-			t.Errorf("%d plans, another follows: %v", n, j.turned())
-		}
+	if u.learn(10, time.Millisecond, all); u.most != 5000 {
+		t.Errorf("a small plan that took little has the next one have %d moves", u.most)
 	}
 }

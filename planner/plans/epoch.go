@@ -138,36 +138,26 @@ func (j *job) moves(targets []plan.Range) []plan.Move {
 	return moves
 }
 
-// batchesOf makes batches of moves, which are grouped by From and To. Of each server
-// those of many ranges come first: a batch of one range takes nearly as long.
-func batchesOf(moves []plan.Move) (batches []*api.MoveBatch) {
+// addEpoch writes an epoch with its moves, which are grouped by From and To, and
+// keeps it.
+func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
+	var batches []*api.MoveBatch
 	for i, m := range moves {
 		last := len(batches) - 1
 		if i == 0 || m.From != moves[i-1].From || m.To != moves[i-1].To || len(batches[last].GetFirst()) == batchRanges {
-			batches = append(batches, &api.MoveBatch{From: m.From, To: m.To})
+			batches = append(batches, &api.MoveBatch{
+				Batch: e.info.GetEpoch()<<24 | uint64(len(batches)), Epoch: e.info.GetEpoch(), From: m.From, To: m.To, Restore: restore,
+			})
 			last++
 		}
 		b := batches[last]
 		b.First, b.Last = append(b.GetFirst(), m.First), append(b.GetLast(), m.Last)
-	}
-	slices.SortStableFunc(batches, func(a, b *api.MoveBatch) int {
-		return cmp.Or(cmp.Compare(a.GetFrom(), b.GetFrom()), cmp.Compare(len(b.GetFirst()), len(a.GetFirst())))
-	})
-	return batches
-}
-
-// addEpoch writes an epoch with its moves, which are grouped by From and To, and
-// keeps it.
-func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
-	batches := batchesOf(moves)
-	for _, m := range moves {
 		e.info.Keys += m.Len()
 		e.info.Ranges++
 	}
 	e.info.PendingKeys = e.info.GetKeys()
 	e.batches = len(batches)
-	for i, b := range batches {
-		b.Batch, b.Epoch, b.Restore = e.info.GetEpoch()<<24|uint64(i), e.info.GetEpoch(), restore
+	for _, b := range batches {
 		if slices.Equal(b.GetFirst(), b.GetLast()) {
 			b.Last = nil
 		}

@@ -247,31 +247,3 @@ func TestRecordsForManyProxies(t *testing.T) {
 		}
 	}
 }
-
-// Of each server, batches of many ranges come before those of few; what goes between the
-// same two stays in order.
-func TestBatchesOfManyRangesComeFirst(t *testing.T) {
-	var moves []plan.Move
-	next := uint64(0)
-	add := func(from, to int32, n int) {
-		for range n {
-			moves = append(moves, plan.Move{Keys: plan.One(next), From: from, To: to})
-			next += 2
-		}
-	}
-	add(0, 1, 1)
-	add(0, 2, batchRanges+3)
-	add(0, 3, 7)
-	add(1, 0, 2)
-	var got []string
-	for _, b := range batchesOf(moves) {
-		if !slices.IsSorted(b.GetFirst()) {
-			t.Errorf("from %d to %d: %v", b.GetFrom(), b.GetTo(), b.GetFirst())
-		}
-		got = append(got, fmt.Sprintf("%d to %d: %d", b.GetFrom(), b.GetTo(), len(b.GetFirst())))
-	}
-	want := []string{fmt.Sprintf("0 to 2: %d", batchRanges), "0 to 3: 7", "0 to 2: 3", "0 to 1: 1", "1 to 0: 2"}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
