@@ -20,7 +20,7 @@ func ExampleMeasure() {
 	a := &partition.Assignment{Samples: []int32{0, 0, 1, 1}, Params: []int32{0, 0, 1, 1}}
 	fmt.Printf("%+v\n", partition.Measure(g, a, 2))
 	// Output:
-	// {PerMachine:[1 1] Max:1 Total:1}
+	// {Max:1 Total:1 PerMachine:[1 1]}
 }
 
 func ExampleWriteAssignment() {
