@@ -3,6 +3,7 @@ package life
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -29,11 +30,18 @@ func sidecars() (all []target) {
 func everything() []target { return append(sidecars(), target{of: planner}) }
 
 // toServices is what happens to processes and what they keep.
-func toServices(at time.Duration) []choice {
-	if gentle(at) {
-		return inOrder
+func toServices(upgraded bool) func(at time.Duration) []choice {
+	mild := slices.Clone(inOrder)
+	if upgraded {
+		mild = append(mild, upgrades...)
 	}
-	return append(inOrder[:len(inOrder):len(inOrder)], abrupt...)
+	all := slices.Concat(mild, abrupt)
+	return func(at time.Duration) []choice {
+		if gentle(at) {
+			return mild
+		}
+		return all
+	}
 }
 
 // inOrder is what no job may notice, but for a step that takes longer.
@@ -52,6 +60,11 @@ var inOrder = []choice{
 		return replace{"proxy, then agent", []target{{proxy, host}, {agent, host}}, false}
 	}},
 	{3, func(r *rand.Rand) event { return replace{"both", both(anyHost(r)), true} }},
+}
+
+// upgrades are in order, too, and drawn where a life is to have them: what else happens
+// by a seed changes with them.
+var upgrades = []choice{
 	{3, func(r *rand.Rand) event { return rise{r.Perm(hostCount)[:1+r.IntN(hostCount)]} }},
 	{1, func(*rand.Rand) event { return upgrade{} }},
 	{2, func(r *rand.Rand) event { return leave{between(r, time.Second, 6*time.Second)} }},

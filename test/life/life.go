@@ -41,6 +41,8 @@ type Config struct {
 	// Without are kinds of events that are left out, to look for what causes a
 	// failure.
 	Without []string
+	// Upgrades has hosts upgraded, and left without psidecar for a while, too.
+	Upgrades bool
 	// Only are the kinds that may happen; empty: all.
 	Only []string
 }
@@ -106,7 +108,7 @@ func (l *Life) live(ctx context.Context) {
 	for slot := range slots {
 		all.Go(func() error { l.runJobs(ctx, slot); return nil })
 	}
-	for _, lane := range lanes(l.config.Seed, l.config.For) {
+	for _, lane := range lanes(l.config.Seed, l.config.For, l.config.Upgrades) {
 		all.Go(func() error { l.play(ctx, lane, l.end); return nil })
 	}
 	all.Wait()

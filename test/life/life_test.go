@@ -27,7 +27,8 @@ const (
 // that PSIDECAR_LIFE_SEED says, else usualSeed. It ends at the
 // first failure, or after as many as PSIDECAR_LIFE_FAILURES says.
 // PSIDECAR_LIFE_WITHOUT has kinds of events that are left out, such as
-// "cut a link;load", PSIDECAR_LIFE_ONLY those that are not.
+// "cut a link;load", PSIDECAR_LIFE_ONLY those that are not. PSIDECAR_LIFE_UPGRADES=1 adds
+// upgrades of all hosts, and times without psidecar.
 func TestLife(t *testing.T) {
 	c := Config{Seed: usualSeed}
 	var err error
@@ -48,6 +49,7 @@ func TestLife(t *testing.T) {
 			t.Fatalf("PSIDECAR_LIFE_FAILURES=%q: want a number", s)
 		}
 	}
+	c.Upgrades = os.Getenv("PSIDECAR_LIFE_UPGRADES") != ""
 	if s := os.Getenv("PSIDECAR_LIFE_WITHOUT"); s != "" {
 		c.Without = strings.Split(s, ";")
 	}

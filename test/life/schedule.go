@@ -22,10 +22,10 @@ type timed struct {
 	event
 }
 
-// lanes is what happens in a life, from its seed alone.
-func lanes(seed uint64, span time.Duration) []lane {
+// lanes is what happens in a life, from its seed and whether it has upgrades.
+func lanes(seed uint64, span time.Duration, upgraded bool) []lane {
 	return []lane{
-		{"services", drawLane(rand.New(rand.NewPCG(seed, 1)), span, 2*time.Second, 9*time.Second, toServices)},
+		{"services", drawLane(rand.New(rand.NewPCG(seed, 1)), span, 2*time.Second, 9*time.Second, toServices(upgraded))},
 		{"surroundings", drawLane(rand.New(rand.NewPCG(seed, 2)), span, 4*time.Second, 12*time.Second, always(toSurroundings))},
 		{"orders", drawLane(rand.New(rand.NewPCG(seed, 3)), span, 3*time.Second, 9*time.Second, always(toPlanner))},
 	}

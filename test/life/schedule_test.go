@@ -19,14 +19,14 @@ func listed(all []lane) (list []string) {
 // What happens follows from the seed alone, and a longer life begins like a
 // shorter one.
 func TestSeedRepeats(t *testing.T) {
-	a, b := lanes(7, 10*time.Minute), lanes(7, 10*time.Minute)
+	a, b := lanes(7, 10*time.Minute, false), lanes(7, 10*time.Minute, false)
 	if got, want := fmt.Sprint(listed(a)), fmt.Sprint(listed(b)); got != want {
 		t.Errorf("two lives with one seed: %s and %s", got, want)
 	}
-	if fmt.Sprint(listed(a)) == fmt.Sprint(listed(lanes(8, 10*time.Minute))) {
+	if fmt.Sprint(listed(a)) == fmt.Sprint(listed(lanes(8, 10*time.Minute, false))) {
 		t.Error("two seeds give the same life")
 	}
-	short := lanes(7, 2*time.Minute)
+	short := lanes(7, 2*time.Minute, false)
 	for i, l := range short {
 		if len(l.events) == 0 {
 			t.Fatalf("nothing happens in lane %s", l.name)
@@ -50,7 +50,7 @@ func TestSeedRepeats(t *testing.T) {
 // what loses where keys are; jobs of all models come, with PS_RESEND and without.
 func TestTheUsualLife(t *testing.T) {
 	kinds := map[string]int{}
-	for _, l := range lanes(usualSeed, usualLife) {
+	for _, l := range lanes(usualSeed, usualLife, false) {
 		for _, e := range l.events {
 			kinds[e.kind()]++
 		}
@@ -78,7 +78,7 @@ func TestTheUsualLife(t *testing.T) {
 // come; those of the lossy slot are never ones that count.
 func TestEverythingIsDrawn(t *testing.T) {
 	kinds := map[string]int{}
-	for _, l := range lanes(1, time.Hour) {
+	for _, l := range lanes(1, time.Hour, false) {
 		last := time.Duration(0)
 		for _, e := range l.events {
 			kinds[e.kind()]++
