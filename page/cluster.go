@@ -1,6 +1,10 @@
 package page
 
-import "math"
+import (
+	"math"
+
+	"github.com/psidecar/psidecar/planner/plan"
+)
 
 // A FormMachine is one that has workers or servers of a job.
 type FormMachine struct {
@@ -115,7 +119,7 @@ func (c *FormCluster) Costs(bytes, alpha float64) FormCosts {
 	return c.Busiest(&loads)
 }
 
-// FormLoads returns what each machine moves for values of which its servers have that many bytes,
+// Loads returns what each machine moves for values of which its servers have that many bytes,
 // and of which a worker uses the share alpha in a step: Table 3 of the paper, with as many
 // workers and servers as each machine has.
 func (c *FormCluster) Loads(held []float64, alpha float64) (l FormLoads) {
@@ -186,14 +190,11 @@ func (c *FormCluster) held(first, last uint64, bytes float64) []float64 {
 		}
 		return held
 	}
-	each := math.MaxUint64 / uint64(len(c.Servers)) // as PS-lite divides keys
-	home := func(key uint64) int { return int(min(key/each, uint64(len(c.Servers)-1))) }
+	n := len(c.Servers)
 	keys := float64(last-first) + 1
-	for rank := home(first); rank <= home(last); rank++ {
-		from, to := max(first, each*uint64(rank)), last
-		if rank < len(c.Servers)-1 {
-			to = min(last, each*(uint64(rank)+1)-1)
-		}
+	for rank := plan.HomeOf(first, n); rank <= plan.HomeOf(last, n); rank++ {
+		home := plan.HomeRange(rank, n)
+		from, to := max(first, home.First), min(last, home.Last)
 		held[c.Servers[rank]] += bytes * (float64(to-from) + 1) / keys
 	}
 	return held

@@ -19,16 +19,19 @@ const (
 	mostSummed  = 64 << 20
 )
 
-// maxKept bounds how many lists of keys are remembered: where there are more, all are
-// forgotten, and what is predicted is a little less.
+// maxKept bounds how many keys, and how many lists of keys, are remembered: where there
+// are more, all are forgotten, and less is predicted.
 const maxKept = 1 << 20
 
-// keep puts a value into a map of at most maxKept entries.
-func keep[K comparable, V any](into map[K]V, key K, v V) {
-	if _, ok := into[key]; !ok && len(into) >= maxKept {
+// keep puts a value into a map of at most that many entries, and reports whether all
+// others were dropped for it.
+func keep[K comparable, V any](into map[K]V, most int, key K, v V) (dropped bool) {
+	if _, ok := into[key]; !ok && len(into) >= most {
 		clear(into)
+		dropped = true
 	}
 	into[key] = v
+	return dropped
 }
 
 // An Aggregation is what --share-pulls and --aggregate host would save of a job with all
@@ -63,11 +66,15 @@ type aggregating struct {
 	seed     maphash.Seed
 	scratch  []byte
 
+	most   int               // entries of each of the maps below
 	pushes uint64            // seen so far
 	pushed map[uint64]uint64 // by key: the number of its last push
-	has    map[listOf]uint64 // what a machine was sent: the number of the last push that is in it
-	open   map[listOf]*openSum
-	known  map[pushedBy]bool // lists that a worker has pushed before
+	// forgotten is the number of the last push that may be of a key that pushed has
+	// forgotten.
+	forgotten uint64
+	has       map[listOf]uint64 // what a machine was sent: the number of the last push that is in it
+	open      map[listOf]*openSum
+	known     map[pushedBy]bool // lists that a worker has pushed before
 
 	plain, sharing, summing []float64 // by machine: bytes as it is, and bytes saved
 	out                     Aggregation
@@ -92,7 +99,7 @@ type openSum struct {
 
 func newAggregating(m *machines, keyBytes int, wait time.Duration) *aggregating {
 	a := &aggregating{
-		machines: m, workers: make([]int, m.count), keyBytes: keyBytes, wait: wait, seed: maphash.MakeSeed(),
+		machines: m, workers: make([]int, m.count), keyBytes: keyBytes, wait: wait, seed: maphash.MakeSeed(), most: maxKept,
 		pushed: map[uint64]uint64{}, has: map[listOf]uint64{}, open: map[listOf]*openSum{}, known: map[pushedBy]bool{},
 		plain: make([]float64, m.count), sharing: make([]float64, m.count), summing: make([]float64, m.count),
 	}
@@ -125,7 +132,9 @@ func (a *aggregating) take(u *recording.Use, worker, server int, values float64)
 	if u.Push {
 		a.pushes++
 		for _, key := range u.Keys {
-			a.pushed[key] = a.pushes
+			if keep(a.pushed, a.most, key, a.pushes) {
+				a.forgotten = a.pushes
+			}
 		}
 		if to.machine != at {
 			a.sum(u, to, worker, at)
@@ -139,7 +148,7 @@ func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 	if u.Push || u.Bytes < leastShared || a.workers[to.machine] < 2 {
 		return
 	}
-	newest := uint64(0)
+	newest := a.forgotten
 	for _, key := range u.Keys {
 		newest = max(newest, a.pushed[key])
 	}
@@ -148,7 +157,7 @@ func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 		between(a.sharing, int32(to.machine), int32(at), float64(u.Bytes))
 		return
 	}
-	keep(a.has, to, newest)
+	keep(a.has, a.most, to, newest)
 }
 
 // sum takes in a push to another machine.
@@ -156,13 +165,13 @@ func (a *aggregating) sum(u *recording.Use, to listOf, worker, at int) {
 	a.out.Pushes++
 	by := pushedBy{worker, to.server, to.list}
 	isFirst := !a.known[by] // which may be initial values
-	keep(a.known, by, true)
+	keep(a.known, a.most, by, true)
 	if isFirst || u.Pull || u.Bytes < leastShared || u.Bytes > mostSummed || a.workers[to.machine] < 2 {
 		return
 	}
 	sum := a.open[to]
 	if sum == nil || slices.Contains(sum.workers, worker) || u.UnixNanos-sum.began > int64(a.wait) {
-		keep(a.open, to, &openSum{began: u.UnixNanos, workers: []int{worker}})
+		keep(a.open, a.most, to, &openSum{began: u.UnixNanos, workers: []int{worker}})
 		return
 	}
 	sum.workers = append(sum.workers, worker)

@@ -195,3 +195,27 @@ func TestAggregationOfWorkersThatAreAlone(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+// What is forgotten for want of room is not taken for unchanged.
+func TestForgottenPushesSaveNothing(t *testing.T) {
+	for _, most := range []int{2, maxKept} {
+		a := newAggregating(&machines{count: 2, worker: []int{0, 0}, server: []int{1}}, 8, 0)
+		a.most = most
+		keys := []uint64{1}
+		pull := func(worker int) {
+			a.take(&recording.Use{Pull: true, Answer: true, Keys: keys, Bytes: leastShared}, worker, 0, leastShared)
+		}
+		push := func(keys ...uint64) {
+			a.take(&recording.Use{Push: true, Keys: keys, Bytes: leastShared}, 0, 0, leastShared)
+		}
+		pull(0)
+		push(keys...)
+		push(2, 3, 4) // more than there is room for
+		if pull(1); a.out.Shared != 0 {
+			t.Errorf("room for %d: a value that was pushed since counts as shared", most)
+		}
+		if pull(0); a.out.Shared != 1 {
+			t.Errorf("room for %d: %d values are shared, want 1", most, a.out.Shared)
+		}
+	}
+}

@@ -37,7 +37,10 @@ var allowed = map[string][]string{
 		"planner/dataset",    // data to train on
 		"proxy/codec/values", // rules of the last phase
 	},
-	"page":        append([]string{"internal/handshake", "internal/health"}, api...),
+	"page": append([]string{
+		"internal/handshake", "internal/health",
+		"planner/plan", // which server a key is at home with
+	}, api...),
 	"planner/api": api,
 	"planner": {
 		"internal/...", "page/...",
