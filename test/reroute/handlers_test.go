@@ -15,6 +15,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -56,6 +57,7 @@ func TestProbed(t *testing.T) {
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--allow-probe", "--planner", p.address, "--state-dir", t.TempDir()))
 	}
 	samples := writeSamples(t)
+	runs := make(map[plan.Run]bool) // that have ended
 	for _, c := range []struct {
 		rule, handler string
 		moves         bool
@@ -79,18 +81,23 @@ func TestProbed(t *testing.T) {
 				}
 				var moved, refused uint64
 				var handler string
+				var run plan.Run
 				for _, s := range all {
 					for _, j := range states(t, s) {
-						moved, refused = moved+j.Moved, refused+j.Refused
+						if runs[j.Run] { // until a job begins, the one before is shown
+							continue
+						}
+						moved, refused, run = moved+j.Moved, refused+j.Refused, j.Run
 						if j.Handler != "unknown" {
 							handler = j.Handler
 						}
 					}
 				}
 				if handler == c.handler && (moved > 0) == c.moves && (refused > 0) != c.moves {
+					runs[run] = true
 					break
 				}
-				if time.Now().After(end) { // until the job begins, the one before is shown
+				if time.Now().After(end) {
 					t.Fatalf("handler %q, %d keys moved, %d refused; want handler %s", handler, moved, refused, c.handler)
 				}
 				select {
