@@ -35,6 +35,7 @@ type messages struct {
 	generation uint32
 	live       map[messageKey]message
 	lost       uint64 // that could not be kept
+	buf        []byte // of encode, keepRoom at most
 }
 
 // messageKey identifies a kept message: a request and the place among its parts.
@@ -135,13 +136,17 @@ func (s *messages) used() (n int64) {
 
 // encode lays a message out as a record: a header with its id, the frames with their
 // lengths, and a checksum over all, by which a record that a kill cut off is
-// recognised.
+// recognised. It is valid until the next call.
 func (s *messages) encode(m route.Message) []byte {
 	n := 0
 	for _, f := range m.Frames {
 		n += 4 + len(f)
 	}
-	b := make([]byte, messageFixed, messageFixed+n)
+	b := slices.Grow(s.buf[:0], messageFixed+n)[:messageFixed]
+	if cap(b) <= keepRoom {
+		s.buf = b
+	}
+	clear(b)
 	b[0], b[1] = kindMessage, byte(m.Dialect)
 	binary.LittleEndian.PutUint16(b[2:], uint16(len(m.Frames)))
 	binary.LittleEndian.PutUint32(b[4:], uint32(n))

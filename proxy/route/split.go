@@ -1,8 +1,8 @@
 package route
 
 import (
-	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -25,12 +25,18 @@ type split struct {
 
 // ranks returns the different owners, ascending.
 func ranks(owners []int32) (all []int32) {
-	last := int32(-1)
+	last, seen := int32(-1), uint64(0) // seen: ranks below 64 that are in all
 	for _, o := range owners {
 		if o == last {
 			continue
 		}
 		last = o
+		if uint32(o) < 64 {
+			if seen>>o&1 != 0 {
+				continue
+			}
+			seen |= 1 << o
+		}
 		if i, found := slices.BinarySearch(all, o); !found {
 			all = slices.Insert(all, i, o)
 		}
@@ -127,42 +133,77 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 	return nil
 }
 
-// cut appends what each of the owners gets of a slice to their parts.
+// cut appends what each of the owners gets of a slice to their parts. Neighbours with
+// one owner are copied together: where data and keys were placed together, most of a
+// worker's keys have the same one. Room is made first, so that the copying stores no
+// pointers, which would cost more than the keys do while the collector runs.
 func (s *slice) cut(parts []part, among []int32) error {
 	m := s.message
-	lens, size := m.Lens(), m.Values().Type.Size()
-	each, at := 0, 0
-	if lens == nil {
-		each = len(m.Data[1]) / len(s.owners)
+	lens := m.Lens()
+	var ends [MaxOwners][3]int // of keys, values and lengths, in bytes
+	sizes := s.sizes()
+	err := s.runs(among, func(to, first, last int) {
+		ends[to][0] += 8 * (last - first)
+		ends[to][1] += sizes(first, last)
+	})
+	if err != nil {
+		return err
 	}
-	counts := make([]int, len(among))
-	places := make([]uint8, len(s.owners)) // of each key, in among
-	last := -1
-	for i, owner := range s.owners {
-		if last < 0 || among[last] != owner {
-			if s.split.place(s.split.own, owner) < 0 {
-				return fmt.Errorf("route: key %d of a request under way has moved to server %d", m.Keys().At(i), owner)
-			}
-			last = slices.Index(among, owner)
-		}
-		places[i] = uint8(last)
-		counts[last]++
-	}
-	for p, n := range counts {
-		parts[p][0], parts[p][1] = slices.Grow(parts[p][0], 8*n), slices.Grow(parts[p][1], each*n)
-	}
-	for i, p := range places {
-		part := &parts[p]
-		part[0] = append(part[0], m.Data[0][8*i:8*i+8]...)
-		n := each
+	for i := range parts {
+		n := ends[i]
 		if lens != nil {
-			part[2] = append(part[2], lens[4*i:4*i+4]...)
-			if n = int(lens.At(i)) * size; len(m.Data[1]) == 0 {
-				n = 0
-			}
+			n[2] = n[0] / 2
 		}
-		part[1] = append(part[1], m.Data[1][at:at+n]...)
+		for j := range n {
+			ends[i][j] = len(parts[i][j])
+			parts[i][j] = slices.Grow(parts[i][j], n[j])[:ends[i][j]+n[j]]
+		}
+	}
+	at := 0 // of the values
+	return s.runs(among, func(to, first, last int) {
+		p, end, n := &parts[to], &ends[to], sizes(first, last)
+		end[0] += copy(p[0][end[0]:], m.Data[0][8*first:8*last])
+		end[1] += copy(p[1][end[1]:], m.Data[1][at:at+n])
+		if lens != nil {
+			end[2] += copy(p[2][end[2]:], lens[4*first:4*last])
+		}
 		at += n
+	})
+}
+
+// sizes returns a function that says how many bytes of values the keys from first to
+// before last have.
+func (s *slice) sizes() func(first, last int) int {
+	m := s.message
+	lens, size := m.Lens(), m.Values().Type.Size()
+	switch {
+	case len(m.Data[1]) == 0: // a pull's lengths are those that it wants
+		return func(int, int) int { return 0 }
+	case lens == nil:
+		each := len(m.Data[1]) / len(s.owners)
+		return func(first, last int) int { return each * (last - first) }
+	}
+	return func(first, last int) (n int) {
+		for i := first; i < last; i++ {
+			n += int(lens.At(i)) * size
+		}
+		return n
+	}
+}
+
+// runs calls f for each run of neighbouring keys with one owner: that of place to in
+// among has the keys from first to before last.
+func (s *slice) runs(among []int32, f func(to, first, last int)) error {
+	for first := 0; first < len(s.owners); {
+		owner, last := s.owners[first], first+1
+		for last < len(s.owners) && s.owners[last] == owner {
+			last++
+		}
+		if s.split.place(s.split.own, owner) < 0 {
+			return fmt.Errorf("route: key %d of a request under way has moved to server %d", s.message.Keys().At(first), owner)
+		}
+		f(slices.Index(among, owner), first, last)
+		first = last
 	}
 	return nil
 }
@@ -301,51 +342,73 @@ func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
 
 // feed is a part of an answer that is being merged.
 type feed struct {
-	head   uint64 // the next key
-	keys   []byte // from the next on
+	keys   pslite.Keys
 	values []byte
 	lens   pslite.Lens
-	unit   int // bytes of a value where keys have lengths, of a key where not
+	unit   int    // bytes of a value where keys have lengths, of a key where not
+	head   uint64 // keys.At(at), the next one
+	at     int
+	from   int // of values, those of the next key
 }
 
-// merge merges the sorted parts, n keys in all.
+// run returns the end of the run of keys below limit, at least one, and of their values.
+func (f *feed) run(limit uint64) (at, from int) {
+	at = f.at + 1
+	for at < f.keys.Len() && f.keys.At(at) < limit {
+		at++
+	}
+	if f.lens == nil {
+		return at, f.from + f.unit*(at-f.at)
+	}
+	from = f.from
+	for i := f.at; i < at; i++ {
+		from += f.unit * int(f.lens.At(i))
+	}
+	return at, from
+}
+
+// merge merges the sorted parts, n keys in all, by runs of keys that one of them has
+// between two keys of others.
 func (s *split) merge(n int) [][]byte {
-	data := make([][]byte, len(s.answers[0].Data))
 	size := 0
 	feeds := make([]feed, len(s.answers))
 	for i := range s.answers {
 		a := &s.answers[i]
-		f := feed{keys: a.Data[0], values: a.Data[1], lens: a.Lens(), unit: a.Values().Type.Size()}
+		f := feed{keys: a.Keys(), values: a.Data[1], lens: a.Lens(), unit: a.Values().Type.Size()}
 		if f.lens == nil {
-			f.unit = len(f.values) / a.Keys().Len()
+			f.unit = len(f.values) / f.keys.Len()
 		}
-		f.head = binary.LittleEndian.Uint64(f.keys)
+		f.head = f.keys.At(0)
 		feeds[i] = f
 		size += len(f.values)
 	}
-	data[0], data[1] = make([]byte, 0, 8*n), make([]byte, 0, size)
+	keys, values := make([]byte, 0, 8*n), make([]byte, 0, size)
+	var lens []byte
 	for len(feeds) > 0 {
-		from := 0
+		least, limit := 0, uint64(math.MaxUint64) // limit: the least head of the others
 		for i := 1; i < len(feeds); i++ {
-			if feeds[i].head < feeds[from].head {
-				from = i
+			if head := feeds[i].head; head < feeds[least].head {
+				limit, least = feeds[least].head, i
+			} else {
+				limit = min(limit, head)
 			}
 		}
-		f := &feeds[from]
-		size := f.unit
+		f := &feeds[least]
+		at, from := f.run(limit)
+		keys = append(keys, f.keys[8*f.at:8*at]...)
+		values = append(values, f.values[f.from:from]...)
 		if f.lens != nil {
-			size *= int(f.lens.At(0))
-			data[2] = append(data[2], f.lens[:4]...)
-			f.lens = f.lens[4:]
+			lens = append(lens, f.lens[4*f.at:4*at]...)
 		}
-		data[0] = append(data[0], f.keys[:8]...)
-		data[1] = append(data[1], f.values[:size]...)
-		f.values = f.values[size:]
-		if f.keys = f.keys[8:]; len(f.keys) == 0 {
-			feeds = slices.Delete(feeds, from, from+1)
+		if f.at, f.from = at, from; at == f.keys.Len() {
+			feeds = slices.Delete(feeds, least, least+1)
 			continue
 		}
-		f.head = binary.LittleEndian.Uint64(f.keys)
+		f.head = f.keys.At(at)
+	}
+	data := make([][]byte, len(s.answers[0].Data))
+	if data[0], data[1] = keys, values; len(data) > 2 {
+		data[2] = lens
 	}
 	return data
 }

@@ -10,9 +10,16 @@ import (
 )
 
 // BenchmarkSplit is a pull of 10,000 keys of one value that belong to four
-// servers at random: it is split, and the answers are put together. A step's push
-// costs the first half of it.
+// servers: it is split, and the answers are put together. A step's push costs the
+// first half of it. Where data and keys were placed together, most of a worker's
+// keys are with one server.
 func BenchmarkSplit(b *testing.B) {
+	b.Run("at random", func(b *testing.B) { benchmarkSplit(b, 0) })
+	b.Run("nine tenths with one", func(b *testing.B) { benchmarkSplit(b, 9) })
+}
+
+// benchmarkSplit has that many tenths of the keys with the same server.
+func benchmarkSplit(b *testing.B, tenths int) {
 	const servers, n = 4, 10_000
 	rng := rand.New(rand.NewPCG(1, 1))
 	keys := make([]uint64, n)
@@ -23,7 +30,11 @@ func BenchmarkSplit(b *testing.B) {
 	table := NewTable(servers)
 	var displaced []plan.Range
 	for _, k := range keys {
-		displaced = append(displaced, plan.Range{Keys: plan.One(k), Owner: rng.Int32N(servers)})
+		owner := int32(1)
+		if rng.IntN(10) >= tenths {
+			owner = rng.Int32N(servers)
+		}
+		displaced = append(displaced, plan.Range{Keys: plan.One(k), Owner: owner})
 	}
 	table.Set(displaced)
 	r := New(table)
