@@ -14,7 +14,8 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Act implements api.PlansServer.
+// Act implements api.PlansServer. It returns when the command is on disk; the moves follow. Package
+// internal/control has checked that the caller is an operator.
 func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error) {
 	name, err := s.meant(r)
 	if err != nil {
@@ -27,12 +28,14 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 	if s.opts.Forgetful {
 		return nil, status.Error(codes.FailedPrecondition, "this planner forgets where keys are when it ends, so it moves none: start it with --store FILE")
 	}
+	// An operator who presses Ctrl-C must not leave half of a command on disk.
 	ctx = context.WithoutCancel(ctx)
 	if r.GetAction() == api.ActRequest_FORGET {
 		return &api.Acted{}, s.forgetJob(ctx, name)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	// Moves computed from owners that are not known would be wrong.
 	if err := j.refuseLost(codes.FailedPrecondition); err != nil {
 		return nil, err
 	}
@@ -53,8 +56,7 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 	return &api.Acted{Epoch: e.info.GetEpoch(), Keys: e.info.GetKeys()}, nil
 }
 
-// scheduler returns the address of the scheduler of a job that is asked for by it or by
-// its name.
+// scheduler returns the scheduler's address of a job that is named by it or by its name.
 func (s *Service) scheduler(name string) string {
 	if s.opts.Scheduler == nil || name == "" {
 		return name
@@ -62,7 +64,8 @@ func (s *Service) scheduler(name string) string {
 	return s.opts.Scheduler(name)
 }
 
-// acts reports whether a plan for a job is carried out at once when it is proposed.
+// acts reports whether a plan for a job is carried out as soon as it is proposed. The wish of the
+// job's owner comes before the planner's own option.
 func (s *Service) acts(job string) bool {
 	if s.opts.Forgetful {
 		return false
@@ -75,8 +78,8 @@ func (s *Service) acts(job string) bool {
 	return s.opts.Act
 }
 
-// meant returns the job that is to be acted on: the one named, else the only one,
-// or the only one that runs. Which to forget has to be said where there are several.
+// meant returns the job that an operator means: the one named, else the only one, else the only one
+// that runs. FORGET cannot be undone, so with several jobs it needs a name.
 func (s *Service) meant(r *api.ActRequest) (string, error) {
 	if r.GetJob() != "" {
 		return s.scheduler(r.GetJob()), nil
@@ -101,7 +104,8 @@ func (s *Service) meant(r *api.ActRequest) (string, error) {
 	return "", status.Errorf(codes.InvalidArgument, "several jobs have plans: say which (--job): %s", strings.Join(names[:min(len(names), 8)], ", "))
 }
 
-// applyProposed carries out a plan that was only proposed.
+// applyProposed starts a proposed plan, the newest one if number is 0, and lets later plans be
+// carried out again. The caller holds j.mu.
 func (j *job) applyProposed(ctx context.Context, number uint64) (*epoch, error) {
 	e := j.newest(api.Epoch_PROPOSED)
 	if number != 0 {
@@ -124,8 +128,12 @@ func (j *job) applyProposed(ctx context.Context, number uint64) (*epoch, error) 
 	return e, nil
 }
 
-// rollback takes the newest plan back: what it moved goes back where it was.
+// rollback returns the keys that the newest applied plan has moved to their former owners. Keys
+// that a later plan or command has moved elsewhere since stay where they are. The moves are read
+// back from the store, which keeps them for this. The caller holds j.mu.
 func (j *job) rollback(ctx context.Context) (*epoch, error) {
+	// An epoch that was rolled back already does not match, so that repeated rollbacks go back plan
+	// by plan.
 	undone := j.newest(api.Epoch_MOVING, api.Epoch_DONE, api.Epoch_SUPERSEDED)
 	if undone == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "job %s has no plan that was applied and not taken back", j.name)
@@ -142,6 +150,7 @@ func (j *job) rollback(ctx context.Context) (*epoch, error) {
 		}
 		for _, k := range keys {
 			for r := range j.owners.Resolved(k, j.servers) {
+				// Of a plan that is still being carried out only some keys have arrived.
 				if r.Owner == b.GetTo() {
 					targets = append(targets, plan.Range{Keys: r.Keys, Owner: b.GetFrom()})
 				}
@@ -152,7 +161,8 @@ func (j *job) rollback(ctx context.Context) (*epoch, error) {
 	return j.command(ctx, fmt.Sprintf("takes epoch %d back", undone.info.GetEpoch()), targets, false, entries)
 }
 
-// restore brings all keys home.
+// restore moves every displaced key to its home. Servers save their models by home range, so
+// operators call it before a checkpoint. The caller holds j.mu.
 func (j *job) restore(ctx context.Context) (*epoch, error) {
 	var targets []plan.Range
 	for r := range j.owners.All() {
@@ -165,8 +175,9 @@ func (j *job) restore(ctx context.Context) (*epoch, error) {
 	return j.command(ctx, "brings all keys home", targets, true, entries)
 }
 
-// command carries out what somebody asked for, at once, and holds further
-// plans back.
+// command carries out an operator's plan at once and holds the job: later proposals are stored but
+// not started until an operator applies one. Otherwise the next decision would undo what the
+// operator asked for. entries are written ahead of it. The caller holds j.mu.
 func (j *job) command(ctx context.Context, reason string, targets []plan.Range, restore bool, entries []store.Entry) (*epoch, error) {
 	if old := j.newest(api.Epoch_PROPOSED); old != nil { // it was made for other owners
 		entries = append(entries, j.endEpoch(old, api.Epoch_SUPERSEDED)...)
@@ -184,8 +195,8 @@ func (j *job) command(ctx context.Context, reason string, targets []plan.Range, 
 	return e, j.start(ctx, e)
 }
 
-// forgetJob drops all of a job, of all its runs. Where keys of one that runs are
-// displaced it does not: a proxy that is replaced would not learn where they are.
+// forgetJob drops all runs of a job. It refuses while a run that some host uses has displaced keys:
+// a proxy that is replaced later could not learn where they are and would ask the wrong server.
 func (s *Service) forgetJob(ctx context.Context, name string) error {
 	s.mu.Lock()
 	runs := s.runsOf(name)
@@ -198,6 +209,8 @@ func (s *Service) forgetJob(ctx context.Context, name string) error {
 		switch {
 		case used && keys > 0:
 			return status.Errorf(codes.FailedPrecondition, "%d keys of job %s are displaced, and it runs: bring them home first (psidecar restore --job %s --wait 1m), or end the job", keys, name, name)
+		// An unnamed run has no host that could use it, but an older proxy may still carry out its
+		// batches.
 		case moving && (used || j.run == ""):
 			return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: take the plan back first", name)
 		}

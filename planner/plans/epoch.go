@@ -14,35 +14,46 @@ import (
 )
 
 const (
-	// batchRanges is how many ranges a move of a batch has.
+	// batchRanges is how many ranges a batch has at most. A batch is one event and one entry of the
+	// store, so it must stay well below store.MaxValue.
 	batchRanges = 2048
-	// openRanges is how many ranges a server's proxy has at a time, but for one batch
-	// that it always may: as many as are at work, and as many to go on with.
-	// openBatches bounds the batches. Keys that are hashed go from each server to
-	// all others, few of them between two.
+	// openRanges is how many ranges a server's proxy has open at a time, one batch always included:
+	// one batch to work on and one to continue with, so that it need not wait for the planner.
+	// openBatches bounds the number of batches. Hashed keys move from each server to all others, a
+	// few between any two, so their batches are small and many.
 	openRanges  = 2 * batchRanges
 	openBatches = 64
-	// openToAll is how many batches are open of a server where proxies watch that
-	// hear of all servers' moves.
+	// openToAll replaces openBatches while some watcher receives the moves of all servers: then
+	// every open batch is sent to every such proxy.
 	openToAll = 2
-	// heldBars is how many durations an epoch's distribution has.
+	// heldBars is how many distinct durations an epoch's distribution of hold times has.
 	heldBars = 512
 )
 
-// An epoch is one plan and its progress.
+// An epoch is one plan and its progress. Its fields are guarded by the mutex of its job.
 //
-// Invariant: busy are the open batches by server, in the order in which they were
-// sent, and their ranges; waiting has no empty list, busy no entry without a batch.
+// A batch goes from waiting to open when it is sent, and leaves open when its proxy reports that it
+// is done. reports has the latest report of each open batch; they are sums, so a newer one replaces
+// an older one, and the last is added to info for good.
+//
+// Invariants: open and busy have the same batches, busy by source server in the order of sending;
+// waiting has no empty list, busy no entry without a batch. An epoch that is neither PROPOSED nor
+// MOVING has no batches here; the store keeps them for a rollback.
 type epoch struct {
-	info    *api.Epoch
-	batches int                        // how many moves there are in all, on disk too
-	waiting map[int32][]*api.MoveBatch // not sent yet, by server that they are moved from
-	open    map[uint64]*api.MoveBatch  // sent, not done, by number
+	// The account of the plan, as stored. It includes the reports of finished batches.
+	info *api.Epoch
+	// The number of batches that were written, which is the number to remove from the store.
+	batches int
+	// Batches that were not sent yet, by source server.
+	waiting map[int32][]*api.MoveBatch
+	// Batches that were sent and are not done, by number.
+	open    map[uint64]*api.MoveBatch
 	busy    map[int32]busy
 	reports map[uint64]*api.MoveReport
 }
 
-// busy are the moves that the proxy of a server has been sent and has not finished.
+// busy are the open batches of one source server, in order of sending, and the number of their
+// ranges.
 type busy struct {
 	ranges  int
 	batches []*api.MoveBatch
@@ -54,16 +65,17 @@ func newEpoch(info *api.Epoch) *epoch {
 	return e
 }
 
-// drop leaves out all that is waiting or open.
+// drop forgets all batches that are waiting or open.
 func (e *epoch) drop() {
 	e.waiting, e.open, e.busy = map[int32][]*api.MoveBatch{}, map[uint64]*api.MoveBatch{}, map[int32]busy{}
 }
 
-// wait adds a batch that is to be sent.
+// wait adds a batch to those that are to be sent.
 func (e *epoch) wait(b *api.MoveBatch) { e.waiting[b.GetFrom()] = append(e.waiting[b.GetFrom()], b) }
 
-// nextBatch takes out a batch that the proxy of a server may have now; nil: none. Bound
-// of the open batches of a server.
+// nextBatch moves a batch of a source server from waiting to open and returns it, or nil if its
+// proxy has enough to do. most is the bound on open batches of that server. A server without an
+// open batch always gets one, however large.
 func (e *epoch) nextBatch(from int32, most int) *api.MoveBatch {
 	list, has := e.waiting[from], e.busy[from]
 	if len(list) == 0 || len(has.batches) >= most || len(has.batches) > 0 && has.ranges+len(list[0].GetFirst()) > openRanges {
@@ -78,7 +90,7 @@ func (e *epoch) nextBatch(from int32, most int) *api.MoveBatch {
 	return b
 }
 
-// close takes out a batch that is done.
+// close removes a batch that is done from the open ones.
 func (e *epoch) close(b *api.MoveBatch) {
 	delete(e.open, b.GetBatch())
 	has := e.busy[b.GetFrom()]
@@ -90,14 +102,18 @@ func (e *epoch) close(b *api.MoveBatch) {
 	e.busy[b.GetFrom()] = busy{has.ranges - len(b.GetFirst()), slices.Delete(has.batches, at, at+1)}
 }
 
-// told returns the open batches, in their order.
+// told returns the open batches by number, which is the order in which they were opened for each
+// source server.
 func (e *epoch) told() []*api.MoveBatch {
 	return slices.SortedFunc(maps.Values(e.open), func(a, b *api.MoveBatch) int { return cmp.Compare(a.GetBatch(), b.GetBatch()) })
 }
 
-// propose turns a proposal into an epoch. j.mu is held.
+// propose turns a proposal into an epoch, and starts it if plans are carried out unasked. The
+// caller holds j.mu and has called check.
 func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 	// Where keys in parts are is the proxies' business.
+	// Keys in parts are not moved by plans: the proxies place their parts by themselves (see
+	// plan.Parted).
 	moves := slices.DeleteFunc(j.moves(p.Targets), func(m plan.Move) bool { return plan.PartsOf(m.From) > 0 })
 	if len(moves) == 0 {
 		return 0, nil
@@ -108,6 +124,7 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 		MigrationBytes: p.MigrationBytes, HorizonSteps: p.HorizonSteps,
 	})
 	var entries []store.Entry
+	// A proposal that nobody has applied was made for older traffic. The new plan takes its number.
 	old := j.newest(api.Epoch_PROPOSED)
 	if old != nil { // never applied: the new one takes its place
 		entries = append(entries, j.movesGone(old)...)
@@ -124,7 +141,9 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 	return e.info.GetEpoch(), nil
 }
 
-// moves returns what must move so that the targets own the keys.
+// moves returns the moves that bring the targets to their owners, grouped by source and
+// destination. The sort is stable: within a group moves keep the order of the targets, which
+// strategies give by benefit.
 func (j *job) moves(targets []plan.Range) []plan.Move {
 	var moves []plan.Move
 	for _, t := range targets {
@@ -138,8 +157,12 @@ func (j *job) moves(targets []plan.Range) []plan.Move {
 	return moves
 }
 
-// addEpoch writes an epoch with its moves, which are grouped by From and To, and
-// keeps it.
+// addEpoch groups moves into batches, writes them with the epoch, and appends the epoch to the
+// job's. moves must be ordered by From and To. entries are written first. The oldest epochs are
+// dropped to keep MaxEpochs.
+//
+// Batch number i of epoch E is E<<24|i: a proxy's report names its epoch by that, and the moves of
+// an epoch can be removed from the store without reading it.
 func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
 	var batches []*api.MoveBatch
 	for i, m := range moves {
@@ -155,6 +178,7 @@ func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore
 		e.info.Keys += m.Len()
 		e.info.Ranges++
 	}
+	// Reports subtract from this.
 	e.info.PendingKeys = e.info.GetKeys()
 	e.batches = len(batches)
 	for _, b := range batches {
@@ -181,6 +205,7 @@ func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore
 	if err := j.service.writeEntries(ctx, append(entries, j.headEntry(), entry)); err != nil {
 		return unavailable(err)
 	}
+	// A replaced proposal is the last one and has the same number.
 	if n := len(j.epochs); n > 0 && j.epochs[n-1].info.GetEpoch() == e.info.GetEpoch() {
 		j.epochs = j.epochs[:n-1]
 	}
@@ -188,13 +213,17 @@ func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore
 	return nil
 }
 
-// start carries an epoch out; one that is being carried out ends.
+// start makes an epoch the one that is being carried out and opens its first batches. One that was
+// being carried out is superseded: its open batches are cancelled, and what they have moved so far
+// stays. The caller holds j.mu.
 func (j *job) start(ctx context.Context, e *epoch) error {
 	var entries []store.Entry
 	if old := j.moving; old != nil {
 		entries = append(entries, j.endEpoch(old, api.Epoch_SUPERSEDED)...)
 	}
 	e.info.State, e.info.AppliedUnixNanos = api.Epoch_MOVING, j.service.opts.Now().UnixNano()
+	// MOVING must be on disk before the first batch is sent. A planner that restarts in between
+	// would otherwise not know that proxies work on it.
 	e.reports = map[uint64]*api.MoveReport{}
 	entry, err := j.epochEntry(e)
 	if err != nil {
@@ -208,12 +237,15 @@ func (j *job) start(ctx context.Context, e *epoch) error {
 	return nil
 }
 
-// endEpoch stops the open batches of an epoch and returns the entries to write.
+// endEpoch cancels the open batches of an epoch, sets its final state, and returns the entries to
+// write. Proxies finish moves that have begun; Record accepts those whether or not their epoch is
+// over.
 func (j *job) endEpoch(e *epoch, as api.Epoch_State) []store.Entry {
 	for _, b := range e.told() {
 		event := j.event()
 		event.Event = &api.PlanEvent_Cancel{Cancel: &api.Cancel{Batch: b.GetBatch()}}
 		j.service.tellOf(event, b.GetFrom())
+		// No further report on this batch will be accepted.
 		e.countBatch(b.GetBatch())
 	}
 	e.drop()
@@ -228,8 +260,8 @@ func (j *job) endEpoch(e *epoch, as api.Epoch_State) []store.Entry {
 	return []store.Entry{entry}
 }
 
-// openMore tells proxies to go on, as far as they may have more at a time, and
-// ends the epoch when all is done.
+// openMore opens batches of all source servers, as many as each may have, and ends the epoch if
+// nothing is left. The caller holds j.mu, and j.moving is not nil.
 func (j *job) openMore(ctx context.Context) {
 	for _, from := range slices.Sorted(maps.Keys(j.moving.waiting)) {
 		j.openOf(from)
@@ -237,7 +269,7 @@ func (j *job) openMore(ctx context.Context) {
 	j.endDone(ctx)
 }
 
-// openOf tells the proxy of one server to go on.
+// openOf opens batches of one source server and sends them to the proxy beside it.
 func (j *job) openOf(from int32) {
 	most := openBatches
 	if !j.service.routes(j.key()) {
@@ -252,7 +284,8 @@ func (j *job) openOf(from int32) {
 	}
 }
 
-// endDone ends the epoch that is being carried out where all is done.
+// endDone ends the epoch that is being carried out if all its batches are done. It must be called
+// after openOf, which may have opened the last ones.
 func (j *job) endDone(ctx context.Context) {
 	if e := j.moving; len(e.open)+len(e.waiting) == 0 {
 		// What the disk does not take now is found again when it is read: all
@@ -261,7 +294,7 @@ func (j *job) endDone(ctx context.Context) {
 	}
 }
 
-// countBatch adds the report on a batch to the epoch for good.
+// countBatch adds the latest report on a batch to the account for good.
 func (e *epoch) countBatch(batch uint64) {
 	if r := e.reports[batch]; r != nil {
 		addReport(e.info, r)
@@ -269,7 +302,7 @@ func (e *epoch) countBatch(batch uint64) {
 	}
 }
 
-// describe returns the epoch with the reports so far.
+// describe returns a copy of the account that includes the reports on open batches.
 func (e *epoch) describe() *api.Epoch {
 	info := proto.CloneOf(e.info)
 	for _, r := range e.reports {
@@ -278,6 +311,8 @@ func (e *epoch) describe() *api.Epoch {
 	return info
 }
 
+// addReport adds a report to an account. Refusals are counted by reason, the first maxReasons of
+// them. Keys that moved and keys that were refused are both no longer pending.
 func addReport(e *api.Epoch, r *api.MoveReport) {
 	e.MovedKeys += r.GetMovedKeys()
 	e.MovedBytes += r.GetMovedBytes()
@@ -292,13 +327,17 @@ func addReport(e *api.Epoch, r *api.MoveReport) {
 			e.Refused = append(e.Refused, proto.CloneOf(refused))
 		}
 	}
+	// A proxy can report more keys than the batch has if keys came back in between; a count never
+	// wraps.
 	e.PendingKeys -= min(e.GetPendingKeys(), gone)
 	e.HeldMicros, e.HeldCount = mergeBars(e.GetHeldMicros(), e.GetHeldCount(), r.GetHeldMicros(), r.GetHeldCount())
 }
 
-// mergeBars adds two distributions of rising values. Where there are too many
-// values, neighbours become one, with the higher value.
+// mergeBars adds two distributions, given as ascending values and their counts. If the sum has more
+// than heldBars values, pairs of neighbours are merged at the higher value, so that quantiles are
+// never reported too low.
 func mergeBars(v1, n1, v2, n2 []uint64) (values, counts []uint64) {
+	// Proxies send these; lengths may differ.
 	n1, n2 = n1[:min(len(v1), len(n1))], n2[:min(len(v2), len(n2))]
 	type bar struct{ value, count uint64 }
 	var bars []bar
@@ -330,7 +369,8 @@ func mergeBars(v1, n1, v2, n2 []uint64) (values, counts []uint64) {
 	return values, counts
 }
 
-// measured notes what came of an epoch.
+// measured stores the bytes that hosts have moved since an epoch was carried out. The caller holds
+// j.mu.
 func (j *job) measured(ctx context.Context, number uint64, actual map[string]float64) error {
 	e := j.epoch(number)
 	if e == nil {

@@ -15,41 +15,64 @@ import (
 
 // A job is the state of the keys of one run of a job.
 //
-// Invariants, while mu is not held: owners are those of the store at version, except
-// that versions up to unsure may be in its log, left by a write that failed; moving is
-// the one of epochs that is being carried out; while lost is not nil, nothing is
-// recorded, and no owners are sent. While writing is not set queue is empty.
+// The store has the same state as a snapshot at version snapshot and a log of the changes up to
+// version (journal.go). epochs that are MOVING have their batches in the store too, so that a
+// restarted planner reopens them.
+//
+// Invariants, while mu is not held: owners are those of the store at version, except that a failed
+// write may have left log entries up to unsure; moving is nil or the one epoch that is MOVING;
+// while lost is not nil, nothing is recorded and no owners are sent. queue is empty while writing
+// is false.
 type job struct {
 	name    string
 	run     plan.Run
 	service *Service
 
 	queueMu sync.Mutex // guards queue and writing
-	queue   []*commit  // of Record, in order
-	writing bool       // some caller of Record writes the queue, or has been asked to
-	rests   time.Time  // when the next write may be; it is the caller's that writes
+	// Commits of Record, in the order in which they came.
+	queue []*commit
+	// writing is set while some caller of Record has the duty to write the queue. It is handed from
+	// caller to caller (record.go).
+	writing bool
+	// rests is the earliest time of the next write. Only the caller that has the duty to write uses
+	// it; queueMu orders one such caller before the next.
+	rests time.Time
 
-	mu      sync.Mutex // guards the rest
-	gone    bool       // forgotten
+	mu sync.Mutex // guards the rest
+	// gone is set when the run was dropped. Callers that found it before hold a pointer to it.
+	gone    bool
 	servers int
+	// version counts the recorded changes. mark is the random number drawn for that version.
 	version uint64
 	mark    uint64 // of the version
 	owners  plan.Owners
 	held    bool
 	trouble string
-	epochs  []*epoch // ascending
-	moving  *epoch   // of epochs, the one that is being carried out
+	// Plans in ascending order of their numbers, at most MaxEpochs.
+	epochs []*epoch
+	// The epoch that is being carried out; nil if none is.
+	moving  *epoch
 	handler map[int32]*api.Handler
-	stores  []string // ids of the stores before this one whose versions go on here
-	lost    *lost    // the store does not have what proxies have seen; nil: it has
-	recent  recent
-	whole   whole
+	// stores are the ids of earlier stores whose versions this one continues: proxies that saw a
+	// version there accept ours. At most maxStores.
+	stores []string
+	// lost is not nil while the store lacks what proxies have seen (teach.go).
+	lost   *lost
+	recent recent
+	whole  whole
 
-	snapshot  uint64 // version of that on disk, 0: none
+	// snapshot is the version of the snapshot on disk, 0 if there is none. It has snapParts parts
+	// and the mark snapMark.
+	snapshot  uint64
 	snapParts int
-	snapMark  uint64 // of that version
-	logged    int    // ranges in the log since
-	unsure    uint64 // versions up to it may be in the log by a write that failed
+	snapMark  uint64
+	// logged is the number of ranges in the log since the snapshot. It decides when to write the
+	// next one.
+	logged int
+	// unsure is the highest version that a failed write may have left in the log. The next write
+	// overwrites or removes those entries; otherwise a restart would find changes that no proxy was
+	// sent.
+	unsure uint64
 }
 
 func newJob(s *Service, k runKey, servers int) *job {
@@ -58,7 +81,11 @@ func newJob(s *Service, k runKey, servers int) *job {
 
 func (j *job) key() runKey { return runKey{j.name, j.run} }
 
-// check returns the fault of a proposal.
+// check returns why a proposal cannot be accepted, and otherwise adopts its number of servers. The
+// caller holds j.mu.
+//
+// The number of servers decides which keys are at home. It may change only while no key is
+// displaced and none is moving; otherwise every stored owner would change its meaning.
 func (j *job) check(p Proposal) error {
 	switch {
 	case j.gone:
@@ -79,7 +106,7 @@ func (j *job) check(p Proposal) error {
 	return nil
 }
 
-// find returns the epoch of that number, or nil.
+// epoch returns the epoch of that number, or nil.
 func (j *job) epoch(number uint64) *epoch {
 	i, ok := slices.BinarySearchFunc(j.epochs, number, func(e *epoch, n uint64) int {
 		switch {
@@ -148,7 +175,7 @@ func (j *job) event() *api.PlanEvent {
 	return &api.PlanEvent{Job: j.name, Run: string(j.run), Servers: uint32(j.servers)}
 }
 
-// displaced turns ranges to the form in which they are sent and kept.
+// displaced encodes ranges as they are sent and stored. It does not keep the slice.
 func displaced(ranges []plan.Range) *api.Displaced {
 	d := &api.Displaced{First: make([]uint64, len(ranges)), Last: make([]uint64, len(ranges)), Owner: make([]int32, len(ranges))}
 	for i, r := range ranges {
@@ -158,8 +185,9 @@ func displaced(ranges []plan.Range) *api.Displaced {
 	return d
 }
 
-// shorten leaves out last keys where each range is one key, and owners that are
-// all alike.
+// shorten drops the last keys if every range is a single key, and all owners but one if they are
+// equal. That is the common case, a batch of scattered keys to one server, and saves about half of
+// its bytes.
 func shorten(d *api.Displaced) {
 	if slices.Equal(d.GetFirst(), d.GetLast()) {
 		d.Last = nil
@@ -169,7 +197,8 @@ func shorten(d *api.Displaced) {
 	}
 }
 
-// rangesOf is the reverse of displaced.
+// rangesOf decodes what displaced has encoded. Input from the network is checked for its lengths
+// and for the order of each range, not for overlap or valid ranks.
 func rangesOf(d *api.Displaced) ([]plan.Range, error) {
 	n := len(d.GetFirst())
 	if l := len(d.GetLast()); l != 0 && l != n {
@@ -191,7 +220,7 @@ func rangesOf(d *api.Displaced) ([]plan.Range, error) {
 	return ranges, nil
 }
 
-// keysOf returns the keys of a request, whose last may be absent.
+// keysOf returns the ranges of a request. last is empty if every range is a single key.
 func keysOf(first, last []uint64) ([]plan.Keys, error) {
 	if len(last) != 0 && len(last) != len(first) {
 		return nil, fmt.Errorf("%d last keys of %d ranges", len(last), len(first))

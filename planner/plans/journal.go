@@ -26,7 +26,7 @@ import (
 // the snapshot, and parts of snapshots that head does not name, are leftovers of an
 // interrupted write.
 
-// head is JSON, so that people can read it.
+// head is the entry that makes a run's other entries count. It is JSON, so that people can read it.
 type head struct {
 	Format    int    `json:"format"` // 1
 	Servers   int    `json:"servers"`
@@ -34,16 +34,18 @@ type head struct {
 	Snapshot  uint64 `json:"snapshot,omitempty"`
 	SnapParts int    `json:"snap_parts,omitempty"`
 	Mark      uint64 `json:"mark,omitempty"` // of the snapshot's version
-	// Stores are the ids of stores before this one.
+	// Stores are the earlier stores of the run's lineage (job.stores).
 	Stores []string `json:"stores,omitempty"`
 }
 
 const headFormat = 1
 
-// logSlack is how many ranges the log may have beyond those of the snapshot.
+// logSlack is how many ranges the log may have beyond twice the number of displaced ranges. So the
+// cost of snapshots, spread over the changes, is constant, and reading a large run takes at most
+// some three times as long as reading its snapshot.
 const logSlack = 1 << 16
 
-// prefix begins the names of all that the store has of the run.
+// prefix begins the names of all entries of the run.
 func (j *job) prefix() string {
 	if j.run == "" {
 		return "job/" + j.name
@@ -51,7 +53,8 @@ func (j *job) prefix() string {
 	return fmt.Sprintf("job/%s/run/%s", j.name, j.run)
 }
 
-// objectName is the name in the store of a thing of the job.
+// objectName returns the name of an entry with a number. The number is fixed width, so that names
+// sort by it.
 func (j *job) objectName(kind string, number uint64) string {
 	return fmt.Sprintf("%s/%s/%016x", j.prefix(), kind, number)
 }
@@ -62,8 +65,9 @@ func (j *job) snapName(version uint64, part int) string {
 	return fmt.Sprintf("%s/%06x", j.objectName("snap", version), part)
 }
 
-// cutName returns the run of an entry, and the rest of its name. A job's name
-// has no slash before its kind that is not its own.
+// cutName splits an entry's name into the run and the rest, which begins with the kind. ok is false
+// for entries of other parts of the planner. It searches from the end, since a job's name is an
+// address from the network and may have slashes.
 func cutName(name string) (k runKey, rest string, ok bool) {
 	name, ok = strings.CutPrefix(name, "job/")
 	if !ok {
@@ -85,6 +89,8 @@ func cutName(name string) (k runKey, rest string, ok bool) {
 	return k, "", false
 }
 
+// protoEntry returns an entry with an encoded message. An empty message is an empty value, not nil,
+// which would remove the entry.
 func protoEntry(name string, m proto.Message) (store.Entry, error) {
 	value, err := proto.Marshal(m)
 	if err != nil {
@@ -109,7 +115,7 @@ func (j *job) headEntry() store.Entry {
 	return store.Entry{Name: j.prefix() + "/head", Value: value}
 }
 
-// movesGone returns what removes an epoch's moves from the store.
+// movesGone returns the removal of all batches of an epoch.
 func (j *job) movesGone(e *epoch) []store.Entry {
 	entries := make([]store.Entry, e.batches)
 	for i := range entries {
@@ -118,7 +124,7 @@ func (j *job) movesGone(e *epoch) []store.Entry {
 	return entries
 }
 
-// readMoves returns all batches of an epoch, from the store.
+// readMoves returns all batches of an epoch from the store, which it scans as a whole.
 func (j *job) readMoves(ctx context.Context, e *epoch) ([]*api.MoveBatch, error) {
 	var batches []*api.MoveBatch
 	err := j.service.store.Each(ctx, func(name string, value []byte) error {
@@ -141,7 +147,8 @@ func (j *job) readMoves(ctx context.Context, e *epoch) ([]*api.MoveBatch, error)
 	return batches, nil
 }
 
-// compact writes a new snapshot when the log has grown long.
+// compact writes a new snapshot if the log has grown long. If that fails the log simply continues,
+// and the next change tries again.
 func (j *job) compact(ctx context.Context) {
 	if j.logged < j.service.logSlack+2*j.owners.Ranges() {
 		return
@@ -149,8 +156,12 @@ func (j *job) compact(ctx context.Context) {
 	_ = j.writeSnapshot(ctx, j.version, nil) // or the log goes on; another time
 }
 
-// writeSnapshot writes a snapshot in place of the one before and of the log,
-// which goes up to version logged, together with other entries.
+// writeSnapshot writes the owners as a snapshot at j.version and removes the one before and the
+// log, which has changes up to version logged. entries are written first. The caller holds j.mu.
+//
+// The order matters, because a store may write only some of the entries: first the parts of the new
+// snapshot, which nothing refers to yet; then the head, which switches to it; then the removals,
+// which a crash may leave undone.
 func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.Entry) error {
 	var ranges []plan.Range
 	part := 0

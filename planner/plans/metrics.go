@@ -8,9 +8,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// The metrics. Sums over plans are gauges, since old plans are forgotten.
-// Labels are jobs, of which there are at most MaxJobs, and reasons
-// from the list of the proxies.
+// Metrics of plans. Sums over plans are gauges, not counters, because they shrink when an old plan
+// is dropped. Labels are jobs, at most MaxJobs, and the reasons of the proxies' fixed list.
 var (
 	displacedKeys = prometheus.NewDesc("psidecar_planner_displaced_keys", "Keys that are not at home.", []string{"job"}, nil)
 	pendingKeys   = prometheus.NewDesc("psidecar_planner_pending_keys", "Keys of plans being carried out that have yet to move.", []string{"job"}, nil)
@@ -29,9 +28,11 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Metrics are the service's, to be registered once.
+// Metrics returns a collector of the service's metrics. It must be registered once.
 func (s *Service) Metrics() prometheus.Collector { return collector{s} }
 
+// A collector reads the metrics from Describe at each scrape, so that none of them can drift from
+// what operators are shown.
 type collector struct{ service *Service }
 
 // Collect implements prometheus.Collector.

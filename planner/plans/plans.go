@@ -1,11 +1,39 @@
-// Package plans is the planner's memory of where keys are and its word on where
-// they shall be.
+// Package plans is the authority on where a job's keys are. It decides which server owns each key,
+// and it carries out the plans that move keys.
 //
-// In come plans ([Service.Propose]), what proxies did (gRPC, service Plans of
-// package api), and the commands of people. Out go moves to the proxies, the owner
-// of every key, and an account of each plan. Durable state goes to a [store.Store]
-// before anybody hears of it: the store decides the owner of a key, whatever
-// happens to planner and proxies.
+// Strategies submit plans ([Service.Propose]), proxies record and report moves (gRPC service Plans,
+// planner/api/plans.proto), and operators apply, roll back or restore plans ([Service.Act]).
+// Proxies receive the owner of every displaced key and the batches to move; operators receive an
+// account of each plan.
+//
+// # Source of truth
+//
+// The [store.Store] decides who owns a key. A change is on disk before any watcher hears of it and
+// before Record returns, so a planner that is killed at any moment restarts with every owner that
+// it has acknowledged. A planner that does not answer costs nothing but new moves: proxies keep
+// routing by the copy that they have.
+//
+// # State
+//
+// A [Service] has one job value for each run of a job (see [plan.Run]), keyed by runKey. A job has
+// the owners of its displaced keys, the log of recent changes, and its epochs. An epoch is one
+// plan:
+//
+//	PROPOSED ──apply──► MOVING ──all batches done──► DONE
+//	    │                 │                           │
+//	    └───────────────► SUPERSEDED by a newer plan  └──► ROLLED_BACK
+//
+// At most one epoch of a run is MOVING. Its moves are grouped into batches, each with one source
+// and one destination server, and opened a few at a time, so that no proxy queues a whole plan.
+//
+// # Files
+//
+//   - record.go commits changes of owners, in groups.
+//   - epoch.go has plans, their batches and their progress; act.go the commands of operators.
+//   - watch.go streams owners and moves to proxies; told.go encodes each event once for all of them.
+//   - runs.go creates and drops runs.
+//   - teach.go rebuilds the owners of a run from its proxies when the store was lost.
+//   - journal.go has the layout of the store; restore.go reads it at startup.
 package plans
 
 import (
@@ -26,15 +54,18 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Bounds of the state that is kept.
+// Bounds on the state of a service. Every one of them is reachable by a remote caller, so each is
+// checked where the state is created.
 const (
 	// MaxJobs is how many jobs may have plans.
 	MaxJobs = 1024
 	// MaxEpochs is how many plans of a job are remembered.
 	MaxEpochs = 64
-	// MaxRanges is how many ranges of keys a plan may move.
+	// MaxRanges is how many ranges of keys one plan may move. A plan has at most as many batches,
+	// which is below the 2^24 that a batch number has room for.
 	MaxRanges = 4 << 20
-	// MaxRecord is how many ranges one Record may have.
+	// MaxRecord is how many ranges one Record may have. The change that it becomes is one entry of
+	// the store, which must fit in store.MaxValue.
 	MaxRecord = 8192
 	// MaxServers is how many servers a job may have.
 	MaxServers = 4096
@@ -42,57 +73,75 @@ const (
 
 // Options say how plans are carried out.
 type Options struct {
-	// Act: a proposed plan is carried out at once, unless the job is held.
+	// Act carries out a proposed plan at once, unless the job is held.
 	Act bool
-	// Scheduler, where not nil, returns the address of the scheduler of a job that is
-	// asked for by its name, and any other text as it is.
+	// Scheduler, if not nil, maps a job's name to its scheduler's address, and returns any other
+	// text unchanged.
 	Scheduler func(name string) string
-	// Title, where not nil, returns what a job is called in metrics, by its scheduler's
-	// address; current: it is the newest that is called so.
+	// Title, if not nil, maps a scheduler's address to the job's name in metrics. current is true
+	// for the newest job of that name.
 	Title func(job string) (name string, current bool)
-	// Wish, where not nil, returns what the owner of a job asks for, true or false, which
-	// comes before Act; empty: nothing.
+	// Wish, if not nil, returns what the owner of the job asks for: "true", "false", or "" for no
+	// preference. It overrides Act. It is called with a run's mutex held and must not call the
+	// service.
 	Wish func(job string) string
-	// Forgetful: the store does not outlive the planner. Then nothing is ever
-	// moved, since after a restart nobody would know where.
+	// Forgetful says that the store does not outlive the planner. Then no key is ever moved, since
+	// a restarted planner would not know where it is.
 	Forgetful bool
 	// Strategy names what makes the plans, for people.
 	Strategy string
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
-	// Log gets events of stores and runs; nil: slog.Default().
+	// Log receives events of stores and runs. The default is slog.Default().
 	Log *slog.Logger
 }
 
-// A Service keeps the plans of all jobs. It implements api.PlansServer.
+// A Service keeps the plans of all jobs. It implements api.PlansServer. Its methods may be called
+// from any goroutine.
 //
-// Locks are acquired in this order: the mutexes of runs, several of them in the order
-// of allRuns; then one run's queueMu, or the service's mutex. A write to the store is
-// made while the run's mutex is held, so that watchers hear of changes in the order in
-// which they are on disk, and after that.
+// Lock order: the mutexes of runs, several of them in the order of allRuns; then one run's queueMu,
+// or the service's mutex. The service's mutex is a leaf: no run is locked and no store is written
+// while it is held.
 //
-// Invariants: a job's newest run, in jobs, is in runs too; watching has the watchers
-// of watchers, and no empty set.
+// Store writes are made with the run's mutex held, and the events that follow from a write are
+// queued before it is released. So each watcher receives changes in the order in which they are on
+// disk, and a new watcher, which locks all runs to register, misses none. The price is that a slow
+// disk delays all callers of that run; Record groups its callers to make up for it.
+//
+// Invariants: a job's newest run, in jobs, is in runs too; watching has the watchers of watchers,
+// and no empty set; audiences has no entry that is older than the last change of watchers.
 type Service struct {
 	api.UnimplementedPlansServer
 
-	opts     Options
-	store    store.Store
+	opts  Options
+	store store.Store
+	// logSlack is the constant of that name, except in tests.
 	logSlack int
 
-	id         string      // of the store
-	identified atomic.Bool // it is in the store
+	// id is drawn at random when a store is created and identifies the store from then on. Proxies
+	// keep it with the versions that they have seen, which is how they detect that a store was
+	// replaced.
+	id string
+	// identified is set once id is on disk. It is written ahead of the first entry, so that no
+	// entry can be found without it.
+	identified atomic.Bool
 
-	mu       sync.Mutex // guards the rest
-	runs     map[runKey]*job
-	jobs     map[string]*job // the newest run of each
+	mu   sync.Mutex // guards the rest
+	runs map[runKey]*job
+	// The newest run of each job.
+	jobs     map[string]*job
 	watchers map[*watcher]bool
-	watching map[string]map[*watcher]bool // the same by host, in small letters
-	// audiences are watchers by run, as far as it was asked since some came or left.
+	// watchers by host, in lower case, for the authorization of Record and Teach.
+	watching map[string]map[*watcher]bool
+	// audiences caches the watchers of a run. It is cleared whenever a watcher is added or removed.
+	// Without it every change would scan the watchers of all jobs.
 	audiences map[runKey]*audience
 }
 
-// New returns a service with all that the store has.
+// New returns a service with the plans that the store has, and reopens the batches of plans that
+// were being carried out. It reads the whole store. It fails if an entry cannot be decoded or a
+// run's log has a gap: guessing an owner would be worse than not starting, since proxies that hold
+// on lose no update.
 func New(ctx context.Context, s store.Store, opts Options) (*Service, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -110,7 +159,7 @@ func New(ctx context.Context, s store.Store, opts Options) (*Service, error) {
 	return service, nil
 }
 
-// find returns the newest run of the job of that name.
+// find returns the newest run of a job, by its scheduler's address, or a gRPC NotFound.
 func (s *Service) find(name string) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +169,8 @@ func (s *Service) find(name string) (*job, error) {
 	return nil, status.Errorf(codes.NotFound, "job %q has no plan", name)
 }
 
-// findRun returns that run of a job.
+// findRun returns one run of a job, or a gRPC NotFound. The run may be gone by the time the caller
+// has locked it; callers that change it check job.gone.
 func (s *Service) findRun(name, run string) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,15 +180,14 @@ func (s *Service) findRun(name, run string) (*job, error) {
 	return nil, status.Errorf(codes.NotFound, "job %q has no plan for run %q", name, run)
 }
 
-// allRuns returns all runs of all jobs, in the order in which they are locked
-// together.
+// allRuns returns all runs of all jobs, in the order in which they must be locked if several are.
 func (s *Service) allRuns() []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.runs), func(a, b *job) int { return a.key().compare(b.key()) })
 }
 
-// newestRuns returns the newest runs of the jobs by name.
+// newestRuns returns the newest run of each job, by job.
 func (s *Service) newestRuns() []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,13 +198,14 @@ func (s *Service) newestRuns() []*job {
 	return jobs
 }
 
-// openJob returns the newest run of the job of that name; where there is none, one
-// that nobody has named.
+// openJob returns the newest run of a job. If no proxy has named one, it returns the unnamed run,
+// which is created if necessary: its plans can be shown, but no key of it moves.
 func (s *Service) openJob(ctx context.Context, name string, servers int) (*job, error) {
 	return s.openRun(ctx, runKey{name, s.Run(name)}, servers)
 }
 
-// Proposal is a plan: for each range of keys the server that shall own it.
+// A Proposal is a plan as a strategy submits it: the wanted owner of each range of keys. The
+// service computes the moves from the owners at that moment.
 type Proposal struct {
 	Job string
 	// Run is the run that it was made for; empty: the newest.
@@ -163,23 +213,28 @@ type Proposal struct {
 	Servers int
 	// Reason says in words why it was made.
 	Reason string
-	// Targets need not ascend; their owners are ranks. Those that are there
-	// already are left out of the plan.
+	// Targets are ranges with the rank of the server that shall own them, in any order. Ranges that
+	// it owns already are left out of the plan. The service does not keep the slice.
 	Targets []plan.Range
-	// Hosts are what each machine moves in a step now, and would then.
+	// Hosts have the bytes that each machine moves in a step, now and as predicted. The service
+	// keeps them with the plan.
 	Hosts []*api.HostLoad
-	// MigrationBytes is what the moves cost, HorizonSteps the number of steps
-	// over which they are to pay.
+	// MigrationBytes is the predicted cost of the moves, in bytes over all links. HorizonSteps is
+	// the number of steps over which the plan must pay for it.
 	MigrationBytes, HorizonSteps float64
 }
 
-// Propose takes a plan in, in place of one that was proposed before and not
-// applied, and carries it out where the options say so. It returns the plan's
-// epoch, 0 where no key would move.
+// Propose stores a plan and returns its epoch, or 0 if no key would move. A plan that was proposed
+// before and not applied is replaced, and its epoch number reused, so that a planner that only
+// proposes does not fill the history. The plan is carried out at once if the options say so.
+// Propose blocks for the store.
+//
+// The epoch is returned with the error if the plan was stored but could not be started.
 func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
 	if p.Run == "" {
 		p.Run = s.Run(p.Job)
 	}
+	// A strategy works on reports that are seconds old. The job may have been started again since.
 	if p.Run < s.Run(p.Job) {
 		return 0, nil // that run is over
 	}
@@ -195,18 +250,21 @@ func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
 	return j.propose(ctx, p)
 }
 
-// Where is where the keys of a job's newest run are: Owners has the displaced ones,
-// none where the run has no plan. Servers is how many it has, 0 where nobody has said.
+// Where is a view of the owners of a job's newest run, valid only within the callback of
+// [Service.View]. Owners has the displaced keys; it is empty if the run has no plan. Servers is the
+// number of servers, 0 if unknown.
 type Where struct {
 	Owners  *plan.Owners
 	Servers int
-	// Version and Mark name the state, in which the newest changes led.
+	// Version and Mark identify the state. Version alone does not: a store that was restored from
+	// an old copy can reach the same number by other changes, which then have another mark.
 	Version, Mark uint64
 	recent        *recent
 }
 
-// Since returns what has changed after a state, in order, with Home where keys came
-// home; ok is false where that is not known any more.
+// Since returns the changes after a state, oldest first, with Home for keys that came home. It lets
+// a caller that follows the owners apply a few changes instead of reading all of them. ok is false
+// if that state is too old, or is of another history; the caller then reads Owners.
 func (w Where) Since(version, mark uint64) (changed []plan.Range, ok bool) {
 	if version == w.Version && mark == w.Mark && mark != 0 {
 		return nil, true
@@ -225,8 +283,8 @@ func (w Where) Since(version, mark uint64) (changed []plan.Range, ok bool) {
 	return changed, ok
 }
 
-// View calls look with where the keys of a job's newest run are. look must keep nothing
-// of that, nor call the service.
+// View calls look with the owners of a job's newest run, and with none if the job is unknown. The
+// run is locked meanwhile: look must not keep any of it, block, or call the service.
 func (s *Service) View(name string, look func(w Where)) {
 	j, err := s.find(name)
 	if err != nil {
@@ -238,8 +296,8 @@ func (s *Service) View(name string, look func(w Where)) {
 	look(Where{&j.owners, j.servers, j.version, j.mark, &j.recent})
 }
 
-// Lost says what the store waits for to know where keys of a job's newest run
-// are; empty where it knows.
+// Lost explains what a lost store waits for before it knows the owners of a job's newest run. It
+// returns "" if the owners are known.
 func (s *Service) Lost(name string) string {
 	j, err := s.find(name)
 	if err != nil {
@@ -250,8 +308,8 @@ func (s *Service) Lost(name string) string {
 	return j.lostText()
 }
 
-// Busy reports whether a plan of the job is being carried out, and whether
-// plans are held back.
+// Busy reports whether a plan of the job is being carried out, and whether new plans are held until
+// an operator applies one.
 func (s *Service) Busy(name string) (moving, held bool) {
 	j, err := s.find(name)
 	if err != nil {
@@ -262,7 +320,8 @@ func (s *Service) Busy(name string) (moving, held bool) {
 	return j.moving != nil, j.held
 }
 
-// Trouble says why nothing is planned for a job; empty where all is well.
+// Trouble sets the text that explains to operators why nothing is planned for a job; "" clears it.
+// It is not stored.
 func (s *Service) Trouble(ctx context.Context, name string, servers int, trouble string) {
 	j, err := s.openJob(ctx, name, servers)
 	if err != nil {
@@ -273,8 +332,8 @@ func (s *Service) Trouble(ctx context.Context, name string, servers int, trouble
 	j.trouble = trouble
 }
 
-// Measured tells what each machine moves in a step now that a plan was carried
-// out, by the names of the plan's hosts.
+// Measured stores, beside the prediction, the bytes that each host has moved in a step since a plan
+// was carried out. actual is by host name; hosts that the plan does not have are ignored.
 func (s *Service) Measured(ctx context.Context, name string, epoch uint64, actual map[string]float64) error {
 	j, err := s.find(name)
 	if err != nil {
@@ -300,7 +359,8 @@ func (s *Service) Describe(_ context.Context, r *api.DescribeRequest) (*api.Desc
 	return d, nil
 }
 
-// Epoch returns a plan and what came of it so far, nil where it is not known.
+// Epoch returns a copy of a plan of the job's newest run, with the progress reported so far, or nil
+// if it is unknown.
 func (s *Service) Epoch(name string, number uint64) *api.Epoch {
 	j, err := s.find(name)
 	if err != nil {

@@ -21,7 +21,8 @@ const (
 	maxText = 1024
 )
 
-// Progress implements api.PlansServer.
+// Progress implements api.PlansServer. Each report is acknowledged. Reports are cumulative, so a
+// proxy may repeat one after a reconnect without harm.
 func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.MoveTaken]) error {
 	for {
 		r, err := stream.Recv()
@@ -41,7 +42,7 @@ func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.M
 	}
 }
 
-// checkReport bounds the lists and texts of a report, which are kept with the plan.
+// checkReport bounds the lists and texts of a report, which is kept with the plan.
 func checkReport(r *api.MoveReport) error {
 	if len(r.GetHeldMicros()) != len(r.GetHeldCount()) || len(r.GetHeldMicros()) > 4*heldBars {
 		return fmt.Errorf("%d counts of %d durations", len(r.GetHeldCount()), len(r.GetHeldMicros()))
@@ -62,8 +63,9 @@ func checkReport(r *api.MoveReport) error {
 	return nil
 }
 
-// Settle keeps what a proxy reports, as Progress does. A report of a job or batch that is not there any more is of
-// no use and no harm.
+// Settle accepts one report, as Progress does. When a batch is done it opens the next ones of the
+// same source server and ends the epoch after the last. Reports on a run, epoch or batch that is
+// over are ignored: their proxy may not have heard yet.
 func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
 	j, err := s.findRun(r.GetJob(), r.GetRun())
 	if err != nil {

@@ -14,28 +14,39 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// A commit is one Record that waits to be written.
+// A commit is one call of Record that waits to be written.
 type commit struct {
 	request *api.RecordRequest
 	keys    []plan.Keys
-	// woken tells the caller that its commit is done (true), or that it is to write
-	// what waits (false).
+	// woken receives exactly one value: true if the commit is done, with err and version set, or
+	// false if this caller now has the duty to write the queue. It has room for one, so that the
+	// writer never blocks on a caller.
 	woken   chan bool
 	version uint64
 	err     error
-	undo    []plan.Range // what was before, as ranks
+	// The owners before, as ranks, in order. revert restores them if the write fails.
+	undo []plan.Range
 }
 
-// restEach is the pause after a write, for each proxy that gets it: Records that
-// come meanwhile are written, and sent, together. To tell a thousand proxies takes
-// some ten milliseconds of processor time. So few as restFrom do not matter.
+// After a write the run rests for restEach per proxy that receives the change. Records that arrive
+// meanwhile are written and sent as one change. Notifying a thousand proxies takes some ten
+// milliseconds of processor time, whatever the size of the change. With at most restFrom proxies it
+// does not matter, and no Record is delayed.
 const (
 	restEach = 50 * time.Microsecond
 	restFrom = 32
 )
 
-// Record implements api.PlansServer. Those that come while the disk is busy are
-// written together.
+// Record implements api.PlansServer. It returns when the new owners are on disk.
+//
+// Calls are committed in groups. The first caller to find nobody writing becomes the writer;
+// callers that arrive while it waits for the disk only queue their commits. When the writer is done
+// it passes the duty to one of those, which writes all that have queued since. So the number of
+// writes in flight is one, and the size of the next adapts to the disk.
+//
+// The move has happened when Record is called: both servers have the value, and the proxies hold
+// the key's requests. If the answer is lost, the proxy calls again with the same arguments;
+// recording what is recorded already succeeds.
 func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Recorded, error) {
 	j, err := s.findRun(r.GetJob(), r.GetRun())
 	if err != nil && r.GetRun() != "" {
@@ -55,6 +66,8 @@ func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Record
 	case len(keys) > MaxRecord:
 		return nil, status.Errorf(codes.InvalidArgument, "recording %d ranges of job %s: at most %d at a time", len(keys), j.name, MaxRecord)
 	}
+	// The proxy may be the first to notice that this store is an old copy. If so, apply refuses the
+	// commit.
 	j.checkSeen(r.GetStore(), r.GetVersion())
 	c := &commit{request: r, keys: keys, woken: make(chan bool, 1)}
 	j.queueMu.Lock()
@@ -62,6 +75,7 @@ func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Record
 	writes := !j.writing
 	j.writing = true
 	j.queueMu.Unlock()
+	// The write must not be cut short when this caller goes away: it has the commits of others.
 	if writes || !<-c.woken {
 		j.commitAll(context.WithoutCancel(ctx))
 	}
@@ -71,9 +85,12 @@ func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Record
 	return &api.Recorded{Version: c.version}, nil
 }
 
-// commitAll writes what waits, the caller's among it, and has another caller go on
-// with what has come meanwhile.
+// commitAll writes the queue, the caller's commit included, wakes the callers whose commits are
+// done, and passes the duty to write to the first caller that has queued since. Only the caller
+// that has the duty calls it.
 func (j *job) commitAll(ctx context.Context) {
+	// Rest before taking the queue, not after: the commits that arrive during the pause join this
+	// write.
 	if wait := time.Until(j.rests); wait > 0 {
 		time.Sleep(wait)
 	}
@@ -93,18 +110,29 @@ func (j *job) commitAll(ctx context.Context) {
 	}
 }
 
-// commitQueue applies, writes and tells all that waits, and returns it.
+// commitQueue takes the queue, applies each commit to the owners in memory, writes all changes in
+// one call to the store, and sends them to watchers. It returns the commits, with version or err
+// set. The caller holds j.mu.
+//
+// If the write fails, the owners in memory are restored and every commit fails with UNAVAILABLE.
+// The store may have some of the changes all the same, which is why proxies keep holding the keys
+// and try again.
 func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
+	// The decision that nobody writes is made under queueMu, so that no commit can be queued after
+	// it without its caller noticing that it has to write.
 	j.queueMu.Lock()
 	queue, j.queue = j.queue, nil
 	j.queueMu.Unlock()
 	version, changes := j.version, []*api.Change(nil)
 	for _, c := range queue {
+		// A refused commit fails alone. One that changes nothing was recorded before; it succeeds
+		// with the version so far.
 		changed, err := j.apply(c)
 		if err != nil || len(changed) == 0 {
 			c.err, c.version = err, version
 			continue
 		}
+		// Merge commits into one change, up to the size of an entry.
 		if n := len(changes); n == 0 || len(changes[n-1].GetDisplaced().GetFirst())+len(changed) > MaxRecord {
 			version++
 			changes = append(changes, &api.Change{Version: version, Mark: newMark(), Displaced: &api.Displaced{}})
@@ -130,10 +158,12 @@ func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 		return queue
 	}
 	if err := j.service.writeEntries(ctx, entries); err != nil {
+		// Nothing is known about the disk now.
 		j.unsure = max(j.unsure, version)
 		j.giveBack(queue, unavailable(err))
 		return queue
 	}
+	// From here on the changes are recorded, and watchers may know.
 	j.version, j.mark, j.unsure = version, changes[len(changes)-1].GetMark(), 0
 	for _, change := range changes {
 		event := j.event()
@@ -147,7 +177,8 @@ func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 	return queue
 }
 
-// giveBack takes back what commits did that are not written.
+// giveBack undoes the commits of a failed write, the last one first, since a later commit may have
+// moved a key on from where an earlier one put it.
 func (j *job) giveBack(queue []*commit, err error) {
 	for _, c := range slices.Backward(queue) {
 		if c.err == nil {
@@ -157,9 +188,9 @@ func (j *job) giveBack(queue []*commit, err error) {
 	}
 }
 
-// before returns the entries that must be written before changes up to version: the
-// head, if there is none yet, and the removal of leftovers of an interrupted write,
-// so that the log has no change that no proxy got.
+// before returns the entries that precede the changes up to version: the head, if the run has none
+// yet, and the removal of entries that a failed write may have left beyond version. They are
+// removed from the highest down, so that a crash in between leaves a log without a gap.
 func (j *job) before(version uint64) []store.Entry {
 	var entries []store.Entry
 	if j.version == 0 {
@@ -171,8 +202,12 @@ func (j *job) before(version uint64) []store.Entry {
 	return entries
 }
 
-// apply changes the owners in memory and returns what changed, with Home where
-// keys came home; nothing where all was so already.
+// apply checks a commit against the owners and then changes them in memory. It returns the changed
+// ranges, with Home for keys that came home, and none if the keys have their new owner already. It
+// changes nothing if it returns an error. The caller holds j.mu.
+//
+// A key that belongs to a third server makes the whole commit fail: the proxy's copy is out of
+// date, and it must read it again before it routes by it.
 func (j *job) apply(c *commit) ([]plan.Range, error) {
 	from, to := c.request.GetFrom(), c.request.GetTo()
 	if j.gone {
@@ -199,6 +234,7 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 			}
 		}
 	}
+	// All keys are checked before the first one changes.
 	var changed []plan.Range
 	for _, k := range moved {
 		j.owners.Assign(k, to, j.servers)
@@ -210,6 +246,7 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 	return changed, nil
 }
 
+// revert restores the owners that apply has replaced.
 func (j *job) revert(c *commit) {
 	for _, r := range c.undo {
 		j.owners.Assign(r.Keys, r.Owner, j.servers)
@@ -217,6 +254,7 @@ func (j *job) revert(c *commit) {
 	c.undo = nil
 }
 
+// unavailable turns an error of the store into a gRPC status: UNAVAILABLE if trying again can help.
 func unavailable(err error) error {
 	if errors.Is(err, store.ErrUnavailable) {
 		return status.Error(codes.Unavailable, err.Error())

@@ -15,7 +15,9 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// saved is what the store has of a job.
+// saved collects the entries of one run while the store is read. Entries come in the order of their
+// names, which is neither the order of versions across kinds nor that of writing, so nothing is
+// applied before all are there.
 type saved struct {
 	head    head
 	snaps   map[uint64]map[int][]plan.Range
@@ -24,7 +26,8 @@ type saved struct {
 	moves   []*api.MoveBatch
 }
 
-// load reads all jobs.
+// load reads all runs from the store, and reopens the batches of plans that were being carried out.
+// It runs before the service is published, so no lock is contended.
 func (s *Service) load(ctx context.Context) error {
 	jobs := map[runKey]*saved{}
 	err := s.store.Each(ctx, func(name string, value []byte) error {
@@ -47,6 +50,8 @@ func (s *Service) load(ctx context.Context) error {
 		return err
 	}
 	for k, saved := range jobs {
+		// The head is written first and removed with the rest. Without one the entries are
+		// leftovers of an interrupted removal.
 		if saved.head.Format == 0 {
 			continue // was forgotten, or never quite begun
 		}
@@ -61,7 +66,7 @@ func (s *Service) load(ctx context.Context) error {
 	return nil
 }
 
-// identify takes over the id that the store has.
+// identify adopts the id in the store instead of the one drawn by New.
 func (s *Service) identify(value []byte) error {
 	var i identity
 	if err := json.Unmarshal(value, &i); err != nil {
@@ -75,8 +80,8 @@ func (s *Service) identify(value []byte) error {
 	return nil
 }
 
-// readEntry takes in one entry of the store, by the kind that its name begins with.
-// Entries of other kinds are ignored.
+// readEntry decodes one entry, by the kind with which the rest of its name begins. Unknown kinds
+// are ignored.
 func (s *saved) readEntry(rest string, value []byte) error {
 	kind, number, _ := strings.Cut(rest, "/")
 	switch kind {
@@ -111,8 +116,7 @@ func (s *saved) readEntry(rest string, value []byte) error {
 	return nil
 }
 
-// takeSnap takes in one part of a snapshot of owners, named by version and number of
-// the part, both in hex.
+// takeSnap decodes one part of a snapshot. number is "VERSION/PART" in hexadecimal.
 func (s *saved) takeSnap(number string, value []byte) error {
 	version, part, _ := strings.Cut(number, "/")
 	v, err := strconv.ParseUint(version, 16, 64)
@@ -138,7 +142,9 @@ func (s *saved) takeSnap(number string, value []byte) error {
 	return nil
 }
 
-// restoreFrom makes the job what it was.
+// restoreFrom rebuilds the owners: the snapshot that head names, then the changes after it, which
+// must be consecutive. Everything else is a leftover of an interrupted write and is ignored. A gap
+// means that an acknowledged record is missing; then the planner does not start.
 func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 	j.stores = s.head.Stores
 	j.held, j.snapshot, j.snapParts, j.version = s.head.Held, s.head.Snapshot, s.head.SnapParts, s.head.Snapshot
@@ -155,6 +161,7 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 	j.recent.reset(j.version, j.mark)
 	slices.SortFunc(s.changes, func(a, b *api.Change) int { return cmp.Compare(a.GetVersion(), b.GetVersion()) })
 	for _, c := range s.changes {
+		// The snapshot was written, and the planner ended before it had removed the log.
 		if c.GetVersion() <= j.snapshot {
 			continue
 		}
@@ -169,6 +176,8 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 			j.owners.Set(r)
 		}
 		j.version, j.mark = c.GetVersion(), c.GetMark()
+		// Proxies that reconnect after the restart catch up from these changes instead of a
+		// snapshot.
 		j.logged += len(ranges)
 		event := j.event()
 		event.Event = &api.PlanEvent_Change{Change: c}
@@ -178,7 +187,10 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 	return nil
 }
 
-// restoreEpochs takes up again what was being carried out.
+// restoreEpochs attaches the stored batches to their epochs and reopens those of the epoch that was
+// being carried out. Batches have no stored state of progress: a batch is pending if its source
+// still owns one of its keys. Reopening one that a proxy is working on is harmless, since the proxy
+// knows it by number.
 func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 	slices.SortFunc(s.epochs, func(a, b *epoch) int { return cmp.Compare(a.info.GetEpoch(), b.info.GetEpoch()) })
 	j.epochs = s.epochs
@@ -187,6 +199,7 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 		if e == nil {
 			continue
 		}
+		// The low 24 bits of a batch number count the batches of its epoch.
 		e.batches = max(e.batches, int(b.GetBatch()&(1<<24-1))+1)
 		switch e.info.GetState() {
 		case api.Epoch_PROPOSED:
@@ -197,6 +210,8 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 			}
 		}
 	}
+	// A planner that ended within start may leave two epochs MOVING. The older one was to be
+	// superseded.
 	if j.moving = j.newest(api.Epoch_MOVING); j.moving != nil {
 		for _, e := range j.epochs {
 			if e != j.moving && e.info.GetState() == api.Epoch_MOVING {
@@ -208,7 +223,7 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 	}
 }
 
-// pending reports whether a batch still has keys to move.
+// pending reports whether the source of a batch still owns some of its keys.
 func (j *job) pending(b *api.MoveBatch) bool {
 	keys, err := keysOf(b.GetFirst(), b.GetLast())
 	if err != nil {

@@ -16,26 +16,28 @@ import (
 )
 
 const (
-	// keepRuns is how many runs of a job are kept; of older ones those that
-	// some proxy carries.
+	// keepRuns is how many runs of a job are kept for operators to look at. Older ones are kept
+	// while some proxy carries them.
 	keepRuns = 4
-	// maxRunning is how many runs a proxy may carry.
+	// maxRunning is how many runs one proxy may carry.
 	maxRunning = 4096
 )
 
-// runKey names a run of a job. Its run is empty for plans of jobs whose runs
-// nobody has named, since no proxy watches.
+// A runKey identifies one run of a job. run is empty for plans made while no proxy has named a run:
+// they can be shown but not carried out.
 type runKey struct {
 	job string
 	run plan.Run
 }
 
+// compare orders by job, then by the time at which runs began, since a plan.Run begins with that.
 func (k runKey) compare(o runKey) int {
 	return cmp.Or(cmp.Compare(k.job, o.job), cmp.Compare(k.run, o.run))
 }
 
-// beginRun registers a run that a proxy carries: it is new, or its stored state
-// must agree with the proxy's.
+// beginRun registers a run that a proxy carries. If the store has the run, it is checked against
+// what the proxy has seen of it. If it does not, the run is new, unless the proxy has seen keys of
+// it move: then the store was lost, and openRun creates an empty run for checkSeen to mark as such.
 func (s *Service) beginRun(ctx context.Context, r *api.Running) {
 	run := plan.Run(r.GetRun())
 	if !run.Valid() {
@@ -44,6 +46,8 @@ func (s *Service) beginRun(ctx context.Context, r *api.Running) {
 	s.mu.Lock()
 	known := s.runs[runKey{r.GetJob(), run}] != nil
 	s.mu.Unlock()
+	// No process of the run is left on that host, and the store has pruned the run. Reviving it
+	// would only ask for lessons that nobody needs.
 	if !known && !r.GetUsed() && r.GetStore() != "" {
 		return // it has ended, and was forgotten
 	}
@@ -55,8 +59,9 @@ func (s *Service) beginRun(ctx context.Context, r *api.Running) {
 	j.checkSeen(r.GetStore(), r.GetVersion())
 }
 
-// checkSeen finds out whether the store was lost: whether it lacks what a proxy
-// has seen.
+// checkSeen marks the run as lost if a proxy has seen a store that is not in the run's lineage, or
+// a version that this store does not have. Both mean that records acknowledged earlier are missing
+// here. Proxies without displaced keys have seen no store and prove nothing.
 func (j *job) checkSeen(id string, version uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -68,8 +73,9 @@ func (j *job) checkSeen(id string, version uint64) {
 	}
 }
 
-// openRun returns a run, new if need be. A new one that is the job's newest is
-// what the job's name means from then on.
+// openRun returns a run and creates it if necessary. If it is the job's newest, the job's name
+// means it from then on. A job too many displaces the idle job whose newest run is the oldest; it
+// fails if none is idle. A created run is not in the store until something of it is written.
 func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, error) {
 	if k.job == "" || len(k.job) > 256 {
 		return nil, fmt.Errorf("job %.300q: want its scheduler's host:port", k.job)
@@ -89,6 +95,8 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 			s.mu.Unlock()
 			return nil, fmt.Errorf("%d jobs have plans already: drop those that have ended (psidecar plan forget)", MaxJobs)
 		}
+		// The store is not written with s.mu held. The state is looked up again after that, since
+		// another caller may have created the run meanwhile.
 		old := s.runsOf(victim)
 		s.mu.Unlock()
 		if err := s.dropRuns(ctx, old); err != nil {
@@ -108,7 +116,7 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 	return j, nil
 }
 
-// runsOf returns a job's runs, the oldest first; the caller holds s.mu.
+// runsOf returns a job's runs, oldest first. The caller holds s.mu.
 func (s *Service) runsOf(name string) (runs []*job) {
 	for k, j := range s.runs {
 		if k.job == name {
@@ -119,8 +127,9 @@ func (s *Service) runsOf(name string) (runs []*job) {
 	return runs
 }
 
-// idlest returns the job that began the longest ago and that no proxy carries,
-// empty where there is none; the caller holds s.mu.
+// idlest returns the job whose newest run began first among those that no proxy carries, or "" if
+// there is none. Unnamed runs do not count: nobody carries them by definition. The caller holds
+// s.mu.
 func (s *Service) idlest() (name string) {
 	for job, j := range s.jobs {
 		if j.run == "" || s.carried(j.key()) {
@@ -133,7 +142,7 @@ func (s *Service) idlest() (name string) {
 	return name
 }
 
-// carried reports whether some proxy carries the run; the caller holds s.mu.
+// carried reports whether some proxy carries the run. The caller holds s.mu.
 func (s *Service) carried(k runKey) bool {
 	for w := range s.watchers {
 		if w.runs[k] != nil {
@@ -143,9 +152,10 @@ func (s *Service) carried(k runKey) bool {
 	return false
 }
 
-// carries is an error where a host does not carry a run, as its proxy's Watch says:
-// what it knows of the run is nothing then. A caller without named hosts may speak
-// for any, else it would have been refused before.
+// carries returns an error unless the proxy of a host carries the run, by its own Watch. Record and
+// Teach decide the owners of keys, so they are accepted only from hosts that take part in the run.
+// An empty host is a caller that was allowed to speak for any host (internal/control), and unnamed
+// runs have no hosts to compare with.
 func (s *Service) carries(host string, k runKey) error {
 	if host == "" || k.run == "" {
 		return nil
@@ -160,7 +170,8 @@ func (s *Service) carries(host string, k runKey) error {
 	return fmt.Errorf("job %s: the proxy on %.300q does not watch its run %s, and has no say in it", k.job, host, k.run)
 }
 
-// used returns whether some host has connections of the run.
+// used reports whether some host has connections of the run. A proxy also carries runs of which it
+// only keeps the state.
 func (s *Service) used(k runKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,8 +183,8 @@ func (s *Service) used(k runKey) bool {
 	return false
 }
 
-// prune drops old runs of a job that no proxy carries. What cannot be removed
-// from the store now is removed when the job runs the next time.
+// prune drops the oldest runs of a job, beyond keepRuns, that no proxy carries. If the store cannot
+// be written they are dropped when the job starts the next time.
 func (s *Service) prune(ctx context.Context, name string) {
 	s.mu.Lock()
 	runs := s.runsOf(name)
@@ -192,7 +203,9 @@ func (s *Service) prune(ctx context.Context, name string) {
 	}
 }
 
-// dropRuns drops runs, from the store first.
+// dropRuns removes runs from the store and then from memory. In the other order a restart would
+// bring them back. It scans the whole store for their entries, which is acceptable since runs end
+// rarely.
 func (s *Service) dropRuns(ctx context.Context, runs []*job) error {
 	keys := map[runKey]bool{}
 	for _, j := range runs {
@@ -215,6 +228,7 @@ func (s *Service) dropRuns(ctx context.Context, runs []*job) error {
 	}
 	for _, j := range runs {
 		j.mu.Lock()
+		// Callers that still hold the run see that it is gone and change nothing.
 		j.owners, j.epochs, j.moving, j.lost, j.gone = plan.Owners{}, nil, nil, nil, true
 		j.mu.Unlock()
 	}
@@ -223,6 +237,7 @@ func (s *Service) dropRuns(ctx context.Context, runs []*job) error {
 	for k := range keys {
 		delete(s.runs, k)
 	}
+	// The job's name now means its newest run that is left, if any.
 	for k := range keys {
 		if left := s.runsOf(k.job); len(left) > 0 {
 			s.jobs[k.job] = left[len(left)-1]
@@ -239,7 +254,7 @@ func (s *Service) countRuns(name string) int {
 	return len(s.runsOf(name))
 }
 
-// Run returns the newest run of a job, empty where no proxy has named any.
+// Run returns the newest run of a job, "" if no proxy has named one.
 func (s *Service) Run(name string) plan.Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,10 +264,10 @@ func (s *Service) Run(name string) plan.Run {
 	return ""
 }
 
-// identityName is the store's entry for its own id.
+// identityName is the name of the store's entry for its own id.
 const identityName = "store"
 
-// identity is JSON, as head is.
+// identity is the value of that entry, as JSON.
 type identity struct {
 	Format int    `json:"format"` // 1
 	ID     string `json:"id"`
@@ -265,8 +280,9 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// writeEntries writes to the store, with its id ahead of the first that it gets: where
-// there is anything of a run there is the id.
+// writeEntries writes entries to the store, preceded by the store's id if that is not on disk yet.
+// So wherever an entry of a run is found, the id of the store that acknowledged it is found too.
+// Two first writers may both write the id; it is the same.
 func (s *Service) writeEntries(ctx context.Context, entries []store.Entry) error {
 	identified := s.identified.Load()
 	if !identified {

@@ -18,23 +18,32 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// maxStores is how many stores before the present one a run remembers.
+// maxStores is how many earlier stores a run's lineage keeps.
 const maxStores = 16
 
-// A lost run is one of which proxies have seen more than the store has. Nothing of
-// it is recorded, planned or sent until proxies have taught the owners of its keys.
+// lost is the state of a run of which proxies have seen more than the store has. Until its hosts
+// have taught the owners of its keys (plan.Merge), nothing of the run is recorded, planned or sent:
+// an owner that is out of date would direct a push to a server that no longer has the value.
 type lost struct {
-	stores  []string // by which keys have moved
-	version uint64   // the last that a proxy has seen
+	// Stores that proxies have seen and that the run's lineage lacks. They join it when the run is
+	// found again.
+	stores []string
+	// The highest version that a proxy has seen. The rebuilt state gets a higher one, so that it is
+	// newer for every proxy.
+	version uint64
+	// By the host's names. A host that teaches again replaces its lesson.
 	lessons map[string]*plan.Lesson
-	ended   []store.Entry // of the plan that was being carried out, to be written
-	waits   []string      // hosts that have yet to teach, as far as is known
+	// The entry of the plan that was being carried out, to be written with the rebuilt state.
+	ended []store.Entry
+	waits []string // hosts that have yet to teach, as far as is known
 }
 
-// lineage are the ids of stores whose versions the run's own go on from.
+// lineage returns the ids of the stores whose versions the run continues, this store's last.
 func (j *job) lineage() []string { return append(slices.Clone(j.stores), j.service.id) }
 
-// lose notes that a proxy has seen what the store does not have; j.mu is held.
+// lose marks the run as lost and asks its proxies to teach, or adds to what is known of a run that
+// is lost already. The plan in progress ends: its moves are of owners that may be wrong. The caller
+// holds j.mu.
 func (j *job) lose(id string, version uint64) {
 	if j.lost == nil {
 		j.lost = &lost{lessons: map[string]*plan.Lesson{}}
@@ -51,7 +60,7 @@ func (j *job) lose(id string, version uint64) {
 	j.lost.version = max(j.lost.version, version)
 }
 
-// lostText describes the state for errors and pages.
+// lostText explains the state to operators. It returns "" if the run is not lost.
 func (j *job) lostText() string {
 	if j.lost == nil {
 		return ""
@@ -69,7 +78,9 @@ func (j *job) lostEvent() *api.PlanEvent {
 	return e
 }
 
-// Teach implements api.PlansServer.
+// Teach implements api.PlansServer. It collects one host's lesson from the pieces of the stream,
+// and rebuilds the owners of the run if the lessons so far suffice. Teaching a run that is not lost
+// is harmless: several hosts teach at once, and the last ones may come after the run was rebuilt.
 func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught]) error {
 	var l plan.Lesson
 	var first *api.Lesson
@@ -81,12 +92,15 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 		if err != nil {
 			return err
 		}
+		// Only a host that takes part in the run may teach. The first piece decides which run that
+		// is.
 		if first == nil {
 			first = piece
 			if err := s.carries(first.GetHost(), runKey{first.GetJob(), plan.Run(first.GetRun())}); err != nil {
 				return status.Error(codes.FailedPrecondition, err.Error())
 			}
 		}
+		// A bound on the whole lesson; gRPC bounds only the pieces.
 		if n += len(piece.GetDisplaced().GetFirst()) + len(piece.GetHeld().GetFirst()); n > MaxRanges {
 			return status.Errorf(codes.InvalidArgument, "a lesson of more than %d ranges", MaxRanges)
 		}
@@ -111,6 +125,7 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 	case j.servers != int(first.GetServers()):
 		return status.Errorf(codes.InvalidArgument, "a lesson for %d servers, job %s has %d", first.GetServers(), j.name, j.servers)
 	}
+	// This host may have seen more than the one that was noticed first.
 	j.lose(first.GetStore(), first.GetVersion())
 	j.lost.lessons[strings.Join(l.Sites, " ")] = &l
 	if err := j.acceptTaught(context.WithoutCancel(stream.Context())); err != nil {
@@ -122,7 +137,8 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 	return stream.SendAndClose(&api.Taught{WaitsFor: j.lost.waits})
 }
 
-// addLesson adds a piece to what a host teaches.
+// addLesson adds a piece to a lesson and checks all that comes from the network. A later piece
+// overrules an earlier one for the same key.
 func addLesson(l *plan.Lesson, p *api.Lesson, servers int) error {
 	if servers < 1 || servers > MaxServers {
 		return fmt.Errorf("%d servers", servers)
@@ -149,13 +165,17 @@ func addLesson(l *plan.Lesson, p *api.Lesson, servers int) error {
 			return err
 		}
 		for _, k := range held {
+			// Any owner but plan.Home marks the keys as held.
 			l.Held.Set(plan.Range{Keys: k})
 		}
 	}
 	return nil
 }
 
-// acceptTaught takes over what was taught, if it is enough; j.mu is held.
+// acceptTaught rebuilds the owners of a lost run if the lessons suffice, and otherwise notes which
+// hosts are missing. The rebuilt state is one snapshot with a version above every one seen, is on
+// disk before anybody hears of it, and leaves the run lost if it cannot be written. Watchers then
+// receive it as a whole. The caller holds j.mu.
 func (j *job) acceptTaught(ctx context.Context) error {
 	var lessons []plan.Lesson
 	for _, host := range slices.Sorted(maps.Keys(j.lost.lessons)) {
@@ -169,6 +189,8 @@ func (j *job) acceptTaught(ctx context.Context) error {
 	j.owners, j.version, j.mark = owners, max(j.version, j.lost.version)+1, newMark()
 	for _, id := range j.lost.stores {
 		if !slices.Contains(j.stores, id) {
+			// The capacity is cut so that append copies: stores must stay intact for the case that
+			// the write fails.
 			j.stores = append(j.stores[:len(j.stores):len(j.stores)], id)
 		}
 	}
@@ -178,6 +200,7 @@ func (j *job) acceptTaught(ctx context.Context) error {
 		return unavailable(err)
 	}
 	j.lost, j.unsure = nil, 0
+	// No proxy has a copy from which changes could go on.
 	j.recent.reset(j.version, j.mark)
 	j.service.opts.Log.Info("the store has learned where keys of a run are", "job", j.name, "run", j.run, "version", j.version, "displaced_keys", j.owners.Keys())
 	for _, e := range j.pieces() {
@@ -189,7 +212,8 @@ func (j *job) acceptTaught(ctx context.Context) error {
 	return nil
 }
 
-// refuseLost is the error for calls that would change owners of a lost run's keys.
+// refuseLost returns the error for calls that need the owners of a lost run, and nil if the run is
+// not lost.
 func (j *job) refuseLost(code codes.Code) error {
 	if j.lost == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// A told is an event for many watchers. It is encoded once, since encoding would
-// dominate with a thousand hosts. It is not changed any more.
+// A told is an event for many watchers. It is encoded on first use and once for all, since with a
+// thousand hosts encoding would dominate. The event must not change after newTold.
 type told struct {
 	*api.PlanEvent
 	encode func() ([]byte, error)
@@ -21,37 +21,39 @@ func newTold(e *api.PlanEvent) *told {
 	return &told{e, sync.OnceValues(func() ([]byte, error) { return proto.Marshal(e) })}
 }
 
-// Encoded returns the event as on the wire; see package planner.
+// Encoded returns the event's wire form. planner.Intake sends it in place of marshalling the
+// message again.
 func (t *told) Encoded() ([]byte, error) { return t.encode() }
 
 func (t *told) key() runKey { return runKey{t.GetJob(), plan.Run(t.GetRun())} }
 
-// recentRanges is how many ranges the newest changes have together that are kept for
-// proxies which come back.
+// recentRanges bounds the ranges of the newest changes that are kept for proxies that reconnect. A
+// proxy that was away for longer gets a snapshot.
 const recentRanges = 1 << 17
 
-// recent are the newest changes of a run, in order, without a gap up to the run's
-// version: what a proxy lacks that has a copy of a while ago.
+// recent has the newest changes of a run, oldest first and without a gap up to the run's version.
+// With them a proxy that has a copy of a while ago is brought up to date without a snapshot.
 //
-// Invariant: ranges is the sum of theirs.
+// Invariant: ranges is the sum of the ranges of changes, at most recentRanges unless there is a
+// single change.
 type recent struct {
-	after   uint64 // the version that the first goes on from, and its mark
+	// The state that the first change follows: its version and mark.
+	after   uint64
 	mark    uint64
 	changes []change
 	ranges  int
 }
 
-// change is a recorded change of owners that watchers may still need, and its number of
-// ranges, by which the list is bounded.
+// A change is one recorded change, encoded for watchers, and the number of its ranges.
 type change struct {
 	event  *told
 	ranges int
 }
 
-// reset forgets all: what comes next goes on from that version.
+// reset forgets all changes: the next one follows the given state.
 func (r *recent) reset(version, mark uint64) { *r = recent{after: version, mark: mark} }
 
-// addChange adds the newest change, and forgets the oldest ones where there are too many.
+// addChange appends the newest change and drops the oldest ones beyond recentRanges.
 func (r *recent) addChange(e *told, ranges int) {
 	r.changes = append(r.changes, change{e, ranges})
 	r.ranges += ranges
@@ -59,13 +61,15 @@ func (r *recent) addChange(e *told, ranges int) {
 		first := r.changes[0].event.GetChange()
 		r.after, r.mark = first.GetVersion(), first.GetMark()
 		r.ranges -= r.changes[0].ranges
+		// Release the event; the slice may keep its array for long.
 		r.changes[0] = change{}
 		r.changes = r.changes[1:]
 	}
 }
 
-// since returns the changes after a version; ok is false where some are not known
-// any more, or that version is another one.
+// since returns the changes after a state. ok is false if some are no longer kept, or if the
+// version there has another mark and so is of another history. A mark of 0 is that of an old store
+// without marks, and never matches.
 func (r *recent) since(version, mark uint64) (events []*told, ok bool) {
 	ok = mark != 0 && version == r.after && mark == r.mark
 	for _, c := range r.changes {
@@ -79,15 +83,16 @@ func (r *recent) since(version, mark uint64) (events []*told, ok bool) {
 	return events, ok
 }
 
-// whole is the snapshot of a run at a version, encoded once for all new watchers.
+// whole caches the encoded snapshot of a run. When a thousand proxies reconnect after a restart,
+// they all receive the same one.
 type whole struct {
 	version, epoch uint64
 	servers        int
 	pieces         []*told
 }
 
-// whereKeysAre returns the events that bring a watcher's copy of owners up to date:
-// the changes that it lacks, or a snapshot. The caller holds j.mu.
+// whereKeysAre returns the events that bring a proxy's copy up to date: Kept and the changes that
+// it lacks, if its copy is known and recent, else a snapshot. The caller holds j.mu.
 func (j *job) whereKeysAre(r *api.Running) []*told {
 	if r.GetCopyMark() != 0 && int(r.GetServers()) == j.servers {
 		if changes, ok := j.recent.since(r.GetCopyVersion(), r.GetCopyMark()); ok {
@@ -105,5 +110,5 @@ func (j *job) whereKeysAre(r *api.Running) []*told {
 	return j.whole.pieces
 }
 
-// newMark returns a version's mark.
+// newMark draws a version's mark. It is odd, and so never 0.
 func newMark() uint64 { return rand.Uint64() | 1 }

@@ -15,23 +15,31 @@ import (
 )
 
 const (
-	// pieceRanges is how many ranges a piece of a snapshot has.
+	// pieceRanges is how many ranges a piece of a snapshot has, on the wire and in the store.
 	pieceRanges = 8192
-	// watcherQueue is how many events wait for a watcher before it is given up.
+	// watcherQueue is how many events may wait for one watcher. A watcher that is further behind is
+	// dropped; a snapshot is cheaper for it than the backlog.
 	watcherQueue = 4096
-	// maxWatchers is how many may watch at a time.
+	// maxWatchers is how many proxies may watch at a time.
 	maxWatchers = 8192
 )
 
-// A watcher is one proxy's Watch.
+// A watcher is one proxy's Watch stream. host, jobs and runs do not change. Events are queued under
+// Service.mu and sent by the goroutine of the stream, so that a slow proxy never blocks a Record.
 type watcher struct {
-	host   string
-	jobs   []string                // none: all
-	runs   map[runKey]*api.Running // none: all
+	host string
+	// The jobs to hear of; none means all.
+	jobs []string
+	// The runs that the proxy carries, with what it has seen of each. If there are any, it hears of
+	// no others.
+	runs   map[runKey]*api.Running
 	events chan *told
-	slow   bool // under Service.mu: it did not keep up, events is closed
+	// slow is set, under Service.mu, when events was full. events is closed then, and nothing more
+	// is queued.
+	slow bool
 }
 
+// wants reports whether the watcher hears of a run.
 func (w *watcher) wants(k runKey) bool {
 	if len(w.runs) > 0 {
 		return w.runs[k] != nil
@@ -39,13 +47,19 @@ func (w *watcher) wants(k runKey) bool {
 	return len(w.jobs) == 0 || slices.Contains(w.jobs, k.job)
 }
 
-// Watch implements api.PlansServer.
+// Watch implements api.PlansServer. The proxy first receives the owners of its runs and the open
+// batches, then an event that marks the end of the list, then everything as it happens.
+//
+// A proxy holds requests for keys of a run until it has the run's owners, so nothing that blocks
+// for long may come before them.
 func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[api.PlanEvent]) error {
 	if len(r.GetRuns()) > maxRunning {
 		return status.Errorf(codes.InvalidArgument, "%s carries %d runs: at most %d are possible", r.GetHost(), len(r.GetRuns()), maxRunning)
 	}
 	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
 	for _, running := range r.GetRuns() {
+		// Runs are registered before the watcher: what the proxy has seen decides whether the store
+		// still knows the run.
 		s.beginRun(stream.Context(), running)
 		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
 	}
@@ -54,6 +68,8 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 		return err
 	}
 	defer s.removeWatcher(w)
+	// A new run makes an old one superfluous. This is after registration, so that the runs of this
+	// proxy count as carried.
 	for _, running := range r.GetRuns() {
 		s.prune(context.WithoutCancel(stream.Context()), running.GetJob())
 	}
@@ -77,7 +93,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 	}
 }
 
-// addWatcher makes w hear of everything from now on and returns all that is.
+// addWatcher registers a watcher and returns the events that bring it up to date.
 func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 	// Jobs stay locked until the watcher is registered, so that the events it gets
 	// continue where its snapshot ends.
@@ -114,11 +130,15 @@ func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 		}
 		r := w.runs[j.key()]
 		if !r.GetRouted() {
+			// An older proxy does not name the servers beside it; it gets all moves and ignores
+			// those of others.
 			for _, b := range j.moving.told() {
 				events = append(events, newTold(j.moveEvent(b)))
 			}
 			continue
 		}
+		// A batch stays open across a reconnect: the proxy that comes back may have finished it,
+		// and its report closes it.
 		for _, rank := range r.GetMoves() {
 			for _, b := range j.moving.busy[rank].batches {
 				events = append(events, newTold(j.moveEvent(b)))
@@ -128,6 +148,7 @@ func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 	return append(events, newTold(&api.PlanEvent{Event: &api.PlanEvent_Listed{Listed: true}})), nil
 }
 
+// removeWatcher forgets a watcher whose stream has ended.
 func (s *Service) removeWatcher(w *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,21 +160,26 @@ func (s *Service) removeWatcher(w *watcher) {
 	}
 }
 
-// countWatchers returns how many watch the run.
+// countWatchers returns how many proxies hear of a run.
 func (s *Service) countWatchers(k runKey) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.audienceOf(k).all)
 }
 
-// An audience is the set of watchers of a run.
+// An audience is the set of watchers of one run, split by who is sent which moves. It is not
+// changed once built.
 type audience struct {
-	all      []*watcher
-	unrouted []*watcher           // watchers that do not name the servers whose moves they make
-	movers   map[int32][]*watcher // by server whose moves they say are theirs
+	all []*watcher
+	// Watchers that do not name the servers whose keys they move. They get the moves of all
+	// servers.
+	unrouted []*watcher
+	// Watchers by the rank of the servers whose keys they move.
+	movers map[int32][]*watcher
 }
 
-// audienceOf returns the audience of a run; the caller holds s.mu.
+// audienceOf returns the audience of a run, from the cache if no watcher has come or left since.
+// The caller holds s.mu.
 func (s *Service) audienceOf(k runKey) *audience {
 	if a := s.audiences[k]; a != nil {
 		return a
@@ -177,9 +203,9 @@ func (s *Service) audienceOf(k runKey) *audience {
 	return a
 }
 
-// whoMoves returns the watchers that get moves from a server: those that name it as
-// theirs, and those that name none. A batch that nobody makes stays open, and is
-// sent to the next watcher that makes it.
+// whoMoves yields the watchers that are sent the moves of keys away from a server: those that name
+// it, and those that name none. If there is no such watcher the batch stays open, and the next one
+// that registers for the server receives it.
 func (a *audience) whoMoves(from int32) iter.Seq[*watcher] {
 	return func(yield func(*watcher) bool) {
 		for _, list := range [][]*watcher{a.movers[from], a.unrouted} {
@@ -192,18 +218,19 @@ func (a *audience) whoMoves(from int32) iter.Seq[*watcher] {
 	}
 }
 
-// routes reports whether all watchers of the run name the servers whose moves they
-// make.
+// routes reports whether every watcher of the run names the servers whose keys it moves. Then a
+// batch costs one event, and many may be open.
 func (s *Service) routes(k runKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.audienceOf(k).unrouted) == 0
 }
 
-// tellEvent sends an event to all watchers.
+// tellEvent sends an event to all watchers of its run.
 func (s *Service) tellEvent(e *api.PlanEvent) { s.sendToAll(newTold(e)) }
 
-// sendToAll sends an event to all watchers; one that does not keep up is given up.
+// sendToAll queues an event for all watchers of its run. The callers hold the run's mutex, which is
+// what keeps the events of a run in order.
 func (s *Service) sendToAll(e *told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +239,7 @@ func (s *Service) sendToAll(e *told) {
 	}
 }
 
-// tellOf sends an event of moves from a server to the watchers that make them.
+// tellOf queues an event about moves away from a server for the watchers that make them.
 func (s *Service) tellOf(event *api.PlanEvent, from int32) {
 	e := newTold(event)
 	s.mu.Lock()
@@ -222,8 +249,8 @@ func (s *Service) tellOf(event *api.PlanEvent, from int32) {
 	}
 }
 
-// sendEvent sends an event to the watcher, or gives it up; the caller holds
-// Service.mu.
+// sendEvent queues an event, or gives the watcher up if its queue is full: its stream then ends
+// with RESOURCE_EXHAUSTED, and the proxy watches again. The caller holds Service.mu.
 func (w *watcher) sendEvent(e *told) {
 	if w.slow {
 		return
@@ -236,7 +263,8 @@ func (w *watcher) sendEvent(e *told) {
 	}
 }
 
-// pieces returns the snapshot of a job.
+// pieces returns the snapshot of the owners as events, at least one. The proxy replaces its copy
+// only when the last piece has arrived. The caller holds j.mu, or j is gone.
 func (j *job) pieces() []*api.PlanEvent {
 	var events []*api.PlanEvent
 	var ranges []plan.Range
