@@ -16,7 +16,8 @@ import (
 // sumsPrefix begins the names of the store's entries with rules on sums.
 const sumsPrefix = "sums/"
 
-// SetSums implements api.CodecsServer.
+// SetSums implements api.CodecsServer. Unlike rules for values, rules on sums are parsed: the
+// planner shows and proposes them.
 func (s *Codecs) SetSums(ctx context.Context, r *api.JobRules) (*api.CodecsSet, error) {
 	if err := checkSums(r); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -36,9 +37,9 @@ func checkSums(r *api.JobRules) error {
 	return nil
 }
 
-// ProposeSums has a job's rules on sums be those that the planner proposes of itself,
-// none where it proposes nothing any more. Where people have set some, under the job's
-// address or its name, these stay.
+// ProposeSums sets a job's rules on sums to those that the planner proposes, and removes its own
+// earlier ones if it proposes none. Rules that an operator has set, under the job's address or its
+// name, are never touched.
 func (s *Codecs) ProposeSums(ctx context.Context, job, name string, proposed []measure.SumRule) error {
 	for i := range proposed {
 		proposed[i].By = measure.ByPlanner
@@ -64,7 +65,7 @@ func (s *Codecs) ProposeSums(ctx context.Context, job, name string, proposed []m
 	return err
 }
 
-// ProposedSums returns the jobs for which the planner has made rules of itself.
+// ProposedSums returns the jobs with rules on sums that the planner has made.
 func (s *Codecs) ProposedSums() (jobs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +78,7 @@ func (s *Codecs) ProposedSums() (jobs []string) {
 	return jobs
 }
 
-// isOwn reports whether nobody but the planner has made rules.
+// isOwn reports whether the planner has made all of the rules, or there are none.
 func isOwn(text string) bool {
 	rules, err := measure.ParseSumRules(text)
 	return err == nil && !slices.ContainsFunc(rules, func(r measure.SumRule) bool { return r.By != measure.ByPlanner })

@@ -18,52 +18,61 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Bounds of the state that is kept.
+// Bounds on the state of a Codecs.
 const (
 	// MaxCodecJobs is how many jobs may have rules.
 	MaxCodecJobs = 1024
-	// MaxCodecRules is how many bytes a job's rules may have.
+	// MaxCodecRules is how many bytes the rules of a job may have.
 	MaxCodecRules = 64 << 10
-	// MaxCodecHosts is how many hosts may follow.
+	// MaxCodecHosts is how many hosts' proxies may follow.
 	MaxCodecHosts = 4096
 	// MaxAdvice is for how many jobs a host's advice is kept.
 	MaxAdvice = 16
 	// MaxCandidates is how many codecs advice may be about.
 	MaxCandidates = 64
-	// MaxMeasures is how many lines on measures are kept of a host, and
-	// MaxGaps how many reasons of each.
+	// MaxMeasures is how many lines on measures are kept of a host, and MaxGaps how many reasons
+	// each may have.
 	MaxMeasures = 1024
 	MaxGaps     = 16
 )
 
-// codecPrefix begins the names of the store's entries, which a job's name ends.
+// codecPrefix begins the names of the store's entries with rules for values; the name of the job
+// follows.
 const codecPrefix = "codecs/"
 
-// A Codecs keeps rules and reports. It implements api.CodecsServer. Rules are written
-// to the store while mu is held, and sent to followers once they are stored.
+// A Codecs keeps the rules for codecs and the reports of the proxies that apply them. It implements
+// api.CodecsServer. Its methods may be called from any goroutine.
+//
+// mu is held while rules are written to the store. So versions, the store and what followers are
+// sent have one order, and no follower gets a rule that a restart would forget.
 type Codecs struct {
 	api.UnimplementedCodecsServer
 
-	// Jobs, where not nil, returns what the jobs that hosts report are called, by their
-	// schedulers' addresses, and Scheduler the address of one, or any other text as it is.
-	// Both are set together.
+	// Jobs, if not nil, maps the scheduler's addresses of the jobs that hosts report to their
+	// names. Scheduler maps a name to the address, and returns any other text unchanged. Both are
+	// set together, before the first call.
 	Jobs      func() map[string]string
 	Scheduler func(string) string
 
 	store store.Store
 	now   func() time.Time
 
-	mu        sync.Mutex        // guards the rest
-	rules     map[string]string // by job, as JSON
-	sums      map[string]string // likewise, of package planner/api/measure
-	version   uint64            // of both
+	mu sync.Mutex // guards the rest
+	// Rules for values by job, as JSON that the planner does not interpret.
+	rules map[string]string
+	// Rules on sums by job, as JSON of package planner/api/measure.
+	sums map[string]string
+	// version rises with each change of rules or sums. It starts at 1 in each process; a proxy that
+	// reconnects is always sent all rules.
+	version   uint64
 	hosts     map[string]*host
 	followers map[*follower]bool
-	trial     *api.CodecTrial // the newest
-	until     time.Time       // it goes on
+	// The newest trial; it goes on until until.
+	trial *api.CodecTrial
+	until time.Time
 }
 
-// NewCodecs returns a service with the rules that the store has.
+// NewCodecs returns a Codecs with the rules in the store, which it does not close.
 func NewCodecs(ctx context.Context, kept store.Store) (*Codecs, error) {
 	s := &Codecs{store: kept, now: time.Now, rules: map[string]string{}, sums: map[string]string{}, version: 1, hosts: map[string]*host{}, followers: map[*follower]bool{}}
 	err := kept.Each(ctx, func(name string, value []byte) error {
@@ -81,7 +90,8 @@ func NewCodecs(ctx context.Context, kept store.Store) (*Codecs, error) {
 	return s, nil
 }
 
-// Set implements api.CodecsServer.
+// Set implements api.CodecsServer. It returns when the rules are in the store; proxies are notified
+// after that.
 func (s *Codecs) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, error) {
 	if err := check(r); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -91,8 +101,8 @@ func (s *Codecs) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, erro
 	return s.set(ctx, s.rules, codecPrefix, r)
 }
 
-// set writes a job's rules to the store and then among those of all jobs; the caller
-// holds s.mu.
+// set writes a job's rules to the store under prefix, then puts them among all and wakes the
+// followers. Empty rules remove the job's. The caller holds s.mu.
 func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules) (*api.CodecsSet, error) {
 	if _, known := all[r.GetJob()]; !known && r.GetRules() != "" && len(all) >= MaxCodecJobs {
 		return nil, status.Errorf(codes.ResourceExhausted, "%d jobs have rules already: clear those of jobs that have ended", MaxCodecJobs)
@@ -101,6 +111,7 @@ func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, 
 	if r.GetRules() != "" {
 		entry.Value = []byte(r.GetRules())
 	}
+	// The write goes on if the caller goes away, so that store and memory cannot differ.
 	if err := s.store.Write(context.WithoutCancel(ctx), []store.Entry{entry}); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -114,7 +125,8 @@ func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, 
 	return &api.CodecsSet{Version: s.version}, nil
 }
 
-// check returns the first fault of rules, as far as the planner can judge them.
+// check returns the first fault of rules that the planner can see. Proxies report whether they can
+// apply them.
 func check(r *api.JobRules) error {
 	if r.GetJob() == "" || len(r.GetJob()) > 256 || strings.ContainsRune(r.GetJob(), 0) {
 		return fmt.Errorf("job %.300q: want its name, or its scheduler's host:port", r.GetJob())
@@ -132,7 +144,7 @@ func check(r *api.JobRules) error {
 	return nil
 }
 
-// allRules returns the rules of all jobs, or of one; the caller holds s.mu.
+// allRules returns the rules of one job, or of all if job is "". The caller holds s.mu.
 func (s *Codecs) allRules(job string) *api.CodecRules {
 	of := func(rules map[string]string) (all []*api.JobRules) {
 		for _, name := range slices.Sorted(maps.Keys(rules)) {
@@ -145,7 +157,8 @@ func (s *Codecs) allRules(job string) *api.CodecRules {
 	return &api.CodecRules{Version: s.version, Jobs: of(s.rules), Sums: of(s.sums)}
 }
 
-// Try implements api.CodecsServer.
+// Try implements api.CodecsServer. It starts a trial on all following proxies and returns at once.
+// Only one trial runs at a time, since it costs the proxies processor time.
 func (s *Codecs) Try(_ context.Context, r *api.TryCodecs) (*api.CodecTrial, error) {
 	seconds := cmp.Or(r.GetSeconds(), 10)
 	if seconds > 60 {
@@ -166,7 +179,8 @@ func (s *Codecs) Try(_ context.Context, r *api.TryCodecs) (*api.CodecTrial, erro
 	return s.trial, nil
 }
 
-// Describe implements api.CodecsServer.
+// Describe implements api.CodecsServer. Advice is the sum over the hosts that have finished the
+// newest trial. A follower that has ended is listed with its last report.
 func (s *Codecs) Describe(_ context.Context, r *api.DescribeRulesRequest) (*api.CodecsDescription, error) {
 	reported, scheduler := s.reported(), r.GetJob()
 	if s.Scheduler != nil && scheduler != "" {
@@ -198,7 +212,8 @@ func (s *Codecs) Describe(_ context.Context, r *api.DescribeRulesRequest) (*api.
 	return d, nil
 }
 
-// add returns the sum of what hosts say of a job; the first may be nil.
+// add adds what a host says of a job to a sum, which may be nil, and returns the sum. It does not
+// change a.
 func add(sum, a *api.CodecAdvice) *api.CodecAdvice {
 	if sum == nil {
 		sum = &api.CodecAdvice{Job: a.GetJob()}

@@ -11,26 +11,30 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// What one element of a list takes beside its own bytes.
+// What one element of a list takes in memory beside its own bytes. Slices that grow by doubling may
+// have twice the capacity that they need.
 const (
-	pointer   = 16 // of a list of messages, which grows by doubling
-	text      = 16 // a string's header
-	number    = 8
-	unpacked  = 16 // a number of a list that grows by doubling
-	deepest   = 32 // messages in messages
+	// A message in a list: a pointer, in a slice that grows by doubling.
+	pointer = 16
+	// A string's header.
+	text   = 16
+	number = 8
+	// A number in a list that grows by doubling.
+	unpacked = 16
+	// The nesting of messages that is accepted.
+	deepest   = 32
 	mostBytes = 1 << 40
 )
 
-// ReportCost returns about how many bytes of memory the message takes that b is the
-// wire form of, at most. It allocates nothing. An empty message takes two bytes
-// on the wire and hundreds in memory.
+// ReportCost returns an upper bound, within rounding, on the memory that a message takes once it is
+// decoded from b. It allocates nothing and is linear in b. An empty message takes two bytes on the
+// wire and hundreds in memory, so a bound on the wire bytes alone protects from nothing.
 func ReportCost(b []byte, kind protoreflect.MessageDescriptor) (int, error) {
 	return cost(b, kind, 0)
 }
 
-// cost sums up the memory that a message takes when it is decoded, from its bytes on
-// the wire and without decoding it: few bytes can expand to many, such as empty
-// messages in a list. It stops counting beyond mostBytes.
+// cost adds up the memory of a message from its wire form. It stops counting beyond mostBytes, so
+// that sums do not overflow.
 func cost(b []byte, kind protoreflect.MessageDescriptor, depth int) (sum int, err error) {
 	if depth > deepest {
 		return 0, fmt.Errorf("%s: messages in messages, more than %d deep", kind.FullName(), deepest)
@@ -64,7 +68,8 @@ func cost(b []byte, kind protoreflect.MessageDescriptor, depth int) (sum int, er
 	return sum, nil
 }
 
-// costOf is that of one field's value.
+// costOf returns the cost of one field's value. Of a packed list of varints it counts the elements
+// by their last bytes.
 func costOf(value []byte, field protoreflect.FieldDescriptor, wire protowire.Type, depth int) (int, error) {
 	if wire != protowire.BytesType {
 		return unpacked, nil
@@ -89,9 +94,10 @@ func costOf(value []byte, field protoreflect.FieldDescriptor, wire protowire.Typ
 	return 2 * number * count, nil
 }
 
+// sizes caches sizeOf by the message's full name.
 var sizes sync.Map // by name: int
 
-// sizeOf is the size of a message's struct.
+// sizeOf returns the size of a message's Go struct, with what the allocator's size classes add.
 func sizeOf(kind protoreflect.MessageDescriptor) int {
 	if n, ok := sizes.Load(kind.FullName()); ok {
 		return n.(int)
@@ -105,10 +111,11 @@ func sizeOf(kind protoreflect.MessageDescriptor) int {
 	return n
 }
 
-// HeldBytes returns about how many bytes of memory a message takes.
+// HeldBytes returns about how many bytes of memory a decoded message holds. Parts that it shares
+// with other messages are counted in each.
 func HeldBytes(m proto.Message) int { return held(m.ProtoReflect()) }
 
-// held sums up the memory that a decoded message holds.
+// held is HeldBytes by reflection. It visits set fields only.
 func held(m protoreflect.Message) int {
 	sum := sizeOf(m.Descriptor()) + len(m.GetUnknown())
 	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {

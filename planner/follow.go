@@ -11,18 +11,22 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// host is what a host's proxy said last.
+// A host is what the proxy of a host reported last.
 type host struct {
-	report   *api.CodecReport
-	follower *follower // nil: it does not follow any more
+	report *api.CodecReport
+	// follower is nil if the proxy does not follow at the moment.
+	follower *follower
 }
 
-// A follower is one proxy's Follow.
+// A follower is one proxy's Follow stream.
 type follower struct {
-	wake chan struct{} // holds one
+	// wake has room for one. Followers compare versions when woken, so one pending wake-up stands
+	// for any number of changes.
+	wake chan struct{}
 }
 
-// wake has all followers look at what there is; the caller holds s.mu.
+// wake makes all followers look for newer rules and trials. It does not block. The caller holds
+// s.mu.
 func (s *Codecs) wake() {
 	for f := range s.followers {
 		select {
@@ -32,7 +36,11 @@ func (s *Codecs) wake() {
 	}
 }
 
-// Follow implements api.CodecsServer.
+// Follow implements api.CodecsServer. It sends all rules at the start and at each change, and
+// trials as they begin. A proxy that falls behind gets the newest rules only: no queue grows.
+//
+// One goroutine receives the proxy's reports while this one sends. It ends when the stream does,
+// which is at the latest when Follow returns.
 func (s *Codecs) Follow(stream grpc.BidiStreamingServer[api.CodecReport, api.CodecOrder]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -64,8 +72,8 @@ func (s *Codecs) Follow(stream grpc.BidiStreamingServer[api.CodecReport, api.Cod
 	}
 }
 
-// news returns rules newer than the version, and a trial that is still going on
-// and newer than the last, if there are any.
+// news returns the rules if they are newer than version, and the trial if it is newer than the
+// given one and still running; otherwise nil for each.
 func (s *Codecs) news(version, trial uint64) (*api.CodecRules, *api.CodecTrial) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +87,7 @@ func (s *Codecs) news(version, trial uint64) (*api.CodecRules, *api.CodecTrial) 
 	return rules, nil
 }
 
-// listen takes a follower's reports until it ends.
+// listen stores the reports of a follower until its stream ends.
 func (s *Codecs) listen(stream grpc.BidiStreamingServer[api.CodecReport, api.CodecOrder], f *follower, name string) error {
 	for {
 		r, err := stream.Recv()
@@ -100,6 +108,7 @@ func (s *Codecs) listen(stream grpc.BidiStreamingServer[api.CodecReport, api.Cod
 	}
 }
 
+// checkReport checks that a report is of the stream's host, and bounds what is kept of it.
 func checkReport(r *api.CodecReport, name string) error {
 	switch {
 	case r.GetHost() == "" || len(r.GetHost()) > 256 || r.GetHost() != name:
@@ -118,7 +127,9 @@ func checkReport(r *api.CodecReport, name string) error {
 	return nil
 }
 
-// addFollower notes a follower, which takes the place of one of the same host.
+// addFollower registers a follower in place of an earlier one of the same host. The earlier stream
+// goes on receiving rules until it ends, but its reports are ignored: a proxy that restarts may be
+// back before the end of its old stream is noticed.
 func (s *Codecs) addFollower(f *follower, first *api.CodecReport) error {
 	if err := checkReport(first, first.GetHost()); err != nil {
 		return err
@@ -133,7 +144,8 @@ func (s *Codecs) addFollower(f *follower, first *api.CodecReport) error {
 	return nil
 }
 
-// forgetOne forgets a host that does not follow any more; the caller holds s.mu.
+// forgetOne forgets some host that does not follow, and reports whether there was one. The caller
+// holds s.mu.
 func (s *Codecs) forgetOne() bool {
 	for name, h := range s.hosts {
 		if h.follower == nil {
@@ -144,6 +156,7 @@ func (s *Codecs) forgetOne() bool {
 	return false
 }
 
+// removeFollower ends a follower. The last report of its host is kept for Describe.
 func (s *Codecs) removeFollower(f *follower, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,35 +9,39 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Bounds of the history of reports.
+// Bounds on the history of reports.
 const (
-	// HistoryEvery is how far apart, at least, the kept reports of a host are while
-	// they are no older than HistoryFine; older ones are HistoryCoarse apart.
+	// HistoryEvery is how far apart the kept reports of a host are at least while they are younger
+	// than HistoryFine; older ones are HistoryCoarse apart. Curves of the last minutes are fine,
+	// and an hour still fits in memory.
 	HistoryEvery  = 5 * time.Second
 	HistoryFine   = 5 * time.Minute
 	HistoryCoarse = 30 * time.Second
-	// HistoryKept is for how long reports are kept.
+	// HistoryKept is how long reports are kept.
 	HistoryKept = time.Hour
-	// HistoryBytes is how much memory they take. With very many hosts they may not
-	// reach back for all of HistoryKept.
+	// HistoryBytes is how much memory they may take. With very many hosts the history may be
+	// shorter than HistoryKept.
 	HistoryBytes = 128 << 20
 )
 
-// hostHistory has reports of all hosts in the order in which they came, without
-// what a difference of two is not made from: those in old came before all of
-// fresh, and are further apart.
+// A hostHistory has reports of all hosts in the order in which they came, reduced to the sums from
+// which differences are made. Reports in old came before all of fresh and are further apart. It is
+// guarded by the ReportStore's mutex.
 //
-// Invariant: bytes is the sum of the reports', and of each of parts once.
+// A light report shares its large parts with the whole report before it; parts counts the reports
+// that share them, so that their memory is counted once and released with the last.
+//
+// Invariant: bytes is the sum of the reports' own bytes plus those of each of parts once.
 type hostHistory struct {
 	old, fresh []past
 	bytes      int
 	parts      map[part]shared
-	last       map[string]time.Time // of each host's newest in fresh
-	lastOld    map[string]time.Time // of each host's newest in old
+	last       map[string]time.Time // when each host's newest report in fresh came
+	lastOld    map[string]time.Time // the same for old
 }
 
-// past is a report that is not the newest of its host any more, with the memory that it
-// is accounted for.
+// A past is a kept report: when it came, the memory that it is counted with, and the large parts
+// that it shares.
 type past struct {
 	report *api.HostReport
 	at     time.Time
@@ -45,19 +49,19 @@ type past struct {
 	part   part
 }
 
-// A part names the large parts that several reports of a host share: those of the
-// whole one of that number.
+// A part names large parts by the whole report that they came with.
 type part struct {
 	host        string
 	incarnation uint64
 	sequence    uint64
 }
 
-// shared is what large parts take, and how many reports share them.
+// A shared has the memory that large parts take and the number of reports that share them.
 type shared struct{ bytes, users int }
 
-// addReport keeps a report that came at the given time, unless one of its host is
-// there from shortly before. Its bytes without the large parts.
+// addReport keeps a report that came at the given time, unless the host has one from less than
+// HistoryEvery before. bytes is without the large parts, which are named by of and take large
+// bytes. It then drops the oldest reports beyond the bounds.
 func (h *hostHistory) addReport(r *api.HostReport, at time.Time, bytes int, of part, large int) {
 	if h.last == nil {
 		h.last, h.lastOld, h.parts = map[string]time.Time{}, map[string]time.Time{}, map[part]shared{}
@@ -82,7 +86,8 @@ func (h *hostHistory) addReport(r *api.HostReport, at time.Time, bytes int, of p
 	}
 }
 
-// age turns fresh reports to old ones, or leaves them out.
+// age moves reports that are no longer fresh to old, or drops them if the host has an old one from
+// shortly before.
 func (h *hostHistory) age(now time.Time) {
 	gone := 0
 	for ; gone < len(h.fresh) && now.Sub(h.fresh[gone].at) > HistoryFine; gone++ {
@@ -98,11 +103,12 @@ func (h *hostHistory) age(now time.Time) {
 		h.lastOld[host] = p.at
 		h.old = append(h.old, p)
 	}
+	// Release the reports; the slice keeps its array.
 	clear(h.fresh[:gone])
 	h.fresh = h.fresh[gone:]
 }
 
-// dropFirst leaves out the first of the list, and its host if that has no other.
+// dropFirst drops the first report of a list, and forgets its host's time if it has no other there.
 func (h *hostHistory) dropFirst(list []past, last map[string]time.Time) []past {
 	p := list[0]
 	h.releaseReport(p)
@@ -113,7 +119,7 @@ func (h *hostHistory) dropFirst(list []past, last map[string]time.Time) []past {
 	return list[1:]
 }
 
-// releaseReport counts a report, and large parts that nobody else has, as gone.
+// releaseReport uncounts a report, and its large parts if no other report shares them.
 func (h *hostHistory) releaseReport(p past) {
 	h.bytes -= p.bytes
 	of := h.parts[p.part]
@@ -125,7 +131,7 @@ func (h *hostHistory) releaseReport(p past) {
 	delete(h.parts, p.part)
 }
 
-// stripped returns the report's sums, which it shares with the report.
+// stripped returns a report with r's sums only, whose lists it shares with r.
 func stripped(r *api.HostReport) *api.HostReport {
 	s := &api.HostReport{
 		Host: r.GetHost(), Incarnation: r.GetIncarnation(), Sequence: r.GetSequence(),
@@ -144,9 +150,9 @@ func stripped(r *api.HostReport) *api.HostReport {
 	return s
 }
 
-// Past returns what each host had reported by time t, by host, and when that
-// came: the newest report that is kept from before, or the first one that is
-// kept, if that came later. They must not be changed, and hold only sums.
+// Past returns what each host had reported by time t, and when that came: its newest kept report
+// from before t, else its oldest kept one. Reports are by host, hold only sums, and must not be
+// changed.
 func (s *ReportStore) Past(t time.Time) (reports []*api.HostReport, at []time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +179,8 @@ func (s *ReportStore) Past(t time.Time) (reports []*api.HostReport, at []time.Ti
 	return reports, at
 }
 
-// Kept returns all reports that are kept, in the order in which they came, and when
-// each did. They must not be changed, and hold only sums.
+// Kept returns all kept reports in the order in which they came, and when each did. Reports hold
+// only sums and must not be changed.
 func (s *ReportStore) Kept() (reports []*api.HostReport, at []time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,11 +1,11 @@
-// This part bounds the memory of what the planner is sent. A report of a few
-// kilobytes can be of many megabytes once it is decompressed, and of a hundred
-// times as many once it is decoded.
+// This file bounds the memory of messages that the planner receives. A few kilobytes on the wire
+// can decompress to many megabytes, and those decode to a hundred times as much, for instance as a
+// list of empty messages.
 //
-// In come messages of gRPC's wire; out come the same, decoded, or an error that
-// says by how much they are over a bound. [Intake.Options] are for a gRPC server;
-// the planner's command has them. Memory that keeps parts of a message afterwards
-// is accounted for by its holder, who can use [ReportCost] too.
+// An [Intake] replaces the codec of a gRPC server. It computes from a message's wire form how much
+// memory the decoded message will take, reserves that, and only then decodes. A message too large
+// for the bounds is refused with an error that names them. Whoever keeps parts of a message after
+// it was handled accounts for them separately, with [HeldBytes].
 
 package planner
 
@@ -24,40 +24,45 @@ import (
 
 // Limits of messages.
 const (
-	// MessageBytes is the size of the largest message on the wire, decompressed.
+	// MessageBytes is the size of the largest message on the wire, after decompression.
 	MessageBytes = 16 << 20
-	// MessageMemory is what the largest message takes once it is decoded.
+	// MessageMemory is the most memory that one decoded message may take.
 	MessageMemory = 96 << 20
-	// ReportMemory is what all messages take together that are decoded and not yet
-	// handled.
+	// ReportMemory is the most memory that all messages take which are decoded and not yet handled.
 	ReportMemory = 192 << 20
-	// patience is how long a message waits for memory, and waitingBytes how much all that
-	// wait may be on the wire: hosts that all come back to a planner wait for each other
-	// instead of being refused, which would have them connect and send all of it again.
+	// patience is how long a message waits for memory, waitingBytes the bound on the wire bytes of
+	// all that wait. When all hosts come back to a restarted planner at once, waiting is cheaper
+	// than refusing: a refused host would connect and send everything again.
 	patience     = 10 * time.Second
 	waitingBytes = 64 << 20
 	// streams is how many calls one connection may have open.
 	streams = 64
 )
 
-// An Intake decodes messages within a bound. It is an [encoding.CodecV2].
+// An Intake is an [encoding.CodecV2] that decodes messages within a bound on memory. Memory is
+// reserved in Unmarshal and released by the interceptors of Options, when the handler is done with
+// the message. It is safe for concurrent use.
 type Intake struct {
 	encoding.CodecV2
-	most    int
-	all     int64
-	bound   *semaphore.Weighted // of all
-	waiting *semaphore.Weighted // of waitingBytes
-	taken   sync.Map            // by message: what it takes, int64; until it is handled
+	most int
+	all  int64
+	// Bytes of all decoded messages, up to all.
+	bound *semaphore.Weighted
+	// Wire bytes of messages that wait for bound, up to waitingBytes.
+	waiting *semaphore.Weighted
+	// By message, the int64 that it has reserved.
+	taken sync.Map
 }
 
-// NewIntake returns an Intake that decodes messages of at most most bytes of memory
-// each, and all bytes together.
+// NewIntake returns an Intake for messages of at most most bytes of memory each, and all bytes
+// together.
 func NewIntake(most, all int) *Intake {
 	return &Intake{CodecV2: encoding.GetCodecV2("proto"), most: most, all: int64(all),
 		bound: semaphore.NewWeighted(int64(all)), waiting: semaphore.NewWeighted(waitingBytes)}
 }
 
-// Options have a gRPC server decode by the Intake.
+// Options returns the options with which a gRPC server uses the Intake. They must come before other
+// interceptors, so that the memory of calls that those refuse is released too.
 func (i *Intake) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MessageBytes), grpc.MaxConcurrentStreams(streams), grpc.ForceServerCodecV2(i),
@@ -65,8 +70,8 @@ func (i *Intake) Options() []grpc.ServerOption {
 	}
 }
 
-// Marshal implements [encoding.CodecV2]. A message that has been encoded already, as
-// one that goes to many, is not encoded again.
+// Marshal implements [encoding.CodecV2]. A message with a method Encoded is sent as that returns
+// it: events for many watchers are encoded once.
 func (i *Intake) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(interface{ Encoded() ([]byte, error) })
 	if !ok {
@@ -79,8 +84,8 @@ func (i *Intake) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
 
-// Unmarshal implements [encoding.CodecV2]. The message counts until it is handled.
-// gRPC reports a refusal as INTERNAL.
+// Unmarshal implements [encoding.CodecV2]. It may block for up to patience until other messages
+// were handled. gRPC reports a refusal as INTERNAL.
 func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
@@ -102,15 +107,16 @@ func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 		i.bound.Release(int64(size))
 		return err
 	}
+	// The caller reuses a message: only the newest content counts.
 	if before, ok := i.taken.Swap(m, int64(size)); ok { // the caller uses a message again
 		i.bound.Release(before.(int64))
 	}
 	return nil
 }
 
-// acquire reserves memory for a message, by its bytes on the wire. No handler waits for a
-// message while it holds another, so reservations are always released and no deadlock is
-// possible.
+// acquire reserves size bytes for a message of wire bytes. It waits if others hold the memory,
+// unless too much waits already. No handler waits for a message while it holds another, so
+// reservations are always released and there is no deadlock.
 func (i *Intake) acquire(size, wire int64) bool {
 	if size > i.all {
 		return false
@@ -127,25 +133,28 @@ func (i *Intake) acquire(size, wire int64) bool {
 	return i.bound.Acquire(ctx, size) == nil
 }
 
-// handled gives back what a message took.
+// handled releases what a message has reserved.
 func (i *Intake) handled(m any) {
 	if size, ok := i.taken.LoadAndDelete(m); ok {
 		i.bound.Release(size.(int64))
 	}
 }
 
+// unary releases a request's memory when its handler has returned.
 func (i *Intake) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	defer i.handled(request)
 	return handle(ctx, request)
 }
 
+// stream releases the memory of each message of a stream when the handler asks for the next one or
+// returns.
 func (i *Intake) stream(service any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	own := &stream{ServerStream: s, intake: i}
 	defer own.handled()
 	return handle(service, own)
 }
 
-// stream knows which message of a stream is being handled: the last one.
+// A stream remembers which of its messages is being handled, which is the last one received.
 type stream struct {
 	grpc.ServerStream
 	intake *Intake

@@ -22,28 +22,35 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Shared says how a planner comes by a store that it shares with others, of which
-// one at a time has the lead and serves.
+// Shared configures the election by which several planners share a store. One at a time has the
+// lead and serves.
 type Shared struct {
-	Namespace, Lease string // of the Lease, and the beginning of the names of the store's objects
+	// Namespace and Lease name the Lease; Lease also begins the names of the store's objects.
+	Namespace, Lease string
 	Config           *rest.Config
-	// Advertise is the address at which the others reach this planner while it has
-	// the lead; the zero value: they do not forward connections.
+	// Advertise is the address at which the other planners reach this one while it has the lead.
+	// With the zero value they do not forward connections to it.
 	Advertise netip.Addr
 }
 
-// lead is a planner's part in the election of the one that serves.
+// A lead is a planner's part in the election. way and the page consult it for every connection that
+// comes while another planner serves.
 type lead struct {
 	campaign store.Campaign
-	address  standbyAddress // of this planner; zero: the others do not reach it
-	way      standbyListener
+	// Where the others reach this planner; zero if they do not.
+	address standbyAddress
+	way     standbyListener
 
-	mu      sync.Mutex // guards the rest
-	leader  string     // identity of the leader; empty: not known yet
-	serving bool       // this planner has taken the lead over
+	mu sync.Mutex // guards the rest
+	// The leader's identity; "" until it is known.
+	leader string
+	// serving is set when this planner has opened the store and begins to serve.
+	serving bool
 }
 
-// newLead returns the part of a planner with these listeners.
+// newLead returns the election's state for a planner with these listeners. The identity has a
+// random part, so that a planner that restarts at the same address is not taken for its
+// predecessor.
 func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -63,7 +70,8 @@ func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) 
 
 func portOf(l net.Listener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-// setLeader records the leader.
+// setLeader records a new leader. Connections that are being forwarded to the old one are dropped:
+// their callers connect again and are forwarded to the new one.
 func (l *lead) setLeader(leader string) {
 	l.mu.Lock()
 	l.leader = leader
@@ -72,9 +80,9 @@ func (l *lead) setLeader(leader string) {
 	slog.Info("a planner has the lead", "leader", leader, "this", l.campaign.Identity)
 }
 
-// elsewhere returns where the planner is that has the lead; the zero value
-// where that is this one, or not known. What ran at this one's address before
-// has not the lead any more, whatever the Lease still says.
+// elsewhere returns the address of the planner that has the lead, or the zero value if that is this
+// one or is unknown. A leader at this planner's own address is its predecessor, which has ended,
+// whatever the Lease still says; forwarding to it would be a loop.
 func (l *lead) elsewhere() standbyAddress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,8 +93,8 @@ func (l *lead) elsewhere() standbyAddress {
 	return at
 }
 
-// unready says why this planner is not to be asked, nil where it is: it serves,
-// or sends on to the one that does.
+// unready returns why this planner must not be asked, or nil if it serves or can forward to the
+// planner that does.
 func (l *lead) unready() error {
 	if l.elsewhere().Reports.IsValid() {
 		return nil
@@ -94,7 +102,7 @@ func (l *lead) unready() error {
 	return l.waits()
 }
 
-// waits says why this planner does not serve, nil where it does.
+// waits returns why this planner does not serve, or nil if it does.
 func (l *lead) waits() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,14 +118,15 @@ func (l *lead) waits() error {
 	return fmt.Errorf("this planner waits: %s has the lead", l.leader)
 }
 
-// setServing notes that this planner serves.
+// setServing records that this planner serves.
 func (l *lead) setServing() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serving = true
 }
 
-// contend waits for the lead, then serves until that is lost or ctx ends.
+// contend forwards callers until this planner has the lead, then serves until the lead is lost or
+// ctx ends.
 func (p *Planner) contend(ctx context.Context) error {
 	stop := p.forward()
 	defer stop()
@@ -125,14 +134,17 @@ func (p *Planner) contend(ctx context.Context) error {
 		if err := p.usePlans(ctx, s); err != nil {
 			return err
 		}
+		// The listeners must be free before serve uses them. Until then callers were forwarded or
+		// refused, so that none has waited for the store to be read.
 		stop()
 		p.lead.setServing()
 		return p.serve(ctx)
 	})
 }
 
-// forward forwards all connections to the leader, or answers that this planner is
-// not the leader. The listener is there again when stop has returned.
+// forward forwards all connections at the planner's listeners to the leader. While no leader is
+// known it accepts them and answers every call with UNAVAILABLE and the reason. When stop has
+// returned, all forwarded connections are closed and the listeners can be used again.
 func (p *Planner) forward() (stop func()) {
 	server := grpc.NewServer(grpc.Creds(p.credentials()), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 		err := p.lead.waits()
@@ -161,11 +173,14 @@ func (p *Planner) forward() (stop func()) {
 	})
 }
 
-// lent is a listener whose Close ends Accept and leaves it open.
+// A lent listener is used by a server that closes it, although it must stay open: Close only ends
+// Accept, by a deadline in the past.
 type lent struct{ net.Listener }
 
 func (l lent) Close() error { return setDeadline(l.Listener, time.Unix(1, 0)) }
 
+// setDeadline sets the deadline of Accept; the zero time removes it. All listeners of a planner
+// have one.
 func setDeadline(l net.Listener, at time.Time) error {
 	return l.(interface{ SetDeadline(time.Time) error }).SetDeadline(at)
 }

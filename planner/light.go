@@ -6,29 +6,31 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Bounds of the full reports that all agents together are asked for.
+// Bounds on the whole reports that agents are asked for. All agents share them, so the load on the
+// planner does not grow with the number of hosts.
 const (
-	// wholeRate is how much memory the large parts of reports take that are asked
-	// for in a second. A job of 1,000 hosts has as many servers, and each host tells
-	// of its workers' traffic with each of them: it is the square of the hosts.
+	// wholeRate is how many bytes of large parts, in memory, are asked for per second. A job of a
+	// thousand hosts has as many servers, and each host reports its workers' traffic with each of
+	// them: the total is quadratic in hosts.
 	wholeRate = 8 << 20
-	// wholeGuess is the assumed size of large parts of unknown size.
+	// wholeGuess is the assumed size of large parts that have not been seen yet.
 	wholeGuess = 128 << 10
-	// windowKeys is how many keys the windows have together that agents send in the
-	// time of one. leastKeys is what each may have whatever the others do.
+	// windowKeys is how many keys all windows together have that agents send per reporting
+	// interval. leastKeys is what each may have in any case.
 	windowKeys = 2 << 20
 	leastKeys  = 512
 )
 
-// A turn says whose report is to be whole: those of all hosts, in turn, at no more
-// than wholeRate.
+// A turn is a token bucket that spreads whole reports over time, at wholeRate with a burst of one
+// second. The bucket may go negative by one report, so that a report larger than the burst has its
+// turn too.
 type turn struct {
 	left float64 // bytes that may be asked for
 	at   time.Time
 }
 
-// mayTake reports whether reports of that many bytes may be requested now, and
-// counts them.
+// mayTake reports whether a whole report of that size may be asked for now, and takes its tokens if
+// so.
 func (t *turn) mayTake(bytes int, now time.Time) bool {
 	if t.at.IsZero() {
 		t.left = wholeRate
@@ -42,7 +44,8 @@ func (t *turn) mayTake(bytes int, now time.Time) bool {
 	return true
 }
 
-// answer says what the agent's next report is to be.
+// answer returns the acknowledgement of a report, with what the agent's next one shall be: whole or
+// light, and with windows of how many keys.
 func (s *ReportStore) answer(r *api.HostReport) *api.Taken {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,6 +65,8 @@ func (s *ReportStore) answer(r *api.HostReport) *api.Taken {
 	if e.whole == 0 {
 		bytes = max(wholeGuess, s.large/len(s.hosts))
 	}
+	// A host with a whole report waits for a full round of all hosts, so that none is asked twice
+	// before another is asked once. A host without one goes first.
 	round := time.Duration(float64(s.large) / wholeRate * float64(time.Second))
 	if (e.whole == 0 || now.Sub(e.asked) >= round) && s.turn.mayTake(bytes, now) {
 		taken.Whole = true
@@ -71,7 +76,7 @@ func (s *ReportStore) answer(r *api.HostReport) *api.Taken {
 	return taken
 }
 
-// sizeOf returns how much memory a report takes without its large parts, and these.
+// sizeOf returns how much memory a report takes without its large parts, and how much these take.
 func (s *ReportStore) sizeOf(r *api.HostReport) (small, large int) {
 	small = HeldBytes(r)
 	if r.GetLight() {
@@ -83,7 +88,8 @@ func (s *ReportStore) sizeOf(r *api.HostReport) (small, large int) {
 	return max(small-large, 0), large
 }
 
-// largeOf returns the parts of a job's report that light ones leave out.
+// largeOf returns the parts of a job's report that light reports leave out. They are shared, not
+// copied.
 func largeOf(j *api.JobReport) *api.JobReport {
 	return &api.JobReport{
 		Nodes: elsewhere(j), Blocks: j.GetBlocks(), Uses: j.GetUses(), Traffic: j.GetTraffic(), Hottest: j.GetHottest(),
@@ -91,7 +97,7 @@ func largeOf(j *api.JobReport) *api.JobReport {
 	}
 }
 
-// elsewhere returns the nodes that run on other hosts.
+// elsewhere returns the nodes on other hosts.
 func elsewhere(j *api.JobReport) []*api.Node {
 	var list []*api.Node
 	for _, n := range j.GetNodes() {
@@ -102,7 +108,8 @@ func elsewhere(j *api.JobReport) []*api.Node {
 	return list
 }
 
-// complete gives a light report the large parts of an earlier one.
+// complete adds the large parts of an earlier report to a light one. The lists are shared with the
+// earlier report and must not be changed.
 func complete(r, from *api.HostReport) {
 	for _, j := range r.GetJobs() {
 		old := jobOf(from, j.GetJob())
@@ -116,6 +123,7 @@ func complete(r, from *api.HostReport) {
 	}
 }
 
+// jobOf returns a report's job of that name, or nil.
 func jobOf(r *api.HostReport, name string) *api.JobReport {
 	for _, j := range r.GetJobs() {
 		if j.GetJob() == name {

@@ -12,28 +12,34 @@ import (
 )
 
 const (
-	// maxCarried is how many connections are sent on at a time; some thousand
-	// hosts make two each.
+	// maxCarried is how many connections are forwarded at a time. Some thousand hosts make two
+	// each.
 	maxCarried = 16384
-	reachIn    = 3 * time.Second // how long the leader may take to answer
+	// reachIn is how long the leader may take to accept a connection.
+	reachIn = 3 * time.Second
 )
 
-// A standbyListener accepts for a planner that waits for the lead. A connection goes on
-// to the planner that has it where To says where that is, and is otherwise what
-// Accept returns. To must not be changed once Accept has been called.
+// A standbyListener accepts connections for a planner that waits for the lead. While To returns the
+// address of the leader, each connection is forwarded there and Accept returns none; otherwise
+// Accept returns it. To must be set before the first Accept.
+//
+// Each forwarded connection has two goroutines, one per direction. carrying counts them, and ends
+// has their connections, so that Drop and Close can end them.
 type standbyListener struct {
 	net.Listener
 	To func() netip.AddrPort
 
 	carrying sync.WaitGroup
-	mu       sync.Mutex            // guards the rest
-	ends     map[net.Conn]net.Conn // of a forwarded connection: the caller's end, and the leader's (nil: not reached yet)
-	closed   bool
-	counts   [len(outcomes)]uint64
+	mu       sync.Mutex // guards the rest
+	// By the caller's end, the leader's end; nil until the leader was reached.
+	ends   map[net.Conn]net.Conn
+	closed bool
+	counts [len(outcomes)]uint64
 }
 
 // What became of connections.
 const (
+	// Outcomes of connections, as counted in counts.
 	carried = iota
 	refused // too many at a time
 	failed  // the leader did not answer
@@ -41,7 +47,8 @@ const (
 
 var outcomes = [...]string{carried: "carried", refused: "too_many", failed: "unreachable"}
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. It returns only connections that came while no other planner was
+// known to have the lead.
 func (l *standbyListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -56,11 +63,12 @@ func (l *standbyListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. All forwarded connections have ended when it
-// returns.
+// Close implements net.Listener. When it returns, all forwarded connections are closed and their
+// goroutines have ended.
 func (l *standbyListener) Close() error {
 	err := l.Listener.Close()
 	l.mu.Lock()
+	// From here on no connection is added to ends.
 	l.closed = true
 	l.mu.Unlock()
 	l.Drop()
@@ -68,7 +76,8 @@ func (l *standbyListener) Close() error {
 	return err
 }
 
-// Drop ends forwarded connections, because their planner has lost the lead.
+// Drop closes all forwarded connections, because their planner has lost the lead. Its callers must
+// not go on talking to it.
 func (l *standbyListener) Drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +89,7 @@ func (l *standbyListener) Drop() {
 	}
 }
 
-// sendOn carries a connection in goroutines of its own, where there is room.
+// sendOn forwards a connection in goroutines of its own, or closes it if there are too many.
 func (l *standbyListener) sendOn(c net.Conn, to netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,14 +123,17 @@ func (l *standbyListener) sendOn(c net.Conn, to netip.AddrPort) {
 	})
 }
 
-// carry copies until either end is closed, then closes both.
+// carry copies until either end is closed, then closes both, which ends the copy in the other
+// direction too.
 func carry(to, from net.Conn) {
 	io.Copy(to, from) // its error is that one of them has ended
 	to.Close()
 	from.Close()
 }
 
-// reached notes the leader's end, if nothing has changed since.
+// reached records the leader's end of a connection, so that Drop closes it. It returns false if the
+// listener was closed or the lead changed while the leader was dialled: Drop has not seen this
+// connection.
 func (l *standbyListener) reached(c, leader net.Conn, to netip.AddrPort) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// reported returns what the jobs that hosts report are called, by their schedulers'
-// addresses.
+// reported returns the names of the jobs that hosts report, by scheduler's address. It is called
+// without s.mu, which the callback must not be called under.
 func (s *Codecs) reported() map[string]string {
 	if s.Jobs == nil {
 		return nil
@@ -18,9 +18,9 @@ func (s *Codecs) reported() map[string]string {
 	return s.Jobs()
 }
 
-// known returns what the jobs are called that there are: those reported, and those of
-// which proxies that follow carry connections; and the one asked for, where that is by
-// the address of its scheduler; the caller holds s.mu.
+// known returns the names of all known jobs, sorted: those that hosts report, and those of which
+// following proxies carry connections. The job that was asked for by its scheduler's address is
+// listed under that too. The caller holds s.mu.
 func (s *Codecs) known(reported map[string]string, asked string) []string {
 	var jobs []string
 	add := func(job string) {
@@ -49,8 +49,8 @@ func (s *Codecs) known(reported map[string]string, asked string) []string {
 	return slices.Compact(jobs)
 }
 
-// measuresOf returns what a proxy that follows says of a job's measures, and of
-// those of no known job; of all jobs where none is named.
+// measuresOf returns a following proxy's lines on the measures of a job, and those of no known job;
+// of all jobs if job is "". A proxy that does not follow has none: its last lines are out of date.
 func measuresOf(h *host, job string) []*api.Measure {
 	if h.follower == nil {
 		return nil
@@ -60,7 +60,7 @@ func measuresOf(h *host, job string) []*api.Measure {
 	})
 }
 
-// checkMeasures refuses more than is kept.
+// checkMeasures refuses a report with more lines or reasons than are kept.
 func checkMeasures(r *api.CodecReport) error {
 	if n := len(r.GetMeasures()); n > MaxMeasures {
 		return status.Errorf(codes.InvalidArgument, "host %s reports %d measures, at most %d are kept", r.GetHost(), n, MaxMeasures)

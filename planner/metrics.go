@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// planMetrics are those of the plans, while this planner has any.
+// planMetrics are the metrics of the plans. A planner without the lead exports none.
 type planMetrics struct{ planner *Planner }
 
 // Describe implements prometheus.Collector.

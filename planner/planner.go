@@ -1,38 +1,52 @@
-// Package planner is the process that plans for all hosts: it takes in what their
-// agents report, shows them as one, decides where keys should live, and keeps that
-// where it survives.
+// Package planner is the process that plans for all hosts. It collects the reports of their agents,
+// shows them as one fleet, decides where keys should live, and keeps its decisions in a store that
+// survives it.
 //
-// In come open listeners and a [store.Store], or the election by which several
-// planners share one ([Shared]). [New] puts the parts together, each of which is a
-// package below this one; [Planner.Run] serves until its context ends. Agents and
-// proxies, which it knows by planner/api alone, call it; psidecar planner and
-// psidecar up run it.
+// [New] puts the parts together, from open listeners and a [store.Store], or from the election by
+// which several planners share one ([Shared]). [Planner.Run] serves until its context ends. Agents
+// and proxies call it over gRPC and know it by package planner/api alone. The commands psidecar
+// planner and psidecar up run it.
+//
+// # Parts
+//
+//	ReportStore   reports of agents: the newest of each host, and an hour of sums
+//	fleet.State   the same as one fleet, for the page and its API
+//	live.Planner  asks a strategy for moves, from the uses that agents report
+//	plans.Service owners of keys, plans, and moves in progress
+//	Codecs        rules for the proxies' codecs, and what codecs would save
+//	runBook       the last runs of each job
+//
+// Reports are kept in memory, because agents send them again within seconds. Owners, rules and runs
+// are in the store, and are written before anybody acts on them.
 //
 // # Codec rules
 //
-// [Codecs] holds the rules for the proxies' codecs, by job, which change while jobs
-// run.
-//
-// Users set rules, and proxies report what codecs do (gRPC, service Codecs of package
-// api). All subscribed proxies get the rules; [Codecs.Describe] lists which of them
-// apply them, and what codecs would save. The planner treats rules for values as
-// opaque JSON that only proxies read; rules on sums of a host's pushes (codec_sums.go)
-// travel the same way. Rules are in the planner's store before any proxy gets them.
-// Reports are kept in memory: proxies send them again.
+// [Codecs] has the rules for the proxies' codecs by job. Operators change them while jobs run, and
+// every subscribed proxy gets all of them at each change (gRPC, service Codecs of package api).
+// Rules for values are opaque JSON that only proxies interpret. Rules on sums of a host's pushes
+// (codec_sums.go) travel the same way. [Codecs.Describe] lists which proxies apply the rules and
+// what codecs would save.
 //
 // # Reports
 //
-// [ReportStore] keeps the newest report of each host, and the sums of older ones for a
-// while.
+// [ReportStore] has the newest report of each host. Figures in a report are sums since the agent's
+// start, so the newest report is complete and a lost or repeated one does no harm.
+// [ReportStore.All] returns what is known now, [ReportStore.Past] what was known some time ago.
 //
-// Agents report over gRPC ([ReportStore.Report]); [ReportStore.All] is all that is
-// known, [ReportStore.Past] what was known some time ago. Algorithms and page read
-// them. Reports hold sums since the agent's start, so the newest one is complete;
-// nothing is written to disk, since agents report again within seconds.
+// If two agents claim one host, their streams decide, never a number that they send: the newest
+// stream wins until it ends. Package internal/control has decided before whether a caller may speak
+// for a host at all.
 //
-// When two agents claim one host, their streams decide, never a number that they send:
-// the newest stream wins, until it ends. Whether a caller may speak for a host at all
-// is decided before (package internal/control).
+// # Standby
+//
+// With Options.Shared several planners run and one of them, elected by a Lease, serves. The others
+// forward their callers to it (standby.go, lead.go), so any of them may be asked.
+//
+// # Concurrency
+//
+// Each part has its own lock and calls no other part with it held, except that plans and Codecs
+// write to the store, and plans ask for the wish of a job's owner, under theirs. Goroutines are
+// started by Run only and end with its context.
 package planner
 
 import (
@@ -58,63 +72,65 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// Options say what a planner serves, to whom, and where it keeps what it decided.
+// Options configure a planner: what it serves, to whom, and where it keeps its decisions.
 type Options struct {
-	Version, Host string // of this planner, for its page
+	// Version and Host are this planner's, for its page.
+	Version, Host string
 
-	// Reports is where agents report, and proxies and operators ask. Run closes it.
+	// Reports is the listener for agents, proxies and operators. Run closes it.
 	Reports net.Listener
-	// Control is a unix socket for the same calls, where the kernel identifies the
-	// caller; nil: there is none. Run closes it.
+	// Control is a unix socket for the same calls, at which the kernel identifies the caller; nil
+	// for none. Run closes it.
 	Control *control.Listener
-	// Identity is the planner's at Reports; nil: no TLS.
+	// Identity is the planner's TLS identity at Reports; nil for no TLS.
 	Identity *identity.Identity
-	// Policy is the access policy; nil: callers without a certificate may read, and
+	// Policy decides who may call what. With nil, callers without a certificate may read, and
 	// trusted users of this host may do everything.
 	Policy *control.Policy
-	// Users are trusted at Control and at loopback; Open: so is everybody who
-	// reaches Reports.
+	// Users are trusted at Control and over loopback. Open trusts everybody who reaches Reports.
 	Users control.Users
 	Open  bool
 
-	// Front is where the page and its interface are served.
+	// Front serves the page and its API.
 	Front page.Server
-	// Names are what keys are called; nil: nothing.
+	// Names maps keys to names; nil for none.
 	Names *page.NameFile
-	// NamesSocket is the unix socket where trusted users set them; empty: none.
+	// NamesSocket is the unix socket at which trusted users set Names; "" for none.
 	NamesSocket string
-	// NamesElsewhere: another part of this process has Names set, and counts that.
+	// NamesElsewhere says that another part of this process sets Names and exports its metrics.
 	NamesElsewhere bool
 
-	// Store is where plans and rules survive; Run closes it, and New where it fails.
-	// Nil: they are in memory, and no plan is carried out.
+	// Store keeps plans and rules. Run closes it, and so does New if it fails. With nil they are in
+	// memory, and no plan is carried out.
 	Store store.Store
-	// Shared, where not nil, is how this planner comes by a store that it shares with
-	// others; Store is nil then.
+	// Shared, if not nil, makes this planner take part in the election for a store that it shares
+	// with others. Store is nil then.
 	Shared *Shared
-	// StoreName is what errors call the store.
+	// StoreName is the name of the store in errors.
 	StoreName string
-	// Act: plans are carried out without being asked.
+	// Act carries out plans without being asked.
 	Act  bool
 	Live live.Options
 
-	// Health is what loops report to; nil: nothing watches over them.
+	// Health watches over the planner's loops; nil for no supervision.
 	Health *health.Loops
 }
 
-// A Planner takes reports, plans, and shows what it knows. [New] makes one.
+// A Planner collects reports, plans, and shows what it knows. Make one with [New].
 //
-// plans, codecs, runs and live are set before anything is served from them: by New, or,
-// with Options.Shared, by the goroutine that got the lead, before it publishes the
-// first three in serving, which is what all others read.
+// kept, plans, codecs, runs and live belong to the goroutine that serves: they are set by New, or,
+// with Options.Shared, once the lead was won. All other goroutines read the copies in serving,
+// which is nil until then.
 type Planner struct {
-	opts    Options
-	opening *handshake.Set // connections to opts.Reports that have not identified themselves
+	opts Options
+	// Connections to opts.Reports that have not identified themselves yet.
+	opening *handshake.Set
 	orders  *control.Server
 	reports *ReportStore
 	state   *fleet.State
 	curves  fleet.Curves
-	lead    *lead // nil: the store is this planner's own
+	// The election; nil if the store is this planner's own.
+	lead *lead
 
 	kept    store.Store
 	plans   *plans.Service
@@ -124,7 +140,7 @@ type Planner struct {
 	serving atomic.Pointer[services]
 }
 
-// services are what a planner serves from its store.
+// services are the parts that need the store. They are published together.
 type services struct {
 	plans  *plans.Service
 	codecs *Codecs
@@ -135,11 +151,15 @@ type services struct {
 // Thousands of hosts may come at once, from one address where another planner sends
 // them on.
 const (
+	// Bounds on connections at Options.Reports that have not identified themselves. Thousands of
+	// hosts may connect at once after a restart, and from a single address if another planner
+	// forwards them.
 	openings          = 2048
 	openingsPerSource = 1024
 )
 
-// New returns a planner, having read what its store has.
+// New returns a planner and reads all that its store has. It binds nothing and starts no goroutine.
+// With Options.Shared it does not touch the store yet.
 func New(ctx context.Context, o Options) (*Planner, error) {
 	kept := o.Store
 	if kept == nil {
@@ -175,8 +195,8 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 	return p, p.usePlans(ctx, kept)
 }
 
-// usePlans takes up the plans and rules that a store has. The store is the
-// planner's from then on.
+// usePlans opens the plans, rules and runs in a store, which belongs to the planner from then on:
+// if usePlans fails it closes the store.
 func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 	p.kept = kept
 	p.plans, err = plans.New(ctx, kept, plans.Options{Act: p.opts.Act, Forgetful: p.state.Forgetful, Strategy: p.opts.Live.Strategy, Wish: p.state.Move, Scheduler: p.state.Scheduler, Title: p.state.Current})
@@ -195,7 +215,8 @@ func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 	return nil
 }
 
-// Run takes reports, plans and serves until ctx ends.
+// Run serves until ctx ends, the lead is lost, or a part fails, and returns when all its goroutines
+// have ended. It is called once.
 func (p *Planner) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.opts.Front.Serve(ctx, p.handler()) })
@@ -210,7 +231,7 @@ func (p *Planner) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Plans returns the plans; nil while another planner has the lead.
+// Plans returns the plans, or nil while another planner has the lead.
 func (p *Planner) Plans() *plans.Service {
 	if s := p.serving.Load(); s != nil {
 		return s.plans
@@ -218,7 +239,7 @@ func (p *Planner) Plans() *plans.Service {
 	return nil
 }
 
-// Codecs returns the rules for values; nil while another planner has the lead.
+// Codecs returns the rules for codecs, or nil while another planner has the lead.
 func (p *Planner) Codecs() *Codecs {
 	if s := p.serving.Load(); s != nil {
 		return s.codecs
@@ -226,8 +247,8 @@ func (p *Planner) Codecs() *Codecs {
 	return nil
 }
 
-// Reports returns the newest report of each host.
+// Reports returns the reports of all hosts.
 func (p *Planner) Reports() *ReportStore { return p.reports }
 
-// OpenStore opens a file in which plans survive, for Options.Store.
+// OpenStore opens a file as a store, for Options.Store. See [store.OpenFile].
 func OpenStore(path string) (store.Store, error) { return store.OpenFile(path) }

@@ -17,74 +17,90 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Bounds of the state that is kept.
+// Bounds on the state of a ReportStore.
 const (
 	// MaxReportHosts is how many hosts may report.
 	MaxReportHosts = 4096
-	// MaxReportMemory is how much memory the newest reports of all hosts take: a thousand
-	// hosts of two jobs with as many servers take 400 MB.
+	// MaxReportMemory is how much memory the newest reports of all hosts may take. A thousand hosts
+	// with two jobs of as many servers take 400 MB.
 	MaxReportMemory = 1 << 30
-	// maxJobs is how many jobs a report may have, maxMembers how many servers or
-	// workers one of them.
+	// maxJobs is how many jobs a report may have, maxMembers how many servers or workers one of
+	// them.
 	maxJobs, maxMembers = 1024, 1 << 16
-	// ForgetAfter is after what silence a host is forgotten, if room is needed.
+	// ForgetAfter is after how long a silence a host may be forgotten. It is forgotten only if its
+	// place is needed for another.
 	ForgetAfter = 10 * time.Minute
 )
 
-// ReportStore keeps reports. The zero value is empty and ready. Its methods may be called
-// from any goroutine.
+// A ReportStore keeps the reports of all hosts. The zero value is empty and ready. Its methods may
+// be called from any goroutine. It implements api.PlannerServer.
 //
-// Invariants: memory is the sum of what the reports in hosts take, large that of their
-// large parts; jobs is how many jobs all of them have.
+// Agents send light reports, which leave out the large parts (blocks, uses, traffic and so on), and
+// a whole one when asked (light.go). A stored report has its large parts all the same: those of a
+// light one are those of the last whole one, shared and not copied.
+//
+// Reports that were returned are shared with callers and are never changed after they are stored.
+//
+// Invariants: memory is the sum over hosts of what their reports take, large that of their large
+// parts, jobs the number of their jobs.
 type ReportStore struct {
 	api.UnimplementedPlannerServer
 
-	// Windows, where not nil, is called with each report that is newer than the
-	// kept one, while it still has its windows of uses, which are not kept. It is
-	// set before the first report, and must not keep the report.
+	// Windows, if not nil, is called with each report that is newer than the stored one, while it
+	// still has its windows of uses, which are not stored. It must not keep the report. It is set
+	// before the first report.
 	Windows func(*api.HostReport)
-	// ReportMemory is how much memory the newest reports of all hosts take at most; 0:
-	// MaxReportMemory. Set before the first report.
+	// Memory is how much memory the newest reports of all hosts may take; 0 means MaxReportMemory.
+	// It is set before the first report.
 	Memory int
 
-	// Names, where not nil, returns the names of a report's jobs, which go back to its
-	// host. Set before the first report.
+	// Names, if not nil, returns the names of a report's jobs, which are sent back to its host. It
+	// is set before the first report.
 	Names func(*api.HostReport) []*api.JobName
 
-	mu       sync.Mutex // guards the rest
-	hosts    map[string]entry
-	memory   int // that the newest reports take
-	large    int
-	jobs     int
-	turn     turn // whose report is to be whole
-	history  hostHistory
-	sessions uint64           // begun so far
-	silenced uint64           // reports that were ignored, since a newer stream speaks for their host
+	mu     sync.Mutex // guards the rest
+	hosts  map[string]entry
+	memory int // that the newest reports take
+	large  int
+	jobs   int
+	// turn decides whose next report is asked to be whole.
+	turn    turn
+	history hostHistory
+	// The number of streams so far; it orders them.
+	sessions uint64
+	// The number of reports that were ignored because a newer stream speaks for their host.
+	silenced uint64
 	now      func() time.Time // nil: time.Now
 }
 
-// entry is the state of a host.
+// An entry is the state of one host.
 type entry struct {
 	report *api.HostReport
-	memory int // that it takes
+	// The memory that the report takes, large parts included.
+	memory int
 	at     time.Time
-	// whole is the sequence number of the last report that was whole, 0 for none,
-	// and large what its large parts take.
+	// whole is the sequence number of the last whole report, 0 if there was none of this
+	// incarnation, and large the memory of its large parts.
 	whole uint64
 	large int
-	asked time.Time // when a whole one was asked for last
-	// speaks is the stream that reports for the host; nil: the last one has ended,
-	// and any may.
+	// asked is when a whole report was asked for last.
+	asked time.Time
+	// speaks is the stream that reports for the host. It is nil after that stream has ended; then
+	// any stream may.
 	speaks *session
 }
 
-// session is one stream of reports.
+// A session is one stream of reports.
 type session struct {
-	order uint64 // of its start among all streams of the store
-	host  string // that it reports for, known from the first report on
+	// The position among all streams of the store, by start.
+	order uint64
+	// The host that it reports for, fixed by its first report.
+	host string
 }
 
-// Report implements api.PlannerServer.
+// Report implements api.PlannerServer. An agent sends its next report only after the answer to the
+// last one, so a slow planner slows agents down instead of queueing their reports. The answer also
+// says how large the next report may be.
 func (s *ReportStore) Report(stream grpc.BidiStreamingServer[api.HostReport, api.Taken]) error {
 	own := s.openSession()
 	defer s.closeSession(own)
@@ -109,7 +125,7 @@ func (s *ReportStore) Report(stream grpc.BidiStreamingServer[api.HostReport, api
 	}
 }
 
-// openSession returns a stream that is newer than all others.
+// openSession returns a session that is newer than all others.
 func (s *ReportStore) openSession() *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +133,7 @@ func (s *ReportStore) openSession() *session {
 	return &session{order: s.sessions}
 }
 
-// closeSession lets other streams speak for the host.
+// closeSession lets any other stream speak for the session's host. Its report stays.
 func (s *ReportStore) closeSession(own *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,15 +143,17 @@ func (s *ReportStore) closeSession(own *session) {
 	}
 }
 
-// Silenced returns how many reports were ignored because a newer stream speaks
-// for their host: two agents have one name.
+// Silenced returns how many reports were ignored because a newer stream speaks for their host. If
+// it keeps rising, two agents use one name.
 func (s *ReportStore) Silenced() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.silenced
 }
 
-// acceptReport keeps a report of a stream, unless a newer one of the host is there.
+// acceptReport validates a report of a stream and stores it, unless a newer one of the host is
+// stored. It returns a gRPC status that ends the stream if the report is malformed or there is no
+// room.
 func (s *ReportStore) acceptReport(own *session, r *api.HostReport) error {
 	switch host := r.GetHost(); {
 	case host == "":
@@ -159,6 +177,8 @@ func (s *ReportStore) acceptReport(own *session, r *api.HostReport) error {
 	if !s.fresh(own, r) {
 		return nil
 	}
+	// Windows are passed on at once and not stored: the planner keeps sums of them of its own. The
+	// lock is not held, since planning takes its own.
 	if s.Windows != nil {
 		s.Windows(r)
 	}
@@ -168,7 +188,9 @@ func (s *ReportStore) acceptReport(own *session, r *api.HostReport) error {
 	return s.storeReport(own, r, now)
 }
 
-// fresh reports whether a report of a stream is newer than the kept one.
+// fresh reports whether a report of a stream is newer than the stored one. The newest stream of a
+// host wins, so that an agent that was replaced, or whose old connection still drains, does not
+// alternate with its successor.
 func (s *ReportStore) fresh(own *session, r *api.HostReport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,8 +205,8 @@ func (s *ReportStore) fresh(own *session, r *api.HostReport) bool {
 	return true
 }
 
-// storeReport keeps a report, whose windows are gone, with the large parts of the last
-// whole one where it is light.
+// storeReport stores a report without its windows. A light report gets the large parts of the last
+// whole one of the same incarnation; sums of another incarnation do not fit to it.
 func (s *ReportStore) storeReport(own *session, r *api.HostReport, now time.Time) error {
 	memory, large := s.sizeOf(r)
 	s.mu.Lock()
@@ -192,6 +214,7 @@ func (s *ReportStore) storeReport(own *session, r *api.HostReport, now time.Time
 	if s.hosts == nil {
 		s.hosts = map[string]entry{}
 	}
+	// The lock was released since fresh.
 	old, known := s.hosts[r.GetHost()]
 	if known && old.speaks != nil && old.speaks != own && old.speaks.order > own.order {
 		return nil // it began meanwhile
@@ -220,7 +243,8 @@ func (s *ReportStore) storeReport(own *session, r *api.HostReport, now time.Time
 	return nil
 }
 
-// checkHostReport refuses a report whose rows do not fit its blocks.
+// checkHostReport refuses a job's report whose lists do not fit each other. Later code indexes them
+// without checks.
 func checkHostReport(j *api.JobReport) error {
 	if most := max(j.GetServers(), j.GetWorkers()); most > maxMembers {
 		return status.Errorf(codes.InvalidArgument, "job %.300q: %d servers or workers, at most %d are taken", j.GetJob(), most, maxMembers)
@@ -246,8 +270,8 @@ func checkHostReport(j *api.JobReport) error {
 	return nil
 }
 
-// checkWindow checks what later code relies on: ascending keys, lists of equal lengths,
-// and indexes within the keys.
+// checkWindow checks what the planner relies on when it counts uses: ascending keys, lists of equal
+// lengths, and indexes within the keys.
 func checkWindow(w *api.Window) error {
 	keys := w.GetKeys()
 	if n := len(w.GetValueBytes()); n > 1 && n != len(keys) {
@@ -273,6 +297,8 @@ func checkWindow(w *api.Window) error {
 	return nil
 }
 
+// checkLatency bounds a distribution, so that sums over many hosts and counts times durations do
+// not overflow.
 func checkLatency(l *api.Latency) error {
 	if len(l.GetMicros()) != len(l.GetCounts()) {
 		return fmt.Errorf("%d counts of %d durations", len(l.GetCounts()), len(l.GetMicros()))
@@ -285,6 +311,8 @@ func checkLatency(l *api.Latency) error {
 	return nil
 }
 
+// forgetOne forgets the host that has been silent for the longest, if that is ForgetAfter at least,
+// and reports whether there was one. The caller holds s.mu.
 func (s *ReportStore) forgetOne(now time.Time) bool {
 	oldest, found := "", false
 	for host, e := range s.hosts {
@@ -298,14 +326,16 @@ func (s *ReportStore) forgetOne(now time.Time) bool {
 	return found
 }
 
-// All returns the newest report of each host, by host. They must not be
+// All returns the newest report of each host, by host, however old. The reports must not be
 // changed.
 func (s *ReportStore) All() []*api.HostReport { return s.since(time.Time{}) }
 
-// latelyIs how long ago a host has reported that is taken to be there.
+// latelyIs is how old a host's newest report may be for the host to count as present: some nine
+// reports at the agents' usual interval.
 const latelyIs = time.Minute
 
-// Lately is [ReportStore.All] for hosts that have reported within the last minute.
+// Lately returns the newest reports of the hosts that have reported within the last minute, by
+// host. The reports must not be changed.
 func (s *ReportStore) Lately() []*api.HostReport {
 	now := time.Now
 	if s.now != nil {
@@ -314,6 +344,7 @@ func (s *ReportStore) Lately() []*api.HostReport {
 	return s.since(now().Add(-latelyIs))
 }
 
+// since returns the newest reports that came at t or later, by host.
 func (s *ReportStore) since(t time.Time) []*api.HostReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()

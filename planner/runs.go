@@ -1,8 +1,14 @@
-// This part is the planner's history of jobs: for each name its last runs, with how
-// fast they went and what they moved, so that one can be compared with another.
+// This file is the planner's history of jobs: the last runs of each job name, with their speed and
+// what they moved, so that a run can be compared with those before it.
 //
-// In come the reports of hosts, looked at every few seconds ([Book.Look]); out go
-// [page.Runs]. It is in the planner's store, an entry for each name.
+// [runBook.Look] is called every few seconds with the newest reports; [runBook.Runs] returns the
+// history for the page. It is in the planner's store, one entry per name.
+//
+// What makes it intricate is that nobody announces a run. A run begins when its processes are seen,
+// or when the node table of its scheduler changes; hosts report the change one after the other;
+// agents restart and then count from zero; and the planner may restart in the middle of it all. So
+// a run's figures are sums of differences: for each host the counters now minus those at the run's
+// begin, plus what earlier agents have counted.
 
 package planner
 
@@ -26,61 +32,71 @@ import (
 
 // Bounds of the state that is kept.
 const (
-	// maxRunNames is of how many names runs are kept: those that ran last.
+	// maxRunNames is for how many names runs are kept: those that ran last.
 	maxRunNames = 256
-	// maxRuns is how many runs are kept of a name, the newest.
+	// maxRuns is how many runs of a name are kept, the newest.
 	maxRuns = 32
 	// every is how often reports are looked at.
 	every = 2 * time.Second
-	// writeEvery is how often a run that goes on is written.
+	// writeEvery is how often a run in progress is written. A planner that is killed loses at most
+	// that much of its figures.
 	writeEvery = time.Minute
 )
 
-// prefix begins the names of the store's entries, which a job's name ends.
+// prefix begins the names of the store's entries; the name of the job follows.
 const prefix = "runs/"
 
-// A runBook keeps the runs of jobs. Its methods may be called from any goroutine; Look by
-// one at a time.
+// A runBook keeps the runs of jobs. Its methods may be called from any goroutine, Look by one at a
+// time.
 //
-// Invariant: each of live is of the newest run, of its job's scheduler, of its name.
+// Slices in names are replaced, never changed, since Runs hands them out. Invariant: each entry of
+// live is the newest run of its scheduler, and one of the runs of its name.
 type runBook struct {
 	store store.Store
 	now   func() time.Time
 
-	mu     sync.Mutex            // guards the rest
-	names  map[string][]page.Run // the oldest first
-	live   map[string]*runLive   // by scheduler
-	unsafe map[string]time.Time  // names whose runs have changed, and since when
+	mu sync.Mutex // guards the rest
+	// By name, oldest first; no list is empty.
+	names map[string][]page.Run
+	// By the scheduler's address.
+	live map[string]*runLive
+	// Names whose runs are not in the store as they are here, and since when; the zero time means
+	// that they are to be written at once.
+	unsafe map[string]time.Time
 }
 
-// runLive is a run that goes on, or was the last of its scheduler's.
+// A runLive is a run in progress, or the last run of its scheduler.
 type runLive struct {
-	name  string
-	run   page.Run
-	table uint64   // digest of its node table, 0: not known
-	past  []uint64 // those of the runs before it, of which some host may still tell
+	name string
+	run  page.Run
+	// The digest of its node table, 0 if unknown.
+	table uint64
+	// Digests of the runs before, which slow hosts may still report.
+	past  []uint64
 	hosts map[string]*counted
-	// Sums of agents that have ended, or of a planner before this one.
+	// kept is what agents have counted that have restarted since, or what an earlier planner had
+	// recorded.
 	kept tally
 }
 
-// maxPast is how many tables of earlier runs are remembered.
+// maxPast is how many digests of earlier runs are remembered.
 const maxPast = 4
 
-// tally has the counters of a run: bytes, those that left their host, and steps.
+// A tally has the counters of a run: bytes, bytes that left their host, and steps of all workers.
 type tally struct {
 	bytes, left uint64
 	steps       float64 // of all workers
 }
 
-// counted is what a host's agent has counted of a job: now, and at the run's begin.
+// A counted is what one host's agent has counted of a job: base at the run's begin, and now.
 type counted struct {
 	incarnation uint64
 	base, now   tally
 	workers     map[string]bool // that have made steps
 }
 
-// newRunBook returns a book with the runs that the store has. Of what cannot be read it says so.
+// newRunBook returns a book with the runs in the store. An entry that cannot be decoded is logged
+// and dropped.
 func newRunBook(ctx context.Context, kept store.Store) (*runBook, error) {
 	b := &runBook{store: kept, now: time.Now, names: map[string][]page.Run{}, live: map[string]*runLive{}, unsafe: map[string]time.Time{}}
 	err := kept.Each(ctx, func(name string, value []byte) error {
@@ -102,15 +118,17 @@ func newRunBook(ctx context.Context, kept store.Store) (*runBook, error) {
 	return b, nil
 }
 
-// A runLook is what there is to see at a time.
+// A runLook is the input of one Look.
 type runLook struct {
-	Reports []*api.HostReport // of hosts that have reported lately
+	// Reports are of the hosts that have reported lately.
+	Reports []*api.HostReport
 	Titles  map[string]policy.Title
-	// Run names the run of a job with a node table of that digest; empty: not known.
+	// Run returns the name of the job's run with that node table, "" if unknown.
 	Run func(job string, table uint64) string
 }
 
-// runLook takes up what jobs do, and writes what has to be.
+// Look updates the runs from reports and writes those that are due to the store, without the lock.
+// If that fails they are due again at once.
 func (b *runBook) Look(ctx context.Context, l runLook) error {
 	b.mu.Lock()
 	seen := map[string][]*hostJob{}
@@ -127,6 +145,7 @@ func (b *runBook) Look(ctx context.Context, l runLook) error {
 		b.follow(job, name, all, l.Run)
 	}
 	for job, v := range b.live {
+		// No host reports the job any more. Its last figures stand.
 		if seen[job] == nil && v.run.Running { // its hosts are gone
 			v.run.Running = false
 			b.put(v, true)
@@ -157,7 +176,11 @@ type hostJob struct {
 	job  *api.JobReport
 }
 
-// follow takes up what hosts report of a job; the caller holds b.mu.
+// follow updates the run of a job from the reports of its hosts: it begins a run, ends one and
+// begins the next, or adds to the present one. The caller holds b.mu.
+//
+// A new run is recognized by a new node table, or by processes that were started after the last
+// message of a run that is over.
 func (b *runBook) follow(job, name string, all []*hostJob, named func(string, uint64) string) {
 	since, table := int64(0), uint64(0)
 	v := b.live[job]
@@ -181,6 +204,8 @@ func (b *runBook) follow(job, name string, all []*hostJob, named func(string, ui
 		}
 		v.run.Running = false
 		b.put(v, true)
+		// The base of each host is what it has counted so far. Its agent goes on counting for the
+		// scheduler's address and does not distinguish runs.
 		next := &runLive{name: name, table: table, past: append(slices.Clone(v.past[max(len(v.past)-maxPast, 0):]), v.table), hosts: map[string]*counted{}, run: page.Run{Job: job, Began: time.Unix(0, max(since, v.run.Last.UnixNano()))}}
 		for host, c := range v.hosts {
 			next.hosts[host] = &counted{incarnation: c.incarnation, base: c.now, now: c.now, workers: map[string]bool{}}
@@ -205,8 +230,10 @@ func (b *runBook) follow(job, name string, all []*hostJob, named func(string, ui
 	b.put(v, began)
 }
 
-// begin returns a run that this book sees for the first time: a new one, or the newest
-// that the store has, where it is that; the caller holds b.mu.
+// begin returns the run of a job that this book sees for the first time: a new one, or one in
+// progress that an earlier planner has stored, recognized by its begin or its name. In the second
+// case the stored figures are the start, and the counters now are the base: what was counted since
+// the last write is lost rather than counted twice. The caller holds b.mu.
 func (b *runBook) begin(job, name string, since int64, table uint64, all []*hostJob, named func(string, uint64) string) *runLive {
 	v := &runLive{name: name, table: table, hosts: map[string]*counted{}, run: page.Run{Job: job, Began: time.Unix(0, since)}}
 	b.live[job] = v
@@ -230,6 +257,7 @@ func (b *runBook) begin(job, name string, since int64, table uint64, all []*host
 	return v
 }
 
+// sumsOf returns the counters in a job's report.
 func sumsOf(j *api.JobReport) tally {
 	s := tally{bytes: j.GetBytes(), left: j.GetLeftHostBytes()}
 	for _, w := range j.GetSteps() {
@@ -238,16 +266,17 @@ func sumsOf(j *api.JobReport) tally {
 	return s
 }
 
+// plus returns the sum of s and o.
 func (s tally) plus(o tally) tally {
 	return tally{s.bytes + o.bytes, s.left + o.left, s.steps + o.steps}
 }
 
-// minus returns the increase of s since o. o is larger only where an agent restarted.
+// minus returns the increase of s since o. o is larger only if an agent has restarted.
 func (s tally) minus(o tally) tally {
 	return tally{s.bytes - min(o.bytes, s.bytes), s.left - min(o.left, s.left), max(s.steps-o.steps, 0)}
 }
 
-// countHost takes up what a host reports.
+// countHost updates the counters of one host.
 func (v *runLive) countHost(h *hostJob) {
 	now := sumsOf(h.job)
 	c := v.hosts[h.host.GetHost()]
@@ -260,6 +289,7 @@ func (v *runLive) countHost(h *hostJob) {
 			c.base = now
 		}
 	case c.incarnation != h.host.GetIncarnation():
+		// The agent has restarted and counts from zero. What its predecessor had counted is kept.
 		v.kept = v.kept.plus(c.now.minus(c.base))
 		c.incarnation, c.base = h.host.GetIncarnation(), tally{}
 	}
@@ -276,10 +306,11 @@ func (v *runLive) countHost(h *hostJob) {
 	r.Servers, r.Workers = max(r.Servers, int(h.job.GetServers())), max(r.Workers, int(h.job.GetWorkers()))
 }
 
-// earlier is how long before its processes were seen a run may have sent a message.
+// earlier is how long before its processes were seen a run may have sent a message: agents look for
+// processes periodically.
 const earlier = 5 * time.Second
 
-// figure sums up what all hosts have counted of the run.
+// figure computes the run's figures from the counters of all hosts.
 func (v *runLive) figure() {
 	all, workers := v.kept, map[string]bool{}
 	for _, c := range v.hosts {
@@ -300,8 +331,8 @@ func (v *runLive) figure() {
 	}
 }
 
-// put has the run stand among those of its name; soon: it is to be written at the next
-// occasion. The caller holds b.mu.
+// put enters the run among those of its name and computes its figures. soon makes it due at once; a
+// new run always is. The caller holds b.mu.
 func (b *runBook) put(v *runLive, soon bool) {
 	v.figure()
 	all := b.names[v.name]
@@ -321,6 +352,7 @@ func (b *runBook) put(v *runLive, soon bool) {
 	b.change(v.name, soon)
 }
 
+// change marks the runs of a name as different from the store.
 func (b *runBook) change(name string, soon bool) {
 	if _, waits := b.unsafe[name]; !waits {
 		b.unsafe[name] = b.now()
@@ -330,7 +362,8 @@ func (b *runBook) change(name string, soon bool) {
 	}
 }
 
-// rename has the run stand among those of another name: it is known by now, or free.
+// rename moves the run to another name. The name of a job may become known only after its run has
+// begun, and may be given up.
 func (b *runBook) rename(v *runLive, name string) {
 	left := slices.DeleteFunc(slices.Clone(b.names[v.name]), func(r page.Run) bool { return r.Job == v.run.Job && r.Began.Equal(v.run.Began) })
 	if b.names[v.name] = left; len(left) == 0 {
@@ -340,7 +373,8 @@ func (b *runBook) rename(v *runLive, name string) {
 	v.name = name
 }
 
-// due returns the entries to write now, and forgets names beyond MaxNames.
+// due returns the entries to write now, and drops names beyond maxRunNames, those whose last run
+// ended first.
 func (b *runBook) due() (entries []store.Entry) {
 	for len(b.names) > maxRunNames {
 		last := func(name string) time.Time { all := b.names[name]; return all[len(all)-1].Last }
@@ -367,7 +401,8 @@ func (b *runBook) due() (entries []store.Entry) {
 	return entries
 }
 
-// Runs returns the runs of a name, of all where it is empty; those that ran last first.
+// Runs returns the runs of a name, newest first, or of all names if name is "", those that began
+// last first.
 func (b *runBook) Runs(name string) page.Runs {
 	b.mu.Lock()
 	defer b.mu.Unlock()

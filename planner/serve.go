@@ -20,7 +20,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// serve takes reports and plans until ctx ends.
+// serve serves agents, proxies and operators until ctx ends, and then closes the store. Nothing may
+// use the store after that: another planner may have it.
 func (p *Planner) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, p.kept.Close()) }()
 	server := grpc.NewServer(append(NewIntake(MessageMemory, ReportMemory).Options(), // first: it also hears of calls that are refused
@@ -31,6 +32,7 @@ func (p *Planner) serve(ctx context.Context) (err error) {
 	api.RegisterPlansServer(server, p.plans)
 	api.RegisterCodecsServer(server, p.codecs)
 	g, ctx := errgroup.WithContext(ctx)
+	// The page and the metrics see plans from here on.
 	p.serving.Store(&services{p.plans, p.codecs, p.runs})
 	g.Go(func() error { return p.live.Run(ctx) })
 	g.Go(func() error { p.lookAfter(ctx); return nil })
@@ -41,6 +43,7 @@ func (p *Planner) serve(ctx context.Context) (err error) {
 	slog.Info("taking reports", "address", p.opts.Reports.Addr().String())
 	g.Go(func() error {
 		<-ctx.Done()
+		// Watch and Follow streams never end by themselves, so a graceful stop would wait for ever.
 		server.Stop()
 		return nil
 	})
@@ -53,8 +56,8 @@ func (p *Planner) serve(ctx context.Context) (err error) {
 	return g.Wait()
 }
 
-// lookAfter shows that plans can be asked for, which nobody keeps locked, until
-// ctx ends.
+// lookAfter is the liveness check of the plans, until ctx ends. Describe takes the lock that every
+// call for plans needs; if it is never released the beat stops, and the loop counts as hung.
 func (p *Planner) lookAfter(ctx context.Context) {
 	beat := p.opts.Health.Add("answering for plans", health.Within)
 	defer beat.End()
@@ -74,7 +77,8 @@ func (p *Planner) lookAfter(ctx context.Context) {
 	}
 }
 
-// keepRuns keeps the history of jobs, until ctx ends.
+// keepRuns updates the history of jobs, until ctx ends. A store that cannot be written is logged
+// once for each different error, and the update repeated.
 func (p *Planner) keepRuns(ctx context.Context) {
 	beat := p.opts.Health.Add("keeping the runs of jobs", every+health.Within)
 	defer beat.End()
@@ -98,8 +102,8 @@ func (p *Planner) keepRuns(ctx context.Context) {
 	}
 }
 
-// runOf names the run of a job with a node table of that digest, empty where no
-// proxy has reported it.
+// runOf returns the short name of the job's newest run if its node table has that digest, and "" if
+// no proxy has reported such a run. Agents know a run by its table, proxies by its name.
 func (p *Planner) runOf(job string, table uint64) string {
 	run := p.plans.Run(job)
 	if digest, known := run.Table(); !known || digest != table {
@@ -108,9 +112,10 @@ func (p *Planner) runOf(job string, table uint64) string {
 	return run.Short()
 }
 
-// handshakeIn bounds how long a connection may take to identify itself.
+// handshakeIn is how long a connection may take to identify itself.
 const handshakeIn = 10 * time.Second
 
+// serveAt serves at one listener until the server is stopped.
 func (p *Planner) serveAt(ctx context.Context, server *grpc.Server, l net.Listener) error {
 	if err := server.Serve(l); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("taking reports at %s: %w", l.Addr(), err)
@@ -118,6 +123,8 @@ func (p *Planner) serveAt(ctx context.Context, server *grpc.Server, l net.Listen
 	return nil
 }
 
+// credentials returns how callers are identified: by certificate, by the user behind a unix socket
+// or a loopback connection, or not at all. Each connection counts as opening until it is.
 func (p *Planner) credentials() credentials.TransportCredentials {
 	var tls credentials.TransportCredentials
 	if p.opts.Identity != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/psidecar/psidecar/planner/fleet"
 )
 
-// planOf returns a job's plan for the page.
+// planOf returns a job's plan for the page. Errors wrap page.ErrNoJob, which the page turns into
+// "not found".
 func (p *Planner) planOf(job string) (page.Plan, error) {
 	service := p.Plans()
 	if service == nil {
@@ -31,7 +32,8 @@ func (p *Planner) planOf(job string) (page.Plan, error) {
 	return fleet.Plan(d.GetJobs()[0]), nil
 }
 
-// runsOf returns the runs of a job, by its scheduler's address or its name, or of all.
+// runsOf returns the runs of a job, by its scheduler's address or its name, or of all jobs if job
+// is "".
 func (p *Planner) runsOf(job string) (page.Runs, error) {
 	s := p.serving.Load()
 	if s == nil {
@@ -50,7 +52,8 @@ func (p *Planner) runsOf(job string) (page.Runs, error) {
 // errNoLead says that another planner serves.
 var errNoLead = errors.New("another planner has the lead")
 
-// codecsOf returns a job's rules and what codecs would do for it, for the page.
+// codecsOf returns a job's rules, and what codecs would save, for the page. Rules for its address
+// come before those for its name, which hold for all runs of that name.
 func (p *Planner) codecsOf(job string) (page.Codecs, error) {
 	service := p.Codecs()
 	if service == nil {
@@ -69,7 +72,8 @@ func (p *Planner) codecsOf(job string) (page.Codecs, error) {
 	return shown, nil
 }
 
-// sumsOf returns the rules on sums of a job's pushes, for the page.
+// sumsOf returns the rules on sums of a job's pushes, for the page, by its address or else by its
+// name.
 func (p *Planner) sumsOf(job string) page.SumRules {
 	shown := page.SumRules{Acts: p.opts.Act}
 	service := p.Codecs()
@@ -92,7 +96,7 @@ func (p *Planner) sumsOf(job string) page.SumRules {
 	return shown
 }
 
-// measures returns what proxies say of the measures of all jobs, by host.
+// measures returns the lines of all following proxies on the measures of all jobs, by host.
 func (p *Planner) measures() [][]measure.Line {
 	service := p.Codecs()
 	if service == nil {
@@ -109,10 +113,11 @@ func (p *Planner) measures() [][]measure.Line {
 	return hosts
 }
 
-// hourWithin is how long keepHour may take to turn.
+// hourWithin is how long one turn of keepHour may take before it counts as hung.
 const hourWithin = history.Every + health.Within
 
-// keepHour keeps how jobs go, until ctx ends.
+// keepHour samples the curves of the last hour, until ctx ends. A standby planner does so too, from
+// the reports that it has, which are none.
 func (p *Planner) keepHour(ctx context.Context) {
 	beat := p.opts.Health.Add("keeping the last hour", hourWithin)
 	defer beat.End()
@@ -129,7 +134,8 @@ func (p *Planner) keepHour(ctx context.Context) {
 	}
 }
 
-// handler serves the page; of a planner that waits, the leader's.
+// handler returns the handler for the page and its API. On a standby planner it forwards to the
+// leader's page.
 func (p *Planner) handler() http.Handler {
 	metrics := []prometheus.Collector{planMetrics{p}, p.opts.Policy, p.opts.Front.Guard, silenced(p.reports)}
 	if !p.opts.NamesElsewhere {

@@ -1,10 +1,10 @@
-// This file is the standby side of a planner: it forwards its callers to the
-// leader. So any planner of a Service may be asked, and all are ready, while one of
-// them serves.
+// This file is the standby side of a planner: it forwards its callers to the leader. So any planner
+// of a Kubernetes Service may be asked, and all are ready, while one of them serves.
 //
-// In come connections, by a [standbyListener], and requests for the page, by [standbyPage].
-// They go on as they are, TLS included, to where the leader's identity says
-// that it is ([standbyAddress]). The command psidecar planner calls it.
+// Connections pass through a [standbyListener], requests for the page through [standbyPage]. Both
+// are forwarded unchanged, TLS included, to the address in the leader's identity
+// ([standbyAddress]); so clients authenticate to the leader, and a standby planner can read
+// nothing.
 
 package planner
 
@@ -17,14 +17,15 @@ import (
 	"strings"
 )
 
-// An standbyAddress is where a planner is reached by the others. The zero value says
-// that they cannot.
+// A standbyAddress is where the other planners reach a planner. The zero value means nowhere.
 type standbyAddress struct {
-	Reports  netip.AddrPort // by agents and proxies
-	PagePort uint16         // by people, at the same IP; 0: no page
+	// Reports is the address for agents and proxies.
+	Reports netip.AddrPort
+	// PagePort is the port of the page, at the same IP; 0 for no page.
+	PagePort uint16
 }
 
-// standbyPage returns where the page is; not valid where there is none.
+// Page returns the address of the page, invalid if there is none.
 func (a standbyAddress) Page() netip.AddrPort {
 	if a.PagePort == 0 {
 		return netip.AddrPort{}
@@ -32,8 +33,9 @@ func (a standbyAddress) Page() netip.AddrPort {
 	return netip.AddrPortFrom(a.Reports.Addr(), a.PagePort)
 }
 
-// Identity returns what a planner of that name is called in the contest for the
-// lead: NAME@IP:PORT/PAGE-PORT, or NAME where others do not reach it.
+// Identity returns the identity of a planner in the election: NAME@IP:PORT/PAGE-PORT, or NAME if
+// the others do not reach it. The address travels in the Lease, so that planners need no other way
+// to find each other.
 func (a standbyAddress) Identity(name string) string {
 	if !a.Reports.IsValid() {
 		return name
@@ -41,8 +43,7 @@ func (a standbyAddress) Identity(name string) string {
 	return name + "@" + a.Reports.String() + "/" + strconv.Itoa(int(a.PagePort))
 }
 
-// standbyAddressOf returns the address that an identity has; the zero value where it
-// has none.
+// standbyAddressOf returns the address in an identity, the zero value if there is none.
 func standbyAddressOf(identity string) standbyAddress {
 	_, text, _ := strings.Cut(identity, "@")
 	reports, page, _ := strings.Cut(text, "/")
@@ -54,11 +55,13 @@ func standbyAddressOf(identity string) standbyAddress {
 	return standbyAddress{at, uint16(port)}
 }
 
-// sentOn marks requests that a planner has sent on: no other does it again.
+// sentOn is a header that marks forwarded requests, which no planner forwards again. Two planners
+// that take each other for the leader would otherwise pass a request on for ever.
 const sentOn = "Psidecar-Sent-On"
 
-// standbyPage serves own, but while to names another planner's page, all requests but
-// those about this process (its health, readiness and metrics) are forwarded to it.
+// standbyPage serves own, except that all requests are forwarded while to returns the address of
+// another planner's page. Requests about this process, its health, readiness and metrics, always
+// stay.
 func standbyPage(own http.Handler, to func() netip.AddrPort) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leader := to()

@@ -11,20 +11,21 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// A summer sets rules on sums of hosts' pushes of itself, by measured alpha, where the
-// planner acts. What is proposed twice, one time after the other, is set: where ranges
-// begin and end wanders a little as more is counted.
+// A summer sets rules on sums of hosts' pushes from measured alpha, for planners that act. The ends
+// of ranges wander a little as more is counted, so a proposal is set only when two in a row agree:
+// each change of a rule makes proxies regroup their pushes.
 type summer struct {
-	state  page.State
-	rules  *Codecs
-	title  func(job string) string      // what a job is called
-	before map[string][]measure.SumRule // what was proposed the last time, by job
+	state page.State
+	rules *Codecs
+	title func(job string) string // what a job is called
+	// The previous proposal of each job.
+	before map[string][]measure.SumRule
 }
 
-// sumsEvery is how often alpha is looked at.
+// sumsEvery is how often alpha is evaluated.
 const sumsEvery = 15 * time.Second
 
-// sumPushes sets rules on sums until ctx ends.
+// sumPushes keeps the rules on sums up to date, until ctx ends.
 func (p *Planner) sumPushes(ctx context.Context) {
 	beat := p.opts.Health.Add("rules on sums", sumsEvery+health.Within)
 	defer beat.End()
@@ -42,7 +43,7 @@ func (p *Planner) sumPushes(ctx context.Context) {
 	}
 }
 
-// updateRules sets the rules of all jobs, and takes back those of jobs that are over.
+// updateRules sets the rules of all running jobs, and removes those of jobs that are over.
 func (s *summer) updateRules(ctx context.Context) {
 	now := map[string][]measure.SumRule{}
 	for _, j := range s.state.Jobs() {
@@ -72,8 +73,7 @@ func (s *summer) set(ctx context.Context, job string, rules []measure.SumRule) {
 	}
 }
 
-// propose returns the rules that save bytes, by what is known of a job; none where
-// nothing does.
+// propose returns the rules that would save bytes by what is known of a job; none if none would.
 func (s *summer) propose(job string) ([]measure.SumRule, error) {
 	a, err := page.AlphaOf(s.state, job, sumsBlocks, nil)
 	if err != nil {
@@ -82,9 +82,10 @@ func (s *summer) propose(job string) ([]measure.SumRule, error) {
 	return a.SumRules(), nil
 }
 
-// sumsBlocks is how finely keys are looked at.
+// sumsBlocks is into how many blocks the keys are divided to find ranges.
 const sumsBlocks = 64
 
+// alike reports whether two lists have the same forms for the same ranges, whoever has made them.
 func alike(a, b []measure.SumRule) bool {
 	return slices.EqualFunc(a, b, func(a, b measure.SumRule) bool { return a.Form == b.Form && a.Range() == b.Range() })
 }

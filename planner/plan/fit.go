@@ -2,13 +2,14 @@ package plan
 
 import "math"
 
-// FitParts returns the theta, none of them below 0, with the least sum of squared relative
-// errors at some samples. Of samples of fewer than three numbers of parts a simpler fit is
-// returned, with 0 for what they do not tell.
+// FitParts returns the theta, none below 0, that minimizes the sum of squared relative errors at
+// the samples. With fewer than three different numbers of parts it fits fewer terms and leaves the
+// others 0.
 func FitParts(samples []PartSample) PartFit {
 	best := PartFit{Error: math.Inf(1)}
-	// The least with bounds has some theta at 0 and is the least without bounds of the
-	// others: all choices of which are tried, fewest first.
+	// At the minimum under theta >= 0 some theta are 0, and the others minimize the error without
+	// bounds. So all subsets are tried, and the feasible one with the least error is the minimum. A
+	// larger subset must be better by more than rounding.
 	for used := 1; used < 8; used++ {
 		theta, ok := solve(samples, used)
 		if !ok {
@@ -26,6 +27,7 @@ func FitParts(samples []PartSample) PartFit {
 	return best
 }
 
+// errorAt returns the root mean square of the relative errors.
 func (f *PartFit) errorAt(samples []PartSample) float64 {
 	sum := 0.0
 	for _, s := range samples {
@@ -35,10 +37,11 @@ func (f *PartFit) errorAt(samples []PartSample) float64 {
 	return math.Sqrt(sum / float64(len(samples)))
 }
 
-// solve returns the least squares with the theta whose bits are set in used; ok is false
-// where one of them is below 0 or the samples do not tell them apart.
+// solve minimizes over the theta whose bits are set in used. ok is false if one of them comes out
+// below 0, or if the samples do not determine them.
 func solve(samples []PartSample, used int) (theta [3]float64, ok bool) {
-	var a [3][4]float64 // normal equations
+	// The normal equations; unused theta have the equation theta = 0.
+	var a [3][4]float64
 	for i := range a {
 		a[i][i] = 1
 	}
@@ -68,14 +71,16 @@ func solve(samples []PartSample, used int) (theta [3]float64, ok bool) {
 	return theta, true
 }
 
-// terms are what theta is multiplied with at a sample, over its time.
+// terms returns the coefficients of theta at a sample, divided by its duration, since errors are
+// relative.
 func terms(s PartSample) [3]float64 {
 	p := float64(s.Parts)
 	return [3]float64{1 / s.Seconds, 1 / p / s.Seconds, p / s.Seconds}
 }
 
-// eliminate solves three equations by Gauss's method with pivots, on scaled columns: the
-// terms are of very different sizes.
+// eliminate solves three equations in place by Gaussian elimination with pivoting; the solution is
+// in the last column. Rows and columns are scaled to a unit diagonal first, because 1, 1/P and P
+// are of very different sizes. It returns false if the matrix is singular.
 func eliminate(a *[3][4]float64) bool {
 	var scale [3]float64
 	for j := range scale {

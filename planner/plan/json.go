@@ -11,10 +11,11 @@ import (
 	"path/filepath"
 )
 
-// PlacementVersion is the version of the file format that this package writes; it reads
+// PlacementVersion is the version of the file format (FORMAT.md) that this package writes. It reads
 // no other.
 const PlacementVersion = 1
 
+// fileJSON and runJSON are the file's objects, field by field as in FORMAT.md.
 type fileJSON struct {
 	Version   int       `json:"version"`
 	Job       string    `json:"job,omitempty"`
@@ -34,7 +35,8 @@ type runJSON struct {
 	Owners string `json:"owners,omitempty"`
 }
 
-// WritePlacement writes p as JSON, a run a line.
+// WritePlacement writes p as JSON, one run per line, so that the whole file is never in memory and
+// two of them can be compared by line.
 func WritePlacement(w io.Writer, p *Placement) error {
 	if err := p.Validate(); err != nil {
 		return fmt.Errorf("writing a placement: %w", err)
@@ -43,6 +45,7 @@ func WritePlacement(w io.Writer, p *Placement) error {
 	if err != nil {
 		return fmt.Errorf("writing a placement: %w", err)
 	}
+	// Cut the end of the object off; the runs go there.
 	head = head[:len(head)-len("]}")]
 	for i := range p.Runs {
 		line, err := json.Marshal(encode(&p.Runs[i]))
@@ -65,6 +68,8 @@ func WritePlacement(w io.Writer, p *Placement) error {
 	return nil
 }
 
+// encode returns a run as it is written. A list has its keys as gaps to the one before, in base64
+// of LEB128: neighbouring keys take a byte each.
 func encode(r *PlacedRun) runJSON {
 	j := runJSON{First: r.First, Last: r.Last}
 	if r.Keys == nil {
@@ -83,6 +88,7 @@ func encode(r *PlacedRun) runJSON {
 	return j
 }
 
+// decode is the inverse of encode. It checks lengths and overflow; Validate checks the rest.
 func decode(j *runJSON) (PlacedRun, error) {
 	r := PlacedRun{First: j.First, Last: j.Last}
 	if j.Owner != nil {
@@ -100,6 +106,7 @@ func decode(j *runJSON) (PlacedRun, error) {
 	if err != nil {
 		return r, fmt.Errorf(`"owners": %w`, err)
 	}
+	// Each owner takes at least a byte. This bounds the allocation below by the size of the input.
 	if j.Count < 1 || j.Count > len(owners) {
 		return r, fmt.Errorf(`"count" is %d, but "owners" has %d bytes`, j.Count, len(owners))
 	}
@@ -126,7 +133,8 @@ func decode(j *runJSON) (PlacedRun, error) {
 	return r, nil
 }
 
-// ReadPlacement reads and validates a placement.
+// ReadPlacement reads and validates a placement. It reads r to the end of the object and keeps all
+// keys in memory.
 func ReadPlacement(r io.Reader) (*Placement, error) {
 	var f fileJSON
 	d := json.NewDecoder(r)
@@ -164,7 +172,8 @@ func ReadPlacementFile(path string) (*Placement, error) {
 	return p, nil
 }
 
-// WritePlacementFile writes p to a file, which is either as before or complete.
+// WritePlacementFile writes p to a temporary file and renames it, so that path has either the old
+// content or the new.
 func WritePlacementFile(path string, p *Placement) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".placement-*")
 	if err != nil {

@@ -6,22 +6,23 @@ import (
 	"strings"
 )
 
-// A Lesson is what one host of a run knows of where keys are. Its owners are right
-// for all keys but those that it holds: a key moves only while every host holds it,
-// and its new owner is recorded before the first host releases it.
+// A Lesson is what one host of a run knows of the owners of keys. Its Owners are right for all keys
+// except those that it holds. That follows from the protocol of moves: a key moves only while every
+// host holds it, and its new owner is recorded before the first host releases it.
 type Lesson struct {
-	Owners   Owners
-	Held     Owners   // the keys that are held, whatever owner is given
+	Owners Owners
+	// The keys that the host holds, under any owner but Home.
+	Held     Owners
 	Sites    []string // the host's names
 	AllSites []string // those of all hosts of the run
 }
 
-// Merge returns the owners of a run's keys by the lessons of its hosts and, where
-// those do not suffice yet, the hosts that must teach first.
+// Merge returns the owners of a run's keys by the lessons of its hosts, or, if those do not suffice
+// yet, the names of the hosts that must teach first.
 //
-// For a key that some host does not hold, that host's owner is right. One that all
-// hosts hold was let go by none: whether it was recorded or not, both servers have
-// its value, and it counts as where it was before.
+// If some host does not hold a key, that host's owner is right. If all hosts hold it, none has
+// released it: whether or not the move was recorded, both servers still have the value, and it
+// counts as being where it was before. But that is known only when all hosts have taught.
 func Merge(lessons []Lesson, servers int) (owners Owners, waits []string) {
 	if len(lessons) == 0 {
 		return owners, nil
@@ -29,6 +30,7 @@ func Merge(lessons []Lesson, servers int) (owners Owners, waits []string) {
 	for r := range lessons[0].Owners.All() {
 		owners.Set(r)
 	}
+	// Keys that every lesson so far holds.
 	var unsure []Keys
 	for r := range lessons[0].Held.All() {
 		unsure = append(unsure, r.Keys)

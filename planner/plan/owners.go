@@ -6,12 +6,17 @@ import (
 	"sort"
 )
 
-// chunkRanges is how many ranges a chunk has at most.
+// chunkRanges is how many ranges a chunk has at most. A change moves at most a chunk's ranges, 12
+// KiB, in memory.
 const chunkRanges = 512
 
-// Owners are all displaced keys of a job. A change costs the logarithm of
-// their number and the shifting of one chunk. The zero value is empty: all
-// keys are at home. It is not safe for concurrent use.
+// Owners are all displaced keys of a job, as ascending ranges that do not overlap. The ranges are
+// kept in chunks: a lookup is two binary searches, and a change shifts one chunk, where a flat
+// slice of a million ranges would shift all of it. The zero value is empty: all keys are at home.
+// It is not safe for concurrent use.
+//
+// Invariants: no range has Home as its owner; ranges and keys are the sums over all chunks.
+// Neighbouring ranges of one owner are joined as they are set.
 type Owners struct {
 	chunks [][]Range // ascending, none empty
 	ranges int
@@ -24,7 +29,7 @@ func (o *Owners) Ranges() int { return o.ranges }
 // Keys returns how many keys are displaced; it wraps around beyond 2^64.
 func (o *Owners) Keys() uint64 { return o.keys }
 
-// Owner returns the owner of the key, Home where it is not displaced.
+// Owner returns the owner of the key: a rank, a number of parts (see [PartsOf]), or Home.
 func (o *Owners) Owner(key uint64) int32 {
 	c, i := o.findRange(key)
 	if c == len(o.chunks) || o.chunks[c][i].First > key {
@@ -33,7 +38,8 @@ func (o *Owners) Owner(key uint64) int32 {
 	return o.chunks[c][i].Owner
 }
 
-// findRange returns the place of the first range that does not end before key.
+// findRange returns the position of the first range that does not end before key, len(o.chunks) if
+// there is none. The range contains key unless it starts after it.
 func (o *Owners) findRange(key uint64) (chunk, at int) {
 	chunk = sort.Search(len(o.chunks), func(c int) bool { return o.chunks[c][len(o.chunks[c])-1].Last >= key })
 	if chunk < len(o.chunks) {
@@ -42,7 +48,7 @@ func (o *Owners) findRange(key uint64) (chunk, at int) {
 	return chunk, at
 }
 
-// All yields the ranges, ascending.
+// All yields the ranges in ascending order. Owners must not change meanwhile.
 func (o *Owners) All() iter.Seq[Range] {
 	return func(yield func(Range) bool) {
 		for _, c := range o.chunks {
@@ -55,8 +61,8 @@ func (o *Owners) All() iter.Seq[Range] {
 	}
 }
 
-// Within yields the owners of the keys, Home among them, in ranges that cover
-// them without a gap.
+// Within yields the owners of the keys in ranges that cover k without a gap, with Home for those
+// that are not displaced. Owners must not change meanwhile.
 func (o *Owners) Within(k Keys) iter.Seq[Range] {
 	return func(yield func(Range) bool) {
 		next := k.First // not covered yet
@@ -79,7 +85,9 @@ func (o *Owners) Within(k Keys) iter.Seq[Range] {
 	}
 }
 
-// Set gives the keys another owner, or, with Home, none.
+// Set gives the keys another owner; with Home they are displaced no more. It replaces all ranges
+// under r by at most three: the rest of one that begins before r, r itself, and the rest of one
+// that ends after it.
 func (o *Owners) Set(r Range) {
 	if r.Owner != Home {
 		r.Keys = o.joined(r)
@@ -115,8 +123,8 @@ func (o *Owners) Set(r Range) {
 	o.splice(c, i, end, j, put[:n])
 }
 
-// joined returns the keys of the range together with those beside them or
-// under them that have the same owner, as far as they make one range.
+// joined extends the range by the ranges of the same owner that touch or overlap its ends, so that
+// keys set one by one become one range.
 func (o *Owners) joined(r Range) Keys {
 	k := r.Keys
 	if k.First > 0 {
@@ -132,7 +140,8 @@ func (o *Owners) joined(r Range) Keys {
 	return k
 }
 
-// splice puts ranges in place of those from place c, i up to place end, j.
+// splice replaces the ranges from position c, i up to, but without, position end, j. It keeps
+// chunks non-empty and within chunkRanges, by halving one that has grown too long.
 func (o *Owners) splice(c, i, end, j int, put []Range) {
 	switch {
 	case c == len(o.chunks) && c > 0: // after all: into the last chunk
@@ -147,6 +156,8 @@ func (o *Owners) splice(c, i, end, j int, put []Range) {
 	if end == c {
 		o.chunks[c] = slices.Replace(o.chunks[c], i, j, put...)
 	} else {
+		// The ranges go across chunks: keep the head of the first one, drop those in between, and
+		// keep the tail of the last.
 		o.chunks[c] = append(o.chunks[c][:i], put...)
 		if end < len(o.chunks) {
 			o.chunks[end] = slices.Delete(o.chunks[end], 0, j)
@@ -162,9 +173,8 @@ func (o *Owners) splice(c, i, end, j int, put []Range) {
 	}
 }
 
-// Resolved yields the owners of the keys as ranks, those at home with their home's,
-// in ranges that cover them without a gap. servers is the number of the job's
-// servers.
+// Resolved yields the owners of the keys in ranges that cover k without a gap, with keys at home
+// resolved to their home's rank. servers is the number of the job's servers.
 func (o *Owners) Resolved(k Keys, servers int) iter.Seq[Range] {
 	return func(yield func(Range) bool) {
 		for r := range o.Within(k) {
@@ -183,8 +193,8 @@ func (o *Owners) Resolved(k Keys, servers int) iter.Seq[Range] {
 	}
 }
 
-// Assign gives the keys to the server of that rank; those whose home it is are
-// not displaced any more.
+// Assign gives the keys to an owner that is a rank or a number of parts. Keys whose home it is are
+// displaced no more, so that Owners never has an entry for a key at home.
 func (o *Owners) Assign(k Keys, to int32, servers int) {
 	for part := range Homes(k, servers) {
 		if part.Owner == to {

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// MaxPartSamples is how many P a search measures at most.
+// MaxPartSamples is how many different P a search measures at most. Each costs the job a
+// repartitioning.
 const MaxPartSamples = 8
 
 // A PartSample is the measured duration of a step with a number of parts.
@@ -15,8 +16,13 @@ type PartSample struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// A PartSearch looks for the number of parts with which a step takes least. It holds that no P
-// is measured twice, and MaxPartSamples at most.
+// A PartSearch looks for the number of parts with which a step is shortest. As in Parallax it
+// starts with one part for each server and doubles until a step gets slower, then halves from the
+// start. After that it measures where the fit has its minimum. It measures no P twice, and at most
+// MaxPartSamples.
+//
+// The caller alternates Next and Measured until Next returns false. A PartSearch is not safe for
+// concurrent use.
 type PartSearch struct {
 	servers, most int
 	samples       []PartSample
@@ -24,18 +30,18 @@ type PartSearch struct {
 	turned        bool // the doubling and halving are over
 }
 
-// NewPartSearch begins a search, for a job with that many servers and a value that can be
-// divided into at most that many parts. Both are 1 at least.
+// NewPartSearch begins a search for a job with that many servers and a value that can be divided
+// into at most most parts. Both are at least 1.
 func NewPartSearch(servers, most int) *PartSearch {
 	most = max(most, 1)
 	return &PartSearch{servers: min(max(servers, 1), most), most: most}
 }
 
-// Samples returns what was measured, in order.
+// Samples returns the measurements in order. The caller must not change them.
 func (s *PartSearch) Samples() []PartSample { return s.samples }
 
-// Next returns with how many parts to measure steps next; ok is false where enough is
-// known. It changes nothing.
+// Next returns the number of parts to measure next; ok is false if enough is known. It changes
+// nothing.
 func (s *PartSearch) Next() (parts int, ok bool) {
 	if len(s.samples) == 0 {
 		return s.servers, true
@@ -51,6 +57,8 @@ func (s *PartSearch) Next() (parts int, ok bool) {
 		}
 		return min(2*last, s.most), true
 	}
+	// The fit is good near the samples only. Check its minimum by a measurement, then, if the fit
+	// is bad, a point between the samples.
 	fit := s.fit()
 	best := fit.Best(s.most)
 	if s.isNew(best) {
@@ -62,11 +70,11 @@ func (s *PartSearch) Next() (parts int, ok bool) {
 	return 0, false
 }
 
-// misfit is the error of a fit beyond which the least is looked for between samples too.
+// misfit is the relative error of a fit above which the search also measures between its samples.
 const misfit = 0.02
 
-// between returns a number of parts between the best that was measured and the next on one
-// side, the farther one.
+// between returns the number of parts between the best sample and its neighbour on the side of the
+// wider gap, as a geometric mean, since samples are spread by factors.
 func (s *PartSearch) between() int {
 	best, _ := s.Result()
 	below, above := 0, 0
@@ -87,12 +95,13 @@ func (s *PartSearch) between() int {
 	return int(math.Round(math.Sqrt(float64(best) * float64(other))))
 }
 
-// isNew reports whether P parts were not measured, nor nearly as many.
+// isNew reports whether neither parts nor a number within 2% of it was measured.
 func (s *PartSearch) isNew(parts int) bool {
 	return !slices.ContainsFunc(s.samples, func(m PartSample) bool { return math.Abs(float64(m.Parts-parts)) < 0.02*float64(parts) })
 }
 
-// Measured takes how long a step took, in the mean, with the parts that Next returned.
+// Measured records the mean duration of a step, in seconds, with the number of parts that Next
+// returned.
 func (s *PartSearch) Measured(seconds float64) {
 	parts, ok := s.Next()
 	if !ok {
@@ -102,6 +111,7 @@ func (s *PartSearch) Measured(seconds float64) {
 	var before float64
 	if n := len(s.samples); n > 0 {
 		before = s.samples[n-1].Seconds
+		// The first halved P is compared with the start, not with the last doubled one.
 		if s.halving && len(s.samples) > 1 && s.samples[n-1].Parts > s.servers {
 			before = s.samples[0].Seconds
 		}
@@ -121,8 +131,8 @@ func (s *PartSearch) Measured(seconds float64) {
 	}
 }
 
-// turn ends doubling, or halving. Where the second sample was slower than the first the
-// least lies below, or next to it.
+// turn ends doubling and begins halving, or ends the search by factors. After a second doubling the
+// minimum is known not to lie below the start, and halving is left out.
 func (s *PartSearch) turn() {
 	if s.halving || s.servers == 1 || len(s.samples) > 2 {
 		s.turned = true
@@ -131,20 +141,21 @@ func (s *PartSearch) turn() {
 	s.halving = true
 }
 
-// A PartFit is theta, and how well it fits.
+// A PartFit is a fitted theta and how well it fits.
 type PartFit struct {
 	Theta [3]float64 `json:"theta"` // seconds; times 1, 1/P and P
 	// Error is the root mean square of the relative errors at the samples.
 	Error float64 `json:"error"`
 }
 
-// At returns how long a step takes with P parts.
+// At returns the fitted duration of a step with P parts, in seconds.
 func (f *PartFit) At(parts int) float64 {
 	p := float64(parts)
 	return f.Theta[0] + f.Theta[1]/p + f.Theta[2]*p
 }
 
-// Best returns the number of parts, up to the bound, with which a step is shortest.
+// Best returns the number of parts, at most most, with which the fitted step is shortest: the
+// better neighbour of sqrt(theta1/theta2).
 func (f *PartFit) Best(most int) int {
 	switch {
 	case f.Theta[1] <= 0:
@@ -160,8 +171,8 @@ func (f *PartFit) Best(most int) int {
 	return low
 }
 
-// Result returns the number of parts with which a step was measured to take least, and the
-// fit of all samples.
+// Result returns the number of parts whose measured step was shortest, and the fit of all samples.
+// A measurement counts more than the fit.
 func (s *PartSearch) Result() (parts int, fit PartFit) {
 	if len(s.samples) == 0 {
 		return s.servers, PartFit{}

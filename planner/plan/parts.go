@@ -1,18 +1,19 @@
 package plan
 
-// A key whose value is large can be held in parts: part i of P is the value of a part key,
-// at home with the i-th server from the key's home on. Such a key has no server for an
-// owner but a number from FirstParted on, which encodes the number of parts; all else
-// follows from it, so that every host finds the parts without further state. Part keys lie
-// anywhere in the key space, as hashes do, so that one is as good as never a key of the
-// job's own: for a billion of these and a thousand values in 16 parts the chance is one in
-// a million. Nobody looks whether it is.
-
+// A key whose value is large can be held in parts. Part i of P is the value of a part key, which is
+// at home with the i-th server from the key's home on. The owner of such a key is not a rank but a
+// number from FirstParted on, which encodes P. Everything else follows from that number, so that
+// every host finds the parts without further state.
+//
+// Part keys lie anywhere in the key space, as hashes do, so a collision with a key of the job is
+// unlikely: for a billion keys and a thousand values in 16 parts its probability is one in a
+// million. Nothing checks for it.
+//
 // FirstParted is the first owner that is no server's rank.
 const FirstParted int32 = 1 << 15
 
-// MaxParts is how many parts a key can have, and maxPartedServers how many servers a job
-// whose keys can be in parts.
+// MaxParts is how many parts a key can have, maxPartedServers how many servers a job with keys in
+// parts can have.
 const (
 	MaxParts         = 16
 	maxPartedServers = 1 << 13
@@ -21,7 +22,7 @@ const (
 // Parted encodes the owner of a key that is in parts, 2 to [MaxParts].
 func Parted(parts int) int32 { return FirstParted + int32(parts) }
 
-// PartsOf returns how many parts a key has that has such an owner, 0 where it is whole.
+// PartsOf returns the number of parts that an owner encodes, 0 if the key is whole.
 func PartsOf(owner int32) int {
 	if owner < FirstParted {
 		return 0
@@ -29,8 +30,8 @@ func PartsOf(owner int32) int {
 	return int(owner - FirstParted)
 }
 
-// Owns reports whether a key of a job with that many servers can have such an
-// owner.
+// Owns reports whether an owner is valid for a key of a job with that many servers: a rank, or 2 to
+// MaxParts parts on different servers. It checks owners that come from the network.
 func Owns(owner int32, servers int) bool {
 	if parts := PartsOf(owner); parts > 0 {
 		return parts >= 2 && parts <= MaxParts && parts <= servers && servers <= maxPartedServers
@@ -38,13 +39,13 @@ func Owns(owner int32, servers int) bool {
 	return owner >= 0 && int(owner) < servers
 }
 
-// PartRank returns the rank of the server that has a part of the keys of a home.
+// PartRank returns the rank of the server that holds a part of the keys of a home.
 func PartRank(home int32, part, servers int) int32 {
 	return int32((int(home) + part) % servers)
 }
 
-// PartKey returns the key of a part; ok is false for the few keys above the last home
-// range, which cannot be in parts.
+// PartKey returns the key under which a part is stored. ok is false for the few keys above the last
+// home range, and for a single server: those cannot be in parts.
 func PartKey(key uint64, part, parts, servers int) (at uint64, ok bool) {
 	home := HomeOf(key, servers)
 	each := HomeRange(0, servers).Len()
@@ -56,8 +57,8 @@ func PartKey(key uint64, part, parts, servers int) (at uint64, ok bool) {
 	return first + (offset+partShift(home, part, parts)%each)%each, true
 }
 
-// WholeKey is the reverse, of a part of a key of a home. It is of no sense where at is no
-// such part's key.
+// WholeKey is the inverse of [PartKey] for a part of a key of the given home. Its result is
+// meaningless if at is not such a part key.
 func WholeKey(at uint64, home int32, part, parts, servers int) uint64 {
 	each := HomeRange(0, servers).Len()
 	offset := at - HomeRange(PartRank(home, part, servers), servers).First
@@ -65,9 +66,10 @@ func WholeKey(at uint64, home int32, part, parts, servers int) uint64 {
 	return HomeRange(home, servers).First + (offset+each-shift)%each
 }
 
-// partShift is how far part keys are from where their keys are in their home: another
-// number for each home, part and number of parts, since a part of a quarter must never
-// meet what a server still has of a half.
+// partShift is the distance of a part key from the place of its key within the home. It differs by
+// home, part and number of parts: when a value goes from two parts to four, the quarters must not
+// be stored under the keys of the halves, which a server may still hold. The mixing function is
+// that of SplitMix64.
 func partShift(home int32, part, parts int) uint64 {
 	z := uint64(home)<<32 | uint64(parts)<<16 | uint64(part)
 	for range 2 {
@@ -79,8 +81,8 @@ func partShift(home int32, part, parts int) uint64 {
 	return z
 }
 
-// PartBytes returns which of a value's bytes a part has. Parts end where 8 bytes do, so
-// that no number is cut; only the last may end elsewhere.
+// PartBytes returns the bytes of a value that a part has, from up to, but without, to. Parts end at
+// multiples of 8 bytes, so that no number is divided; only the last may end elsewhere.
 func PartBytes(size, part, parts int) (from, to int) {
 	at := func(i int) int {
 		if i == parts {

@@ -10,7 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A Placement names the owner of every key that it knows.
+// A Placement has the owner of every key that it knows. A key without an entry stays at home.
+// Owners are machines; Server maps them to ranks.
 type Placement struct {
 	Job       string // empty: for any job with as many servers
 	Epoch     uint64 // 0 for a placement made before the run
@@ -19,24 +20,23 @@ type Placement struct {
 	// Server is the PS-lite rank of each machine's server, len K, each of
 	// 0..K-1 once.
 	Server []int
-	// Runs are the keys, ascending, without overlap.
+	// Runs are the keys in ascending order, without overlap.
 	Runs []PlacedRun
 }
 
-// A PlacedRun is a list of keys, ascending, that belong to one machine or, packed
-// with others, to several. Either First..Last all belong to Owners[0] and Keys
-// is nil, or Owners[i] owns Keys[i].
+// A PlacedRun is a range of keys with one owner, or a list of keys with an owner each. In a range
+// First..Last belong to Owners[0] and Keys is nil; in a list Owners[i] owns Keys[i].
 type PlacedRun struct {
 	First, Last uint64   // the first and the last key of the run
 	Keys        []uint64 // nil for a whole range
 	Owners      []int32  // machines, len(Keys), or 1 for a range
 }
 
-// runKeys is the number of keys that [NewPlacement] packs into one run.
+// runKeys is how many keys [NewPlacement] packs into one list.
 const runKeys = 4096
 
-// NewPlacement turns an assignment of g's parameters to k machines into a placement of
-// the keys that key gives for their feature ids.
+// NewPlacement turns an assignment of g's parameters to k machines into a placement. key maps a
+// feature id to the key that the job uses on the wire.
 func NewPlacement(g *graph.Graph, a *partition.Assignment, k int, key func(id uint64) (uint64, error)) (*Placement, error) {
 	type owned struct {
 		key   uint64
@@ -74,6 +74,7 @@ func NewPlacement(g *graph.Graph, a *partition.Assignment, k int, key func(id ui
 		}
 		last := len(p.Runs) - 1
 		switch {
+		// A range costs a line of its own; a short one is cheaper within a list.
 		case end-i >= runKeys/16:
 			p.Runs = append(p.Runs, PlacedRun{First: all[i].key, Last: all[end-1].key, Owners: []int32{all[i].owner}})
 			i = end
@@ -91,8 +92,8 @@ func NewPlacement(g *graph.Graph, a *partition.Assignment, k int, key func(id ui
 	return p, p.Validate()
 }
 
-// Len returns the number of keys; those of a range all count, saturating at
-// the largest uint64.
+// Len returns the number of keys. All keys of a range count, whether or not the job uses them. It
+// saturates at the largest uint64.
 func (p *Placement) Len() uint64 {
 	n := uint64(0)
 	for i := range p.Runs {
@@ -109,8 +110,8 @@ func (p *Placement) Len() uint64 {
 	return n
 }
 
-// Owner returns the machine that owns key; ok is false where the key is at
-// home.
+// Owner returns the machine that owns key; ok is false if the key is at home. Runs must be valid,
+// see [Placement.Validate].
 func (p *Placement) Owner(key uint64) (machine int, ok bool) {
 	i := sort.Search(len(p.Runs), func(i int) bool { return p.Runs[i].Last >= key })
 	if i == len(p.Runs) || p.Runs[i].First > key {
@@ -127,8 +128,8 @@ func (p *Placement) Owner(key uint64) (machine int, ok bool) {
 	return int(r.Owners[j]), true
 }
 
-// Validate reports the faults of a placement: owners that do not exist, keys out of
-// order, servers that are named twice.
+// Validate returns the first fault of a placement, nil if there is none: owners that do not exist,
+// keys out of order, servers named twice.
 func (p *Placement) Validate() error {
 	if p.K < 1 || p.K > math.MaxInt32 {
 		return fmt.Errorf("k = %d: want 1 or more machines", p.K)
@@ -153,6 +154,7 @@ func (p *Placement) Validate() error {
 	return nil
 }
 
+// validate checks a run whose keys must be at least next.
 func (r *PlacedRun) validate(k int, next uint64) error {
 	switch {
 	case r.Last < r.First:

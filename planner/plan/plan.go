@@ -1,28 +1,27 @@
-// Package plan is where a job's keys are: at home, with the server whose PS-lite
-// range they lie in, or displaced, with another one.
+// Package plan has the data types of plans: ranges of keys and their owners. A key is at home with
+// the server whose PS-lite range it lies in, or displaced to another server, or held in parts on
+// several. Servers are named by their PS-lite rank.
 //
-// In come ranges of keys and their owners; out goes the owner of any key. The
-// planner's strategies, its store and its service use it. Servers are named by
-// their rank.
+//   - [Owners] maps every key of a run to its owner, with an entry for displaced keys only. The
+//     planner and each proxy have one.
+//   - [Run] names a run of a job. Owners are of one run and never apply to another.
+//   - [Merge] rebuilds owners from what the hosts of a run know, when the planner's store was lost.
+//   - [Placement] has the owners of keys before a job starts. psidecar partition --out writes it
+//     (FORMAT.md), --placement of proxy and up reads it.
+//   - [Parted], [PartKey] and [PartBytes] define how a large value is divided among servers,
+//     [PartSearch] finds into how many parts.
 //
-// # Parts
+// All of it is plain data: no type has a lock, blocks or reads a clock.
 //
-// A [PartSearch] finds the number of parts into which a large value is best divided,
-// from measured steps: section 3.2 of Parallax (Kim and others 2019). With more parts
-// more processors and links work on the value at once, but each part costs requests of
-// its own. So a step takes about
+// # The number of parts
+//
+// More parts let more processors and links work on a value at once, but each part costs requests of
+// its own. By section 3.2 of Parallax (Kim and others, 2019) a step with P parts takes about
 //
 //	theta0 + theta1/P + theta2 P
 //
-// with P parts. The search names the P to measure next, takes the duration of a step,
-// and ends with a P and the fit. It has no clock and measures nothing itself.
-//
-// # Placement
-//
-// A [Placement] names the server that owns each key before a job starts. `psidecar
-// partition --out` writes it as JSON (FORMAT.md), `--placement` of proxy and up reads
-// it. A key without an entry stays at home, with the server whose PS-lite range
-// contains it.
+// A [PartSearch] names the P to measure next, takes the measured duration, and ends with a P and
+// the fitted theta.
 package plan
 
 import (
@@ -42,7 +41,8 @@ type Keys struct {
 // One returns the range that holds just the key.
 func One(key uint64) Keys { return Keys{key, key} }
 
-// Len returns how many keys there are, at most the largest uint64.
+// Len returns the number of keys. It saturates at the largest uint64, since the range of all keys
+// has one more.
 func (k Keys) Len() uint64 {
 	if k.First == 0 && k.Last == math.MaxUint64 {
 		return math.MaxUint64
@@ -62,9 +62,9 @@ type Move struct {
 	From, To int32 // ranks
 }
 
-// HomeOf returns the rank of the server whose PS-lite range contains the key
-// ([pslite.Owner]). PS-lite gives the few keys above the last range to no server; here
-// the last one is their home, so that every key has an owner.
+// HomeOf returns the rank of the server whose PS-lite range contains the key ([pslite.Owner]).
+// PS-lite rounds the ranges down and gives the few keys above the last one to no server; here the
+// last server is their home, so that every key has an owner.
 func HomeOf(key uint64, servers int) int32 {
 	rank, ok := pslite.Owner(key, servers)
 	if !ok {
@@ -73,7 +73,8 @@ func HomeOf(key uint64, servers int) int32 {
 	return int32(rank)
 }
 
-// HomeRange returns the keys that are at home with the server.
+// HomeRange returns the keys that are at home with the server, for the last server including those
+// above its PS-lite range.
 func HomeRange(rank int32, servers int) Keys {
 	first, end := pslite.KeyRange(int(rank), servers)
 	k := Keys{first, end - 1}

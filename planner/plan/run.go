@@ -19,8 +19,9 @@ type Run string
 
 const runLength = 12 + 16 + 1 + 16
 
-// NewRun names a run that begins now with a node table of that digest. It sorts
-// after the run before it, also where the clock was set back.
+// NewRun returns a name for a run that begins now with a node table of that digest. It sorts after
+// the run before it even if the clock was set back, since the newest run is the one with the
+// greatest name. It uses random bits, so that two proxies that name a run at once disagree visibly.
 func NewRun(after Run, now time.Time, digest uint64) Run {
 	millis := uint64(now.UnixMilli())
 	if last, err := strconv.ParseUint(string(after[:min(len(after), 12)]), 16, 64); err == nil {
@@ -49,8 +50,8 @@ func (r Run) Valid() bool {
 	return true
 }
 
-// Table returns the digest of the run's node table; known is false where nobody has
-// named the run.
+// Table returns the digest of the run's node table. known is false for a run that no proxy has
+// named. An agent that sees the node table finds the run by it.
 func (r Run) Table() (digest uint64, known bool) {
 	if !r.Valid() {
 		return 0, false
@@ -71,7 +72,7 @@ func (r Run) Began() time.Time {
 	return time.UnixMilli(millis)
 }
 
-// Short is what tells runs apart in logs and tables.
+// Short returns the first half of the random digits, which tells runs apart in logs and tables.
 func (r Run) Short() string {
 	if !r.Valid() {
 		return string(r)

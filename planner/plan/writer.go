@@ -7,22 +7,24 @@ import (
 	"math"
 )
 
-// A PlacementWriter writes a placement key by key, for one that does not fit in memory.
-// It packs keys into runs as [NewPlacement] does.
+// A PlacementWriter writes a placement key by key, for placements that do not fit in memory. It
+// packs keys into runs as [NewPlacement] does, and the result is the same. It holds at most about
+// two runs.
 type PlacementWriter struct {
 	w    io.Writer
 	runs int
-	next uint64 // the least key that may come
+	// The smallest key that may come next.
+	next uint64
 	k    int
-	// packed is the run being packed; a streak of consecutive keys of one
-	// owner follows it and is not in it yet.
+	// packed is the list being packed. After it comes a streak of consecutive keys of one owner,
+	// first to last, which is not in packed yet: it may become long enough for a range of its own.
 	packed      PlacedRun
 	first, last uint64
 	owner       int32
 	streak      bool
 }
 
-// NewPlacementWriter writes the beginning of p, which has no runs, to w.
+// NewPlacementWriter writes the beginning of p, whose Runs must be empty, to w.
 func NewPlacementWriter(w io.Writer, p *Placement) (*PlacementWriter, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("writing a placement: %w", err)
@@ -37,7 +39,7 @@ func NewPlacementWriter(w io.Writer, p *Placement) (*PlacementWriter, error) {
 	return &PlacementWriter{w: w, k: p.K}, nil
 }
 
-// Add adds a key, larger than all before, and the machine that owns it.
+// Add adds a key, which must be larger than all before, and the machine that owns it.
 func (w *PlacementWriter) Add(key uint64, owner int32) error {
 	switch {
 	case key == math.MaxUint64:
@@ -57,8 +59,8 @@ func (w *PlacementWriter) Add(key uint64, owner int32) error {
 	return err
 }
 
-// endStreak makes a range of the streak where it is long enough, and otherwise
-// packs its keys.
+// endStreak writes the streak as a range if it is long enough, and otherwise appends its keys to
+// packed.
 func (w *PlacementWriter) endStreak() error {
 	if !w.streak {
 		return nil
@@ -83,6 +85,7 @@ func (w *PlacementWriter) endStreak() error {
 	}
 }
 
+// endPacked writes the list being packed, if it has keys, and begins a new one in the same memory.
 func (w *PlacementWriter) endPacked() error {
 	r := &w.packed
 	if len(r.Keys) == 0 {
@@ -110,7 +113,7 @@ func (w *PlacementWriter) writeRun(r *PlacedRun) error {
 	return nil
 }
 
-// Close writes the end; it does not close the writer below.
+// Close writes what is left and the end of the object. It does not close the underlying writer.
 func (w *PlacementWriter) Close() error {
 	if err := w.endStreak(); err != nil {
 		return err

@@ -20,33 +20,39 @@ import (
 // How the Lease is held. Another planner goes on leaseFor after the last
 // renewal of one that has died, or at once where it gave the Lease back.
 const (
-	leaseFor   = 8 * time.Second
-	renewFor   = 5 * time.Second // a leader that cannot renew by then gives up
+	// leaseFor is how long after the last renewal of a planner that has died another one takes
+	// over. A planner that ends in order gives the Lease back, and the next one takes over at once.
+	leaseFor = 8 * time.Second
+	// renewFor is after how long without a renewal the leader gives up. It is shorter than
+	// leaseFor, so that the old leader stops before the next one starts, whatever their clocks say.
+	renewFor   = 5 * time.Second
 	renewEvery = 1 * time.Second
 )
 
 // requestTimeout bounds one request for an object.
 const requestTimeout = 5 * time.Second
 
-// ErrLeadLost is how a turn ends that another planner, or an API server that could
-// not be reached, has ended.
+// ErrLeadLost is returned by a leader that had to give up: another planner has the Lease, or the
+// API server could not be reached.
 var ErrLeadLost = errors.New("the lead is lost: the Lease could not be renewed")
 
-// A Campaign is for the lead among the planners of one store.
+// A Campaign is one process's part in the election among the planners of one store.
 type Campaign struct {
 	Namespace string
-	Lease     string // its name, and the beginning of the objects'
-	Identity  string // no other process's
-	Config    *rest.Config
-	// Following, where not nil, is called with the leader's identity whenever it
-	// changes.
+	// Lease is the name of the Lease, and of the store's root object.
+	Lease string
+	// Identity is this process's name in the Lease; no other process may have it.
+	Identity string
+	Config   *rest.Config
+	// Following, if not nil, is called with the identity of the leader whenever it changes, in a
+	// goroutine of its own.
 	Following func(leader string)
 }
 
-// Run waits for the Lease, opens the store, and calls lead, whose context ends
-// with ctx or with the lead, whichever is first. It returns when lead has, with
-// its error or ErrLost; the Lease is given back after that. Without a lead it
-// returns nil when ctx ends.
+// Run waits for the Lease, opens the store and calls lead, whose context ends when ctx ends or the
+// lead is lost. It returns lead's error, or ErrLeadLost if lead returned nil although ctx goes on.
+// The Lease is kept until lead has returned, so that no successor starts while lead still works. If
+// ctx ends before this process had the lead, Run returns nil.
 func (c *Campaign) Run(ctx context.Context, lead func(context.Context, *KubeStore) error) error {
 	config := rest.CopyConfig(c.Config)
 	config.Timeout = requestTimeout
@@ -81,6 +87,7 @@ func (c *Campaign) Run(ctx context.Context, lead func(context.Context, *KubeStor
 				close(turn)
 				held, cancel := context.WithCancel(held)
 				defer cancel()
+				// The election's own context does not end with ctx; lead's does.
 				defer context.AfterFunc(ctx, cancel)()
 				ended <- c.lead(held, objects.ConfigMaps(c.Namespace), leases.Leases(c.Namespace), lead)
 			},
@@ -114,6 +121,7 @@ func (c *Campaign) Run(ctx context.Context, lead func(context.Context, *KubeStor
 	return err
 }
 
+// elected reports whether turn was closed: this process has had the lead.
 func elected(turn chan struct{}) bool {
 	select {
 	case <-turn:
@@ -123,9 +131,9 @@ func elected(turn chan struct{}) bool {
 	}
 }
 
-// lead opens the store and calls lead with it while the Lease is this planner's. The
-// store checks the Lease again during a takeover: a planner that lost it meanwhile
-// must not overwrite its successor's pages.
+// lead opens the store and calls lead with it, while the Lease is this planner's. The store asks
+// for the Lease again during a takeover: a planner that has lost it without noticing must not
+// overwrite its successor's pages.
 func (c *Campaign) lead(ctx context.Context, objects Objects, leases coordination.LeaseInterface, lead func(context.Context, *KubeStore) error) (err error) {
 	s, err := OpenKube(ctx, objects, c.Lease, func(ctx context.Context) (int64, error) {
 		lease, err := leases.Get(ctx, c.Lease, metav1.GetOptions{})

@@ -13,29 +13,38 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// lockWait is how long another process that has the file is waited for.
+// lockWait is how long OpenFile waits for another process that has the file open, such as a
+// predecessor that is about to end.
 const lockWait = 5 * time.Second
 
-// File is a store in one file on disk (bbolt). Each Write waits for the disk, so
-// callers should batch small entries.
+// File is a store in one file on disk, of bbolt's. Each Write is one transaction and waits for the
+// disk, so callers should batch small entries.
 //
-// Reads return exactly the entries that were written: each value has a checksum,
-// and an inventory shows whether any is missing. The whole file is checked when it
-// is opened.
+// Reads return exactly the entries that were written: each value has a checksum, and an inventory
+// shows whether any is missing. The whole file is verified when it is opened.
+//
+// bbolt reads through a memory mapping. If the file is cut or overwritten by somebody else while it
+// is open, bbolt panics or the kernel raises a fault; guarded turns both into ErrDamaged, and the
+// file is not written from then on.
 type File struct {
-	db   *bbolt.DB
-	file *os.File // bbolt's
+	db *bbolt.DB
+	// The file that bbolt has open; used to see its size.
+	file *os.File
 	path string
 
-	mu        sync.Mutex // of writers
+	// Serializes writers and guards the rest.
+	mu sync.Mutex
+	// size is the largest size seen. bbolt never shrinks a file.
 	size      int64
 	inventory inventory // of what the file has
-	damaged   error     // found while it was in use; it is not written any more
+	// damaged is set once, when damage is found while the file is in use. All later writes fail
+	// with it.
+	damaged error
 }
 
-// OpenFile opens the store in the file, which is made if it is not there. One
-// process has it at a time. A file that does not hold what was written to it
-// gives ErrDamaged.
+// OpenFile opens the store in a file, and creates the file and its folder if they do not exist. It
+// locks the file against other processes, waits up to lockWait for the lock, and reads all of it.
+// It returns ErrDamaged if the file does not hold what was written to it.
 func OpenFile(path string) (*File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("opening the store %s: %w", path, err)
@@ -60,12 +69,15 @@ func OpenFile(path string) (*File, error) {
 	return f, nil
 }
 
+// openBolt opens a file with bbolt; open opens the file itself. The freelist is not stored
+// (NoFreelistSync): bbolt rebuilds it when it opens the file, and each write is smaller.
 func openBolt(path string, open func(string, int, os.FileMode) (*os.File, error)) (*bbolt.DB, error) {
 	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true, OpenFile: open})
 }
 
-// create makes a file where there is none: elsewhere first, so that one that is
-// empty or begun is never found here unless it was cut.
+// create makes an empty store if no file is there. It is made under another name and linked into
+// place, so that an empty or incomplete file is never found under path: if one is, it was cut, and
+// is reported as damaged instead of taken for a new store.
 func create(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -85,13 +97,14 @@ func create(path string) error {
 	if err := db.Close(); err != nil {
 		return err
 	}
+	// A link fails if another process was faster, where a rename would replace its file.
 	if err := os.Link(temporary.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return syncFolder(filepath.Dir(path))
 }
 
-// syncFolder has the names in a folder written to the disk.
+// syncFolder makes a new name in a folder durable.
 func syncFolder(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
@@ -100,8 +113,9 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// createFile makes what a new file, or one of a psidecar without checksums, lacks.
-// Where the disk is full the first write tries again.
+// createFile creates the buckets that a new file lacks, and seals the entries of a file from a
+// psidecar that had no checksums. If the disk is full, a file with entries can be read all the
+// same, and the first write tries again.
 func (f *File) createFile() error {
 	var entries, checked bool
 	err := guarded(func() error {
@@ -121,7 +135,8 @@ func (f *File) createFile() error {
 	return fill(f.path)
 }
 
-// update changes the entries, and the inventory with them.
+// update runs change in a transaction that also writes the inventory. Memory takes over the new
+// inventory only if the transaction was committed.
 func (f *File) update(change func(*bbolt.Bucket, *inventory) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,8 +157,9 @@ func (f *File) update(change func(*bbolt.Bucket, *inventory) error) error {
 	return err
 }
 
-// transact is one transaction. One that panics stays open: bbolt would read the
-// whole damaged file to roll it back, in a goroutine where nobody is guarded.
+// transact runs one transaction. If bbolt panics, the transaction stays open on purpose: to roll it
+// back bbolt would read the damaged file again, in a goroutine that nothing guards. The file is not
+// used any more then.
 func (f *File) transact(change func(*bbolt.Bucket, *inventory) error, next *inventory) error {
 	tx, err := f.db.Begin(true)
 	if err != nil {
@@ -165,7 +181,9 @@ func (f *File) transact(change func(*bbolt.Bucket, *inventory) error, next *inve
 	return errors.Join(err, tx.Rollback())
 }
 
-// shrunk reports that somebody else has cut the file. bbolt never does.
+// shrunk returns ErrDamaged if the file is smaller than it was: somebody has cut it. It is asked
+// before each write, since a write to a page beyond the end would extend the file with zeros in
+// between.
 func (f *File) shrunk() error {
 	info, err := f.file.Stat()
 	if errors.Is(err, os.ErrClosed) {
@@ -181,7 +199,8 @@ func (f *File) shrunk() error {
 	return nil
 }
 
-// prepare returns the bucket of entries, which are sealed from then on.
+// prepare returns the bucket of entries. If the file has no inventory yet it creates one and seals
+// all entries, in the caller's transaction.
 func prepare(tx *bbolt.Tx) (*bbolt.Bucket, error) {
 	entries, err := tx.CreateBucketIfNotExists(entriesBucket)
 	if err != nil || tx.Bucket(inventoryBucket) != nil {
@@ -190,6 +209,7 @@ func prepare(tx *bbolt.Tx) (*bbolt.Bucket, error) {
 	if _, err := tx.CreateBucket(inventoryBucket); err != nil {
 		return nil, err
 	}
+	// A bucket must not be changed while it is iterated.
 	old := map[string][]byte{}
 	err = entries.ForEach(func(name, value []byte) error {
 		old[string(name)] = seal(name, value)
@@ -203,13 +223,11 @@ func prepare(tx *bbolt.Tx) (*bbolt.Bucket, error) {
 	return entries, err
 }
 
-// filled is how much of the disk a file takes from the start, in bytes.
-// Preallocated space halves the time of a write: the file's metadata does not
-// change.
+// filled is the size in bytes to which a new file is extended. With space allocated in advance a
+// write does not change the file's metadata, which halves its time.
 const filled = 1 << 20
 
-// fill lengthens a file with zeros, which bbolt uses before it grows the file.
-// Where the disk has no room for them the file stays as it is.
+// fill extends a file with zeros up to filled. If the disk has no room the file stays as it was.
 func fill(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -226,11 +244,14 @@ func fill(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Each implements Store.
+// Each implements Store. It runs in one read transaction, so it sees a consistent state while
+// others write.
 func (f *File) Each(ctx context.Context, each func(string, []byte) error) error {
-	var failed error // of each, or ctx
+	// The error of each or ctx, which is returned as it is.
+	var failed error
 	err := guarded(func() error {
 		return f.db.View(func(tx *bbolt.Tx) error {
+			// An old file that could not be sealed yet.
 			raw := tx.Bucket(inventoryBucket) == nil
 			return tx.Bucket(entriesBucket).ForEach(func(name, value []byte) error {
 				if failed = ctx.Err(); failed != nil {
@@ -253,7 +274,8 @@ func (f *File) Each(ctx context.Context, each func(string, []byte) error) error 
 	return err
 }
 
-// Write implements Store. All entries of a call are written, or none.
+// Write implements Store. The entries of a call are one transaction: all of them are written or
+// none.
 func (f *File) Write(ctx context.Context, entries []Entry) error {
 	if err := Check(entries); err != nil {
 		return err
@@ -275,7 +297,8 @@ func (f *File) Write(ctx context.Context, entries []Entry) error {
 	return nil
 }
 
-// replace writes an entry in place of the one of the same name.
+// replace writes an entry and updates the inventory. It verifies the value that it replaces, whose
+// digest leaves the inventory; that of a damaged one would make the inventory wrong for good.
 func replace(b *bbolt.Bucket, v *inventory, e Entry) error {
 	name := []byte(e.Name)
 	if before := b.Get(name); before != nil {
@@ -292,7 +315,8 @@ func replace(b *bbolt.Bucket, v *inventory, e Entry) error {
 	return b.Put(name, seal(name, e.Value))
 }
 
-// Close implements Store. A damaged file stays locked until the process ends.
+// Close implements Store. A damaged file stays open and locked until the process ends, since bbolt
+// would read it to close it.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

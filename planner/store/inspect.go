@@ -11,16 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The buckets of a file. One without an inventory is of a psidecar that kept
-// none: its values are not sealed.
+// The buckets of a file. A file without an inventory is of a psidecar that kept none; its values
+// are not sealed.
 var (
 	entriesBucket   = []byte("entries")
 	inventoryBucket = []byte("inventory")
 	inventoryKey    = []byte("inventory")
 )
 
-// inspect reads a whole file and compares it with its checksums. It returns
-// whether it has any, and what it has.
+// inspect reads a whole file and verifies it: bbolt's structure, the checksum of each entry, and
+// the inventory. checked is false for a file of an old psidecar, which has neither. found is the
+// inventory of the entries that are there.
 func inspect(file io.ReaderAt, size int64) (checked bool, found inventory, err error) {
 	var kept *inventory
 	var entries, raw bool
@@ -52,8 +53,11 @@ func inspect(file io.ReaderAt, size int64) (checked bool, found inventory, err e
 	switch {
 	case err != nil:
 		return false, found, err
+	// A file that was never written may be without its buckets: its creator ended between bbolt's
+	// first transaction and the next one.
 	case !entries && (checked || m.transaction > 1):
 		return false, found, errors.New("its entries are not to be found")
+	// Entries are sealed all at once, so a mixture means that an old copy of a page came back.
 	case checked && raw:
 		return false, found, errors.New("some of its entries have no checksum")
 	case checked && kept == nil:
@@ -64,7 +68,8 @@ func inspect(file io.ReaderAt, size int64) (checked bool, found inventory, err e
 	return checked, found, nil
 }
 
-// openInspected opens and locks a file for bbolt, and has it inspected.
+// openInspected opens a file for bbolt, locks it and verifies it. bbolt must never map a damaged
+// file, and with the lock held nothing that was verified changes afterwards.
 func (f *File) openInspected(path string, flag int, mode os.FileMode) (*os.File, error) {
 	file, err := os.OpenFile(path, flag, mode)
 	if err != nil {
@@ -81,6 +86,7 @@ func (f *File) openInspected(path string, flag int, mode os.FileMode) (*os.File,
 	return file, nil
 }
 
+// inspectFile verifies an open file and adopts its inventory.
 func (f *File) inspectFile(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -89,6 +95,7 @@ func (f *File) inspectFile(file *os.File) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("it is no file: %v", info.Mode())
 	}
+	// bbolt would initialize an empty file, and all keys would appear to be at home.
 	if info.Size() == 0 {
 		return fmt.Errorf("%w: it is empty", ErrDamaged)
 	}
@@ -101,7 +108,8 @@ func (f *File) inspectFile(file *os.File) error {
 // errLocked says that another process has the file.
 var errLocked = errors.New("another process has it open; end that, or name another file")
 
-// lock takes bbolt's lock, which is bbolt's too since it is the same open file.
+// lock takes the lock that bbolt uses. bbolt locks again later and succeeds, since flock locks
+// belong to the open file, which is the same.
 func lock(file *os.File) error {
 	for end := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -114,8 +122,8 @@ func lock(file *os.File) error {
 	}
 }
 
-// guarded calls f, in which bbolt reads its file through memory: where that is
-// not what it was, bbolt panics, and where it cannot be read, the kernel faults.
+// guarded calls f and turns panics into ErrDamaged, including faults of the memory mapping that
+// bbolt reads: the file was cut, or the disk cannot be read. It covers only the calling goroutine.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

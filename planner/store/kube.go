@@ -1,17 +1,14 @@
-// This part keeps a planner's entries in objects of a Kubernetes cluster,
-// and sees to it that of several planners one writes them.
+// This file keeps entries in the objects of a Kubernetes cluster, and makes sure that of several
+// planners only one writes them.
 //
-// In come entries, by the methods of [Store]; out go ConfigMaps: a root,
-// which lists pages, and pages, which hold entries, none of them near the 1 MiB
-// that an object may have. [Campaign.Run] waits for a Lease and then opens the
-// store. The command psidecar planner calls it.
+// The objects are ConfigMaps: a root, which lists pages, and pages, which hold entries. All of them
+// stay far below the 1 MiB that an object may have. [Campaign.Run] waits for a Lease and then opens
+// the store.
 //
-// A planner that has been replaced without knowing it cannot write: every update
-// names the resource version that it replaces. A planner that takes over first
-// writes the root, whose version is needed to add pages, and then every page, so
-// that no version that another planner knows is valid; both get the count of the
-// Lease's transitions as an annotation, and a root with a higher count than one's
-// own is not taken over.
+// A planner that was replaced without noticing cannot write: every update names the resource
+// version that it replaces. A planner that takes over first writes the root, whose version is
+// needed to add pages, and then every page, so that no version that another planner knows is valid
+// any more. All objects have the count of the Lease's transitions as an annotation, for people.
 
 package store
 
@@ -45,7 +42,7 @@ const (
 	openedAnnotation = "psidecar.io/opened"
 )
 
-// Objects are the ConfigMaps of a namespace, as of client-go.
+// Objects is the part of client-go's ConfigMapInterface that the store uses.
 type Objects interface {
 	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.ConfigMap, error)
 	List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error)
@@ -54,12 +51,20 @@ type Objects interface {
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// Holds returns the count of the Lease's transitions if this process has it
-// now, as the API server says, and else an error.
+// Holds returns the Lease's count of transitions if this process holds it now, as the API server
+// says, and otherwise an error. It must ask the server: what this process remembers may be out of
+// date.
 type Holds func(ctx context.Context) (transitions int64, err error)
 
-// A KubeStore holds entries in the ConfigMaps of a namespace. It has all of them in
-// memory too. It implements [Store].
+// A KubeStore holds entries in the ConfigMaps of a namespace, and a copy of all of them in memory,
+// from which it reads. It implements [Store].
+//
+// mu is held while objects are written, so writes are made one at a time and in order. After a
+// failed write the memory and the cluster may differ; unsure is set then, and the next Write takes
+// the store over again before it writes, which reads everything back.
+//
+// Invariants, unless unsure: pages are those that the root lists, and new ones without an object;
+// index has, for every entry, the page with its newest record.
 type KubeStore struct {
 	objects Objects
 	name    string
@@ -68,16 +73,19 @@ type KubeStore struct {
 	mu    sync.Mutex // guards the rest; held while objects are written, one at a time
 	root  root
 	pages map[uint64]*page
-	index map[string]*page // by entry
-	fill  *page            // where new entries go; nil: to be found
-	last  uint64           // sequence number given last
-	// unsure: a write failed, and the state in the cluster is unknown.
+	// The page of each entry.
+	index map[string]*page
+	// The page for new entries; nil until one is looked for.
+	fill *page
+	// The highest sequence number given so far.
+	last uint64
+	// unsure says that a write failed and the state of the cluster is unknown.
 	unsure bool
 	closed bool
 }
 
-// OpenKube takes the store of that name over. Until then, and from the moment that
-// another process does, writes fail with [store.ErrUnavailable].
+// OpenKube takes over the store of that name and reads it; see takeOver. From the moment that
+// another process takes it over, writes fail with [ErrUnavailable].
 func OpenKube(ctx context.Context, objects Objects, name string, holds Holds) (*KubeStore, error) {
 	s := &KubeStore{objects: objects, name: name, holds: holds}
 	if err := s.takeOver(ctx); err != nil {
@@ -86,7 +94,7 @@ func OpenKube(ctx context.Context, objects Objects, name string, holds Holds) (*
 	return s, nil
 }
 
-// Each implements Store.
+// Each implements Store. It reads the copy in memory, as of the time of the call.
 func (s *KubeStore) Each(ctx context.Context, each func(string, []byte) error) error {
 	s.mu.Lock()
 	entries := make(map[string][]byte, len(s.index)) // values are replaced, never changed
@@ -105,8 +113,7 @@ func (s *KubeStore) Each(ctx context.Context, each func(string, []byte) error) e
 	return nil
 }
 
-// Write implements Store. Neighbours that go to one page are written
-// together.
+// Write implements Store. Consecutive entries that belong to one page are written by one update.
 func (s *KubeStore) Write(ctx context.Context, entries []Entry) error {
 	if err := Check(entries); err != nil {
 		return err
@@ -131,7 +138,7 @@ func (s *KubeStore) Write(ctx context.Context, entries []Entry) error {
 	return nil
 }
 
-// Close implements Store. The leader releases the Lease.
+// Close implements Store. The Lease is released by [Campaign.Run].
 func (s *KubeStore) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,14 +8,15 @@ import (
 	"sync"
 )
 
-// Memory is a store that forgets when the process ends. The zero value is
-// empty and ready.
+// Memory is a store that is lost when the process ends. A planner without a configured store uses
+// it, and then moves no keys. The zero value is empty and ready.
 type Memory struct {
 	mu      sync.Mutex        // guards entries
 	entries map[string][]byte // values are replaced, never changed
 }
 
-// Each implements Store.
+// Each implements Store. It reads a copy of the map, so each may take its time without blocking
+// writers.
 func (m *Memory) Each(ctx context.Context, each func(string, []byte) error) error {
 	m.mu.Lock()
 	entries := maps.Clone(m.entries) // values are replaced, never changed

@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// root is what the root object says, as JSON under rootKey.
+// root is the content of the root object, as JSON under rootKey. It lists the pages that count. An
+// update of the root names the resource version that it replaces, so only the planner that wrote it
+// last can add a page.
 type root struct {
 	object *corev1.ConfigMap // as it was last read or written
 	Format int               `json:"format"` // 1
@@ -22,11 +24,13 @@ type root struct {
 }
 
 const (
+	// rootFormat is the only format that this package reads and writes.
 	rootFormat = 1
 	rootKey    = "root"
 	pageKey    = "entries"
 )
 
+// parseRoot decodes the root object. It keeps m, whose resource version the next write needs.
 func parseRoot(m *corev1.ConfigMap) (root, error) {
 	r := root{}
 	if err := json.Unmarshal([]byte(m.Data[rootKey]), &r); err != nil {
@@ -39,7 +43,8 @@ func parseRoot(m *corev1.ConfigMap) (root, error) {
 	return r, nil
 }
 
-// A page is an object with entries.
+// A page is one object with entries. Pages are rewritten as a whole, so they are kept small
+// (pageBytes).
 type page struct {
 	number  uint64
 	object  *corev1.ConfigMap // as it was last read or written; nil: there is none yet
@@ -47,20 +52,26 @@ type page struct {
 	size    int // bytes of all of them, encoded
 }
 
-// A record is an entry's value. Of two records of an entry, which an
-// interrupted write may leave, that with the higher number is true.
+// A record is the value of an entry and the sequence number of its write. An interrupted write may
+// leave an entry on two pages; the record with the higher number is the newer one.
 type record struct {
 	sequence uint64
 	value    []byte
 }
 
-// sizeOf bounds what an entry takes in a page: three numbers, name, value.
+// sizeOf returns an upper bound on the bytes that an entry takes in a page: three numbers, the name
+// and the value.
 func sizeOf(name string, value []byte) int {
 	return 3*binary.MaxVarintLen64 + len(name) + len(value)
 }
 
-// appendEntries encodes: for each entry its sequence number, the length of its
-// name, the name, the length of its value, the value.
+// appendEntries appends the encoded entries of a page to b, in the order of their names:
+//
+//	sequence number   uvarint
+//	length of name    uvarint
+//	name
+//	length of value   uvarint
+//	value
 func appendEntries(b []byte, entries map[string]record) []byte {
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		r := entries[name]
@@ -75,7 +86,8 @@ func appendEntries(b []byte, entries map[string]record) []byte {
 
 var errDamaged = errors.New("its entries are damaged")
 
-// parseEntries is the inverse. The records keep b.
+// parseEntries is the inverse of appendEntries. The values share b's memory. It checks every length
+// against b and the package's bounds, since people can edit ConfigMaps.
 func parseEntries(b []byte) (map[string]record, error) {
 	entries := map[string]record{}
 	number := func() (uint64, bool) {
@@ -116,6 +128,7 @@ func parseEntries(b []byte) (map[string]record, error) {
 	return entries, nil
 }
 
+// parsePage decodes the object of a page and keeps it for its resource version.
 func parsePage(number uint64, m *corev1.ConfigMap) (*page, error) {
 	entries, err := parseEntries(m.BinaryData[pageKey])
 	if err != nil {

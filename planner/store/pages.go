@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// bbolt trusts its file: on a damaged one it panics, in goroutines of its own too,
-// or reads beyond the data. So the file is walked before bbolt has it. This is
+// bbolt trusts its file. If the file is damaged bbolt panics, in goroutines of its own too, or
+// reads beyond the mapping. So the file is walked and verified before bbolt opens it. This is
 // bbolt's format 2, in the byte order of the machine:
 //
 //	page      id u64, flags u16, count u16, overflow u32, then count elements
@@ -19,8 +19,8 @@ import (
 //	          pages, transaction u64; FNV-1a of all that, u64
 //	bucket    root page u64, sequence u64; with root 0 a page follows
 //
-// pos counts from the element's own first byte. Pages 0 and 1 are meta pages;
-// the one with the higher transaction counts.
+// pos counts from the element's own first byte. Pages 0 and 1 are meta pages; the one with the
+// higher transaction is current.
 const (
 	pageHeader    = 16
 	branchElement = 16
@@ -35,23 +35,29 @@ const (
 
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
-	noFreelist  = ^uint64(0)
+	// noFreelist is in place of the freelist's page if the freelist is not stored, as with
+	// NoFreelistSync.
+	noFreelist = ^uint64(0)
 
+	// maxDepth bounds recursion on a damaged tree. A tree of that depth would be far beyond any
+	// disk.
 	maxDepth    = 32
 	maxPageSize = 64 << 10
 )
 
 var order = binary.NativeEndian
 
-// meta is what a meta page says.
+// meta is the part of a meta page that the walk needs. pages is the number of pages in use, the
+// meta pages included.
 type meta struct {
 	pageSize                           int
 	root, freelist, pages, transaction uint64
 }
 
-// walk reads a whole file of bbolt's and hands each entry of each bucket to
-// each, which must not keep key and value. An error means that the file is
-// damaged, or cannot be read.
+// walk reads a whole file of bbolt's and calls each for every entry of every bucket, and once with
+// a nil key for the bucket itself. key and value are valid only during the call. An error means
+// that the file is damaged, or cannot be read. It reads each page once and holds one path of the
+// tree in memory.
 func walk(file io.ReaderAt, size int64, each func(bucket string, key, value []byte) error) (meta, error) {
 	m, err := readMetas(file, size)
 	if err != nil {
@@ -64,9 +70,9 @@ func walk(file io.ReaderAt, size int64, each func(bucket string, key, value []by
 	return m, w.freelist()
 }
 
-// readMetas returns what the newer meta page says. Both must be whole: a meta
-// page is overwritten in one sector, so that not even a crash tears it, and one
-// alone would pass for the state before the last write.
+// readMetas checks both meta pages and returns the newer one. Both must be valid. bbolt alone would
+// accept a single valid one, which is the state before the last transaction: an acknowledged write
+// would be lost without a word. A meta page lies within one sector, so a crash does not tear it.
 func readMetas(file io.ReaderAt, size int64) (newer meta, err error) {
 	first, err := readMeta(file, 0)
 	if err != nil {
@@ -81,8 +87,11 @@ func readMetas(file io.ReaderAt, size int64) (newer meta, err error) {
 		newer = second
 	}
 	switch {
+	// bbolt writes the meta pages in turn. Any other difference means that a write of one of them
+	// was lost.
 	case first.transaction+1 != second.transaction && second.transaction+1 != first.transaction:
 		return meta{}, fmt.Errorf("its last two transactions are %d and %d", first.transaction, second.transaction)
+	// The file was cut.
 	case newer.pages > uint64(size)/uint64(newer.pageSize):
 		return meta{}, fmt.Errorf("it has %d bytes, and %d pages of %d bytes are in use", size, newer.pages, newer.pageSize)
 	}
@@ -116,20 +125,23 @@ func readMeta(file io.ReaderAt, at int64) (m meta, err error) {
 	return m, nil
 }
 
-// walker walks the tree of pages. Each page is in use once.
+// A walker walks the tree of pages and checks that every page is used at most once: a page that two
+// parents refer to would show the entries of one of them in the place of the other's.
 type walker struct {
-	file   io.ReaderAt
-	meta   meta
-	seen   []bool // by page
-	each   func(bucket string, key, value []byte) error
-	bucket string // whose pages these are; empty: of the list of buckets
+	file io.ReaderAt
+	meta meta
+	// By page; pages of the freelist are marked too.
+	seen []bool
+	each func(bucket string, key, value []byte) error
+	// The bucket whose pages are being walked; "" for the list of buckets.
+	bucket string
 }
 
-// bounds are between which keys a page's must be: from first, to before end,
-// where they are not nil.
+// bounds are the keys that may be below a page: from first up to, but without, end. nil means no
+// bound.
 type bounds struct{ first, end []byte }
 
-// readPage returns a page with those that it overflows into, and marks them as seen.
+// readPage returns a page together with its overflow pages, and marks all of them as seen.
 func (w *walker) readPage(id uint64) ([]byte, error) {
 	if id < 2 || id >= w.meta.pages {
 		return nil, fmt.Errorf("page %d is referred to: there are 2 to %d", id, w.meta.pages-1)
@@ -159,7 +171,7 @@ func (w *walker) readPage(id uint64) ([]byte, error) {
 	return page, nil
 }
 
-// tree walks the pages below a page.
+// tree walks the subtree of a page, whose keys must lie within b.
 func (w *walker) tree(id uint64, b bounds, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d is more than %d pages deep", id, maxDepth)
@@ -182,8 +194,8 @@ func (w *walker) tree(id uint64, b bounds, depth int) error {
 	return nil
 }
 
-// branch checks an inner page of the tree and walks the pages below it, each of which
-// must keep within the keys of its neighbours.
+// branch checks an inner page and walks its children. The keys of a child must lie between its own
+// separator and the next one; bbolt relies on that when it searches.
 func (w *walker) branch(page []byte, b bounds, depth int) error {
 	n := int(order.Uint16(page[10:]))
 	if n == 0 || pageHeader+n*branchElement > len(page) {
@@ -213,12 +225,13 @@ func (w *walker) branch(page []byte, b bounds, depth int) error {
 	return nil
 }
 
+// hold reports whether a key lies within the bounds.
 func (b bounds) hold(key []byte) bool {
 	return bytes.Compare(key, b.first) >= 0 && (b.end == nil || bytes.Compare(key, b.end) < 0)
 }
 
-// leaf checks a page of entries: their keys must ascend within the page's bounds, and
-// their values lie within the page.
+// leaf checks a page of entries: keys must ascend within the bounds, keys and values lie within the
+// page.
 func (w *walker) leaf(page []byte, b bounds) error {
 	n := int(order.Uint16(page[10:]))
 	if pageHeader+n*leafElement > len(page) {
@@ -247,8 +260,9 @@ func (w *walker) leaf(page []byte, b bounds) error {
 	return nil
 }
 
-// cut returns the key of the element at a place: pos bytes behind it. pos is never
-// below elements, where the elements themselves end.
+// cut returns the key of the element at offset at, which begins pos bytes after the element.
+// elements is the number of bytes from there to the end of the element array, which no key may
+// overlap.
 func cut(page []byte, at, elements int, pos, size uint32) ([]byte, error) {
 	if int64(pos) < int64(elements) || size == 0 || int64(at)+int64(pos)+int64(size) > int64(len(page)) {
 		return nil, fmt.Errorf("a key of %d bytes, %d bytes on", size, pos)
@@ -256,7 +270,8 @@ func cut(page []byte, at, elements int, pos, size uint32) ([]byte, error) {
 	return page[at+int(pos) : at+int(pos)+int(size)], nil
 }
 
-// entry takes an entry of a bucket, or one of the list of buckets.
+// entry handles an entry of a bucket, or, at the top level, the header of a bucket. psidecar has no
+// nested buckets, so one within a bucket is damage.
 func (w *walker) entry(flags uint32, key, value []byte) error {
 	switch {
 	case flags == 0 && w.bucket != "":
@@ -274,6 +289,7 @@ func (w *walker) entry(flags uint32, key, value []byte) error {
 	if root := order.Uint64(value); root != 0 {
 		return w.tree(root, bounds{}, 1)
 	}
+	// bbolt keeps a small bucket inline, as a page behind its header.
 	inline := value[bucketHeader:]
 	if len(inline) < pageHeader || order.Uint16(inline[8:]) != leafPage {
 		return fmt.Errorf("bucket %q has no page of its own, and none beside it", key)
@@ -281,7 +297,7 @@ func (w *walker) entry(flags uint32, key, value []byte) error {
 	return w.leaf(inline, bounds{})
 }
 
-// freelist checks the list of free pages, where the file has one.
+// freelist checks the list of free pages, if the file has one: none of them may be in use.
 func (w *walker) freelist() error {
 	if w.meta.freelist == noFreelist {
 		return nil
@@ -292,6 +308,7 @@ func (w *walker) freelist() error {
 	}
 	ids := page[pageHeader:]
 	n := uint64(order.Uint16(page[10:]))
+	// A longer list has its length in its first element.
 	if n == 0xFFFF && len(ids) >= 8 {
 		n, ids = order.Uint64(ids), ids[8:]
 	}

@@ -9,7 +9,8 @@ import (
 	"hash/crc32"
 )
 
-// ErrDamaged says that a store does not hold what was written to it.
+// ErrDamaged says that a store does not hold what was written to it. Trying again does not help; an
+// operator has to replace the file.
 var ErrDamaged = errors.New("the store is damaged")
 
 // A value in a file is sealed: sealMagic, CRC-32C of name and value, value. No
@@ -17,14 +18,17 @@ var ErrDamaged = errors.New("the store is damaged")
 // begins with a zero byte.
 var sealMagic = []byte{0, 'p', 's', '1'}
 
+// sealSize is the number of bytes ahead of a sealed value: the magic and the checksum.
 const sealSize = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// checksum is of the name too, so that a value cannot pass for that of another entry.
 func checksum(name, value []byte) uint32 {
 	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, value)
 }
 
+// seal returns a copy of a value with its checksum ahead of it.
 func seal(name, value []byte) []byte {
 	b := make([]byte, 0, sealSize+len(value))
 	b = append(b, sealMagic...)
@@ -32,9 +36,10 @@ func seal(name, value []byte) []byte {
 	return append(b, value...)
 }
 
+// sealed reports whether a stored value has a checksum. Values of old files have none.
 func sealed(b []byte) bool { return len(b) >= sealSize && bytes.HasPrefix(b, sealMagic) }
 
-// unseal is the reverse of seal; the value is b's memory.
+// unseal is the inverse of seal. The value that it returns shares b's memory.
 func unseal(name, b []byte) ([]byte, error) {
 	if !sealed(b) {
 		return nil, fmt.Errorf("entry %q has no checksum", name)
@@ -46,9 +51,13 @@ func unseal(name, b []byte) ([]byte, error) {
 	return value, nil
 }
 
-// inventory is how many entries there are, and the sum of their digests, in any
-// order: that none is missing, and none is an older one, no checksum of a single
-// entry says. Each write keeps it beside the entries, in one transaction.
+// An inventory says which entries a file must have: how many, and the sum of their digests modulo
+// 2^64, which does not depend on their order and is updated in constant time per write. A checksum
+// shows that an entry is whole; only the inventory shows that one is missing, or is an older
+// version of itself. Each transaction writes it together with the entries.
+//
+// Two words of SHA-256 make an accidental match negligible. They are no protection against somebody
+// who wants to forge a file.
 type inventory struct {
 	count  uint64
 	digest [2]uint64
@@ -62,9 +71,10 @@ const (
 func (v *inventory) addEntry(name, value []byte) { v.change(name, value, 1) }
 func (v *inventory) remove(name, value []byte)   { v.change(name, value, ^uint64(0)) }
 
-// change adds an entry times, modulo 2^64.
+// change adds an entry to the sums times times; -1 modulo 2^64 removes it.
 func (v *inventory) change(name, value []byte, times uint64) {
 	h := sha256.New()
+	// The length keeps apart a name and a value that are divided elsewhere.
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(name))))
 	h.Write(name)
 	h.Write(value)
@@ -74,6 +84,7 @@ func (v *inventory) change(name, value []byte, times uint64) {
 	v.digest[1] += times * binary.LittleEndian.Uint64(sum[8:])
 }
 
+// encode returns the stored form: the format, then count and digest in little endian, sealed.
 func (v *inventory) encode() []byte {
 	b := []byte{inventoryFormat}
 	for _, n := range []uint64{v.count, v.digest[0], v.digest[1]} {
@@ -82,6 +93,8 @@ func (v *inventory) encode() []byte {
 	return seal(inventoryKey, b)
 }
 
+// decodeInventory is the inverse of encode. Another format than inventoryFormat is an error rather
+// than ignored: a newer psidecar may have written entries that this one would drop.
 func decodeInventory(b []byte) (v inventory, err error) {
 	if b, err = unseal(inventoryKey, b); err != nil {
 		return v, err

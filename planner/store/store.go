@@ -1,10 +1,19 @@
-// Package store keeps the planner's durable state: entries with a name and a value,
-// in a file ([OpenFile]) or in memory ([Memory]).
+// Package store keeps the planner's durable state: entries with a name and a value.
 //
-// The planner's plans are its caller ([github.com/psidecar/psidecar/planner/plans]).
-// The interface asks for so little that other places can be behind it, such as
-// the objects of a cluster's control plane: entries are small, each is written
-// as a whole, and several at a time only in order, not together.
+// There are three stores: a file of bbolt's ([OpenFile]), the ConfigMaps of a Kubernetes namespace
+// ([OpenKube]), and memory ([Memory]). [Campaign] elects the one planner that may write to the
+// ConfigMaps.
+//
+// The interface asks for little, so that very different places can implement it: entries are small,
+// each is written as a whole, and the entries of one call are written in order but not necessarily
+// together. Callers must choose an order in which every prefix is a valid state; package plans
+// writes a new snapshot before the head that refers to it, and removes the old one last.
+//
+// A store must never return other entries than those written. Keys live where the plans say, and a
+// planner with an old or damaged record would send pushes to servers that do not have the values.
+// So a file has checksums and an inventory and is verified as a whole when it is opened (seal.go,
+// pages.go, inspect.go), and a planner that has lost the lead cannot overwrite its successor's
+// objects (takeover.go).
 package store
 
 import (
@@ -21,20 +30,20 @@ const (
 	MaxValue = 256 << 10
 )
 
-// ErrUnavailable says that the store cannot be written just now, by no fault
-// of the entries: a full disk, or another planner that has the lead.
+// ErrUnavailable says that the store cannot be written at the moment, through no fault of the
+// entries: the disk is full, or another planner has the lead. Callers may try again later.
 var ErrUnavailable = errors.New("the store cannot be written")
 
-// A Store holds entries. Its methods may be called from any goroutine.
+// A Store holds entries by name. Its methods may be called from any goroutine.
 type Store interface {
-	// Each hands every entry to each, by name in byte order; an error of each
-	// ends it. Name and value are valid during the call.
+	// Each calls each for every entry, by name in byte order, and ends at its first error, which it
+	// returns. Name and value are valid only during the call. each must not call the store.
 	Each(ctx context.Context, each func(name string, value []byte) error) error
-	// Write writes entries in order and returns when they are safe. If it fails
-	// or the process ends meanwhile, those up to some point are there as whole
-	// entries, and those after it are not. What cannot be written for now
-	// fails with ErrUnavailable.
+	// Write writes entries in order and returns when they are durable. If it fails, or the process
+	// ends meanwhile, some prefix of them is stored, each entry whole. It fails with ErrUnavailable
+	// if trying again later can help. It does not keep the values.
 	Write(ctx context.Context, entries []Entry) error
+	// Close releases the store. No method may be called after it.
 	Close() error
 }
 
@@ -44,7 +53,8 @@ type Entry struct {
 	Value []byte // nil: the entry is removed
 }
 
-// Check returns the first fault of entries that are to be written.
+// Check returns the first fault of entries that are about to be written, nil if there is none.
+// Every store calls it first, so that all accept the same entries.
 func Check(entries []Entry) error {
 	for _, e := range entries {
 		switch {

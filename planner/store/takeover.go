@@ -14,16 +14,22 @@ import (
 )
 
 const (
-	// attempts bounds how often what somebody else has changed meanwhile is
-	// read again.
+	// attempts bounds how often an object is read again that somebody else has changed in between.
 	attempts = 5
-	// atOnce is how many pages are taken over at a time.
+	// atOnce is how many pages are taken over in parallel.
 	atOnce = 8
 )
 
 func (s *KubeStore) pageName(number uint64) string { return fmt.Sprintf("%s-%06d", s.name, number) }
 
-// takeOver makes this process the only one that can write, and reads the entries.
+// takeOver makes this process the only one that can write to the store, and reads all entries. The
+// caller holds s.mu, or nobody else has s yet.
+//
+// The order is what makes it safe. Writing the root first changes the version that an old leader
+// would need to add a page. Writing every page then, even unchanged, does the same for updates of
+// pages. An update of the old leader that arrives before its page is taken over is in what is read
+// here; one that arrives after that is refused by the API server. Only then are pages deleted that
+// the root does not list.
 func (s *KubeStore) takeOver(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := s.takeRoot(ctx)
@@ -46,6 +52,7 @@ func (s *KubeStore) takeOver(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	// All pages are ours now. Clean up what interrupted writes of others have left.
 	stale := s.know(pages)
 	if err := s.deleteRubbish(ctx); err != nil {
 		return err
@@ -59,17 +66,19 @@ func (s *KubeStore) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// isRace reports whether somebody has written or made the object meanwhile.
+// isRace reports whether somebody else has changed or created the object in between.
 func isRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// takeRoot reads the root, asks whether the Lease is still held, in this order, and
-// writes the version that was read. If another planner took over between the read
-// and the write, the write fails.
+// takeRoot reads the root, asks whether the Lease is still held, and writes the root with the
+// version that was read, in this order. If another planner takes over after the read, the write
+// fails, whatever the Lease said.
 func (s *KubeStore) takeRoot(ctx context.Context) error {
 	object, err := s.objects.Get(ctx, s.name, metav1.GetOptions{})
 	r := root{Format: rootFormat}
 	switch {
 	case apierrors.IsNotFound(err):
+		// No root means a new store, unless there are pages: then somebody has deleted the root,
+		// and an empty store would make all keys appear to be at home.
 		left, err := s.objects.List(ctx, metav1.ListOptions{LabelSelector: s.selector(), Limit: 1})
 		if err != nil {
 			return fmt.Errorf("looking for pages: %w", err)
@@ -96,8 +105,10 @@ func (s *KubeStore) takeRoot(ctx context.Context) error {
 	return s.writeRoot(ctx, r)
 }
 
+// selector selects the root and all pages, listed or not.
 func (s *KubeStore) selector() string { return StoreLabel + "=" + s.name }
 
+// writeRoot writes the root and adopts it in memory if that succeeds.
 func (s *KubeStore) writeRoot(ctx context.Context, r root) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -113,8 +124,9 @@ func (s *KubeStore) writeRoot(ctx context.Context, r root) error {
 	return nil
 }
 
-// object returns the object to be written in place of before, without its
-// content.
+// object returns the object to be written in place of before, without its content. It has before's
+// resource version, on which the API server refuses the update if the object has changed since.
+// Without before it has none, and is created.
 func (s *KubeStore) object(before *corev1.ConfigMap, name string) *corev1.ConfigMap {
 	m := &corev1.ConfigMap{}
 	if before != nil {
@@ -128,7 +140,8 @@ func (s *KubeStore) object(before *corev1.ConfigMap, name string) *corev1.Config
 	return m
 }
 
-// putObject creates an object that has no version, and updates others.
+// putObject creates an object without a resource version, and updates any other. It returns the
+// object with its new version.
 func (s *KubeStore) putObject(ctx context.Context, m *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 	write := func() (*corev1.ConfigMap, error) { return s.objects.Update(ctx, m, metav1.UpdateOptions{}) }
 	if m.ResourceVersion == "" {
@@ -144,8 +157,8 @@ func (s *KubeStore) putObject(ctx context.Context, m *corev1.ConfigMap) (*corev1
 	return now, nil
 }
 
-// takePage reads a page and writes it as it is, which makes the versions that
-// others know invalid.
+// takePage reads a page and writes it back unchanged. The new version invalidates the one that an
+// old leader has.
 func (s *KubeStore) takePage(ctx context.Context, number uint64) (*page, error) {
 	name := s.pageName(number)
 	for attempt := 1; ; attempt++ {
@@ -170,8 +183,8 @@ func (s *KubeStore) takePage(ctx context.Context, number uint64) (*page, error) 
 	}
 }
 
-// know takes pages as all there are. It returns what removes the older one of
-// two records of an entry.
+// know replaces the copy in memory by the pages that were read. It returns the drafts that remove
+// the older one of two records of an entry, which an interrupted move between pages leaves.
 func (s *KubeStore) know(pages []*page) (stale []*draft) {
 	s.pages, s.index, s.fill = map[uint64]*page{}, map[string]*page{}, nil
 	drop := func(p *page, name string) {
@@ -203,9 +216,10 @@ func (s *KubeStore) know(pages []*page) (stale []*draft) {
 	return stale
 }
 
-// deleteRubbish deletes pages that the root does not list, and that are older than
-// this process's turn: nobody can list them any more. One that is not older belongs
-// to a planner that has taken over since.
+// deleteRubbish deletes pages that the root does not list and that were written before this
+// takeover: nobody can list them any more. One that was written since belongs to a planner that has
+// taken over after this one. Each deletion names the version that was listed, so it cannot hit a
+// newer object.
 func (s *KubeStore) deleteRubbish(ctx context.Context) error {
 	listed := map[string]bool{s.name: true}
 	for number := range s.pages {

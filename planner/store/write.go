@@ -7,16 +7,18 @@ import (
 	"slices"
 )
 
-// A draft is what a page shall be.
+// A draft collects changes of one page until flush writes them with a single update. Consecutive
+// entries mostly belong to one page, so a call of Write takes few updates.
 type draft struct {
-	page    *page
-	changes map[string]*record // nil: the entry goes
+	page *page
+	// nil removes the entry.
+	changes map[string]*record
 	size    int
 }
 
 func newDraft(p *page) *draft { return &draft{p, map[string]*record{}, p.size} }
 
-// get returns the entry as it shall be.
+// get returns the entry as it will be after the flush.
 func (d *draft) get(name string) (record, bool) {
 	if r, ok := d.changes[name]; ok {
 		if r == nil {
@@ -28,6 +30,7 @@ func (d *draft) get(name string) (record, bool) {
 	return r, ok
 }
 
+// remove marks the entry as removed, also if the page does not have it.
 func (d *draft) remove(name string) {
 	if r, ok := d.get(name); ok {
 		d.size -= sizeOf(name, r.value)
@@ -35,14 +38,15 @@ func (d *draft) remove(name string) {
 	d.changes[name] = nil
 }
 
+// set replaces the entry or adds it, and keeps size up to date.
 func (d *draft) set(name string, r record) {
 	d.remove(name)
 	d.changes[name] = &r
 	d.size += sizeOf(name, r.value)
 }
 
-// fits reports whether the entry finds room in place of the one of its name.
-// One that is larger than a page has a page of its own.
+// fits reports whether a value has room on the page in place of the entry's present one. A value
+// larger than pageBytes fits only on an empty page, so it gets one for itself.
 func (d *draft) fits(name string, value []byte) bool {
 	size := d.size
 	if r, ok := d.get(name); ok {
@@ -51,7 +55,9 @@ func (d *draft) fits(name string, value []byte) bool {
 	return size == 0 || size+sizeOf(name, value) <= pageBytes
 }
 
-// write writes entries in order, an object after the other.
+// write writes entries in order. It collects changes for one page at a time and flushes them when
+// the next entry belongs to another page, so that the order of entries is the order of updates. The
+// caller holds s.mu.
 func (s *KubeStore) write(ctx context.Context, entries []Entry) error {
 	var d *draft // of one page at a time
 	turn := func(p *page) error {
@@ -83,12 +89,14 @@ func (s *KubeStore) write(ctx context.Context, entries []Entry) error {
 		if err := turn(to); err != nil {
 			return err
 		}
+		// The number decides between two copies of the entry, if a crash leaves both.
 		s.last++
 		d.set(e.Name, record{s.last, slices.Clone(e.Value)})
 		if at == nil || at == to {
 			continue
 		}
-		// It moves: is written there, then removed here.
+		// The entry moves. It is written to its new page before it is removed from the old one: a
+		// crash in between leaves two copies, never none.
 		if err := turn(at); err != nil {
 			return err
 		}
@@ -97,7 +105,7 @@ func (s *KubeStore) write(ctx context.Context, entries []Entry) error {
 	return s.flush(ctx, d)
 }
 
-// at returns the page of an entry, nil where there is none, after the draft.
+// at returns the page that an entry is on once the draft is flushed, or nil. The draft may be nil.
 func (s *KubeStore) at(d *draft, name string) *page {
 	if d != nil {
 		if r, ok := d.changes[name]; ok {
@@ -112,7 +120,9 @@ func (s *KubeStore) at(d *draft, name string) *page {
 	return s.index[name]
 }
 
-// room returns the page for an entry: at, where it is and fits, or another.
+// room returns the page for a new value: the entry's own page at if the value fits there, else the
+// page that is being filled, else any page that is at most half full, else a new page, which is not
+// in the cluster before flush. It fails with errFull at maxPages.
 func (s *KubeStore) room(d *draft, at *page, e Entry) (*page, error) {
 	fits := func(p *page) bool {
 		if d != nil && d.page == p {
@@ -135,6 +145,7 @@ func (s *KubeStore) room(d *draft, at *page, e Entry) (*page, error) {
 	if len(s.pages) >= maxPages {
 		return nil, fmt.Errorf("%w: it has %d pages (psidecar plan forget drops jobs that have ended)", errFull, len(s.pages))
 	}
+	// An earlier new page of this process may not be listed yet.
 	number := s.root.Next
 	for s.pages[number] != nil {
 		number++
@@ -144,8 +155,10 @@ func (s *KubeStore) room(d *draft, at *page, e Entry) (*page, error) {
 	return s.fill, nil
 }
 
-// flush writes a draft, which then is the present state. A new page counts from the
-// moment that the root lists it.
+// flush writes a draft to the cluster and then applies it to memory. A new page counts from the
+// moment that the root lists it: until then a crash leaves an object that the next takeover
+// deletes. If flush fails it is unknown whether the cluster has the changes; Write then marks the
+// store unsure. The caller holds s.mu.
 func (s *KubeStore) flush(ctx context.Context, d *draft) error {
 	if d == nil || len(d.changes) == 0 {
 		return nil
@@ -166,6 +179,7 @@ func (s *KubeStore) flush(ctx context.Context, d *draft) error {
 	if err != nil {
 		return err
 	}
+	// entries has the content; a second copy of all pages would double the memory.
 	object.BinaryData = nil
 	if created {
 		r := s.root
