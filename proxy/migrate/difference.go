@@ -11,8 +11,10 @@ import (
 
 var le = binary.LittleEndian
 
-// difference returns what has to be added to have so that it becomes want, in
-// the type of both. The sum may need to be corrected once more: it is rounded.
+// difference returns what must be added to have to get want; both are arrays of type t and the
+// result is new memory. Integers wrap around. The sum of floating point values is rounded, so it
+// may need another correction. Values that are not finite cannot be reached by adding, and are an
+// error.
 func difference(want, have []byte, t pslite.DataType) ([]byte, error) {
 	size := t.Size()
 	if len(want) != len(have) || len(want)%size != 0 {
@@ -51,8 +53,8 @@ func difference(want, have []byte, t pslite.DataType) ([]byte, error) {
 
 func finite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
-// same reports whether two values are equal to the last bit, the sign of zero
-// aside: adding to +0 never gives -0.
+// same reports whether two arrays of type t are equal to the last bit, except for the sign of zero:
+// adding to +0 never gives -0.
 func same(a, b []byte, t pslite.DataType) bool {
 	if bytes.Equal(a, b) {
 		return true

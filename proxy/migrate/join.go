@@ -9,8 +9,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Join makes a site that knows nothing learn which keys are displaced and which are
-// held. Until then no request passes.
+// Join starts the join of a site that does not know which keys are displaced and which are held. It
+// asks all other sites for their holds and then, by Fetch, the store for the table. Until
+// [Site.Fetched] no request passes.
+//
+// The order matters: a move that is recorded after the store has answered ends with a Release,
+// which the site sees because it holds the batch by then.
 func (s *Site) Join() {
 	s.asked = maps.Clone(s.others)
 	s.ask()
@@ -25,8 +29,8 @@ func (s *Site) ask() {
 	}
 }
 
-// Joining returns the sites that have not yet sent their holds; nil when the site
-// has joined.
+// Joining returns the sites that have not sent their holds yet, in no order; it is empty while only
+// the store's answer is missing, and nil once the site has joined.
 func (s *Site) Joining() []string {
 	if s.asked == nil {
 		return nil
@@ -34,8 +38,8 @@ func (s *Site) Joining() []string {
 	return slices.AppendSeq([]string{}, maps.Keys(s.asked))
 }
 
-// Fetched takes the store's answer to Fetch: where all keys are. The table is
-// the site's from then on.
+// Fetched takes the store's answer to Fetch: the owners of all displaced keys. The site owns t from
+// then on. Late and repeated answers are ignored.
 func (s *Site) Fetched(t *route.Table) {
 	if s.asked == nil || len(s.asked) > 0 {
 		return
@@ -46,7 +50,9 @@ func (s *Site) Fetched(t *route.Table) {
 	s.released = nil
 }
 
-// holding takes what another site says that it holds.
+// holding takes the holds of another site, as the answer to Join. Batches of this site's earlier
+// incarnation are not held again: the store has decided them, and the others learn it by
+// [Site.settle].
 func (s *Site) holding(from string, held []Held) {
 	if !s.asked[from] {
 		return
@@ -62,10 +68,10 @@ func (s *Site) holding(from string, held []Held) {
 	}
 }
 
-// waits, as the owner that a quiet site names, says that keys cannot go into parts.
+// waits, as the owner in a Quiet message, reports that the keys cannot go into parts.
 const waits int32 = -4
 
-// parted is the owner of keys that go into parts, 0 where they do not.
+// parted returns the owner of keys that go into parts, and 0 for an ordinary rank.
 func parted(to int32) int32 {
 	if plan.PartsOf(to) > 0 {
 		return to
@@ -73,7 +79,7 @@ func parted(to int32) int32 {
 	return 0
 }
 
-// endHold ends a hold of another site's.
+// endHold releases a batch of another mover.
 func (s *Site) endHold(b route.Batch, owner int32) {
 	delete(s.parting, b)
 	if s.asked != nil && owner != route.Unchanged {
@@ -84,9 +90,9 @@ func (s *Site) endHold(b route.Batch, owner int32) {
 	s.Router.Release(b, owner)
 }
 
-// askRelease tells a mover that its batch is held here. It may be over, and what
-// the mover said of that lost; while something is under way nothing else is said
-// to it, and requests that wait for the batch would wait for ever.
+// askRelease tells a mover that its batch is still held here. The batch may be over and its Release
+// lost. While requests are in flight this site has nothing else to say to the mover, so without
+// this question the requests that wait for the batch could wait forever.
 func (s *Site) askRelease(b route.Batch) {
 	m := Message{Kind: Holding, Batch: b, Keys: s.Router.Held(b), Held: s.held()}
 	if !s.Router.Carried() {
@@ -95,10 +101,11 @@ func (s *Site) askRelease(b route.Batch) {
 	s.send(b.Mover, m)
 }
 
-// blind, as the owner of such a question, says that it will not become quiet soon.
+// blind, as the owner in such a question, reports that this site does not see all requests of its
+// workers and so cannot become quiet.
 const blind int32 = -3
 
-// answerHeld answers a site that asks so.
+// answerHeld answers askRelease, at the mover.
 func (s *Site) answerHeld(from string, m Message) {
 	x := s.moves[m.Batch.Number]
 	switch {
@@ -110,7 +117,7 @@ func (s *Site) answerHeld(from string, m Message) {
 	}
 }
 
-// held is all that is held here.
+// held returns all batches held here, with their keys.
 func (s *Site) held() []Held {
 	held := make([]Held, 0)
 	for _, b := range s.Router.Holds() {
@@ -119,8 +126,9 @@ func (s *Site) held() []Held {
 	return held
 }
 
-// answerJoin sends the holds of this site to one that was killed. What it moved
-// itself it must decide again.
+// answerJoin sends the holds of this site to one that has restarted. A restarted site has lost its
+// promise to be quiet, so it counts as loud again in moves that are still quieting. In later phases
+// it cannot do harm: it passes nothing before it holds these keys.
 func (s *Site) answerJoin(from string) {
 	s.send(from, Message{Kind: Holding, Held: s.held()})
 	for _, x := range s.inOrder() { // it was quiet, and knows nothing of it now

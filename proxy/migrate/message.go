@@ -5,7 +5,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Kind is what a message between sites says.
+// Kind is the kind of a message between sites.
 type Kind uint8
 
 // The kinds.
@@ -17,14 +17,14 @@ const (
 	Release                 // Batch is over: its keys belong to Owner
 )
 
-// Message is what one site tells another.
+// Message is a message between two sites. It is encoded by proxy/jobs; see the letters there.
 type Message struct {
 	Kind  Kind
 	Batch route.Batch
 	Keys  []plan.Keys // of Hold, Quiet and Holding with a Batch
-	// Owner is, of Release, a rank, one of keys in parts, or route.Unchanged; of Holding:
-	// blind, or 0; of Hold and Quiet of a batch whose keys go into parts: what they will
-	// have for an owner, or waits; else 0.
+	// Owner depends on the kind. Release: a rank, an owner of keys in parts, or route.Unchanged.
+	// Holding: blind, or 0. Hold and Quiet of a batch whose keys go into parts: the owner that they
+	// will have, or waits. Otherwise 0.
 	Owner int32
 	Held  []Held // of Holding
 }
@@ -35,7 +35,7 @@ type Held struct {
 	Keys  []plan.Keys
 }
 
-// Out is something to be done: exactly one is set.
+// Out is an action for the caller; exactly one of Send, Route, Record, Result and Fetch is set.
 type Out struct {
 	Send   *Message // to the site To
 	To     string
@@ -45,7 +45,7 @@ type Out struct {
 	Fetch  bool       // ask the store where all keys are; Fetched takes its answer
 }
 
-// Record is a change of owner that the store has to know.
+// Record is a change of owner to be written to the planner's store.
 type Record struct {
 	Batch    route.Batch
 	Plan     uint64
@@ -53,10 +53,10 @@ type Record struct {
 	Keys     []plan.Keys
 }
 
-// Result is what became of a move. Err is why its keys are where they were.
+// Result is the outcome of a move. Err is the reason why its keys stayed with the old owner.
 type Result struct {
 	Move  Move
 	Batch route.Batch
-	Bytes uint64
+	Bytes uint64 // of values, as pulled from the old owner
 	Err   error
 }

@@ -1,21 +1,31 @@
-// Package migrate moves keys from server to server while a job runs. It is a
-// state machine, as package route is, without sockets, clocks and goroutines.
+// Package migrate moves keys from server to server while a job runs. It is a state machine, like
+// package route, without sockets, clocks or goroutines.
 //
-// A [Site] is one host's part, over the host's [route.Router]. To move keys, a
-// site tells all others to hold requests for them; when nothing for them is
-// under way anywhere it pulls their values from the old owner, pushes them to
-// the new one and pulls them again until they are the same to the last bit; it
-// has the new owner recorded in the planner's store, and then tells all to
-// release. Up to the record the move can be given up at any moment, and the
-// keys are where they were; from then on they are with the new owner.
+// A [Site] is one host's part in the protocol; it wraps the host's [route.Router]. The site that
+// begins a [Move] is its mover and coordinates it:
 //
-// A site that was killed begins as a joining one: nothing passes until all others
-// have sent it their holds, and the store the owners of keys. The store decides the
-// fate of its own moves: those that are recorded are finished, others given up, and
-// the other sites, which still hold, are released accordingly.
+//  1. quieting: the mover sends Hold to all other sites, and waits for Quiet from every site,
+//     its own included. A site is quiet when none of its requests for the keys is in flight.
+//  2. reading: the mover pulls the values from the old owner.
+//  3. writing, checking: it pushes them to the new owner, pulls them back, and pushes the
+//     difference until both are equal to the last bit.
+//  4. recording: the planner's store writes the new owner to disk. This is the commit point.
+//  5. Release goes to all sites, and held requests go to the new owner.
 //
-// In come messages of other sites, answers of the store, moves to begin; out
-// goes what [Site.Out] returns. The proxy's shell calls it.
+// Up to the record the move can be given up at any moment, and the keys stay with the old owner.
+// From the record on they belong to the new owner, and the move is only carried to its end.
+//
+// A site that was killed starts as a joining one: no request passes until all other sites have sent
+// it their holds, and the store the owners of keys. The store decides the fate of the moves of the
+// killed site: recorded ones are finished, others are given up, and the other sites, which still
+// hold, are released accordingly.
+//
+// Messages may be lost, duplicated and reordered. Every step is idempotent and [Site.Repeat] sends
+// again what has not been answered, so the protocol needs no acknowledgements of its own.
+//
+// Inputs are messages of other sites ([Site.Receive]), answers of the store ([Site.Recorded],
+// [Site.Fetched]) and moves to begin ([Site.Begin]); outputs are what [Site.Out] returns. Package
+// proxy/jobs calls it, one call at a time.
 package migrate
 
 import (
@@ -29,17 +39,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Site is one host's part in moving a job's keys. It has no lock, clock or goroutine:
-// one caller at a time tells it what has come, and does what Out says.
+// Site is one host's part in moving a job's keys. It has no lock, clock or goroutine: the caller
+// serializes all calls, and carries out what Out returns.
 //
 // Invariants, between two calls:
-//   - moves has the moves of this site that are not over, by their batches' numbers, and
-//     Router holds the keys of each; none of them is in two.
-//   - last is the highest number that was given: no later batch has a number of before.
-//   - while asked is not nil no move begins and Router lets no request pass; released is
-//     empty otherwise.
-//   - a move is decided by the store alone: before Recorded its keys are the old owner's,
-//     whatever the new one has of them.
+//   - moves has the moves of this site that are not over, by batch number, and Router holds the
+//     keys of each. No key is in two of them.
+//   - last is the highest batch number used so far: numbers only grow, so that a late message of
+//     an earlier batch never matches a later one.
+//   - while asked is not nil, no move begins and Router lets no request pass; released is empty
+//     otherwise.
+//   - the store alone decides a move: before Recorded its keys belong to the old owner, whatever
+//     the new one holds of them.
 type Site struct {
 	Router *route.Router
 	self   string
@@ -47,18 +58,20 @@ type Site struct {
 	moves  map[uint64]*moving
 	last   uint64          // number of the last batch
 	asked  map[string]bool // those that have not answered Join yet; nil: joined
-	// released is what was released while the site joined: what the store said
-	// when it was asked may be older.
+	// released is what was released while the site was joining. It overrules the table that the
+	// store sends: the store may have answered before it recorded these moves.
 	released []plan.Range
-	// parting are the batches of others that are held here whose keys go into parts, and
-	// what they will have for an owner.
+	// parting has, for batches of other movers that are held here and whose keys go into parts, the
+	// owner that the keys will have. Quiet repeats it, so that the mover knows that this site took
+	// the batch as one of parts.
 	parting map[route.Batch]int32
 	out     []Out
 }
 
-// New returns a site of that name that has joined: nothing has been displaced
-// in the job yet, or all is known. Numbers of its batches follow number, which
-// must rise from one incarnation of a site to the next.
+// New returns a site of that name that has joined: either nothing has been displaced in the job
+// yet, or the router's table is complete. Its first batch gets number+1. The caller must pass a
+// number at least as high as any that an earlier incarnation of the site used; otherwise other
+// sites take a new batch for one that is over.
 func New(self string, r *route.Router, number uint64) *Site {
 	return &Site{Router: r, self: self, others: map[string]bool{}, moves: map[uint64]*moving{}, last: number, parting: map[route.Batch]int32{}}
 }
@@ -66,10 +79,11 @@ func New(self string, r *route.Router, number uint64) *Site {
 // Name returns the site's own name.
 func (s *Site) Name() string { return s.self }
 
-// Last returns the number of the batch that was begun last.
+// Last returns the number of the batch that was begun last. The caller persists it for [New].
 func (s *Site) Last() uint64 { return s.last }
 
-// SetOthers says which other sites there are.
+// SetOthers replaces the names of the other sites of the job; self may be among them. It does not
+// touch moves that have begun, nor a join: the sites that these wait for stay the same.
 func (s *Site) SetOthers(names []string) {
 	clear(s.others)
 	for _, n := range names {
@@ -81,8 +95,12 @@ func (s *Site) SetOthers(names []string) {
 
 func (s *Site) send(to string, m Message) { s.out = append(s.out, Out{Send: &m, To: to}) }
 
-// Out returns the outputs so far, in order, and forgets them. It must be called
-// after every call of the site or its router.
+// Out returns the outputs so far, in order, and forgets them. It must be called after every call of
+// the site or its router.
+//
+// Outputs of the router that concern moves (a batch is quiet, an op is complete) are inputs of the
+// site and may make further router outputs, hence the loop; only messages for servers and workers
+// are returned.
 func (s *Site) Out() []Out {
 	for more := true; more; {
 		more = false
@@ -103,7 +121,8 @@ func (s *Site) Out() []Out {
 	return out
 }
 
-// Phase returns how far a move of this site has come.
+// Phase returns how far a move of this site has come. Unknown numbers are taken for moves that are
+// over.
 func (s *Site) Phase(number uint64) Phase {
 	if x := s.moves[number]; x != nil {
 		return x.phase
@@ -111,11 +130,14 @@ func (s *Site) Phase(number uint64) Phase {
 	return over
 }
 
-// Moving returns how many moves are under way.
+// Moving returns the number of moves in progress.
 func (s *Site) Moving() int { return len(s.moves) }
 
-// Begin begins a move in the name of one of this host's workers. What it
-// returns where it cannot begin is an error; Out has the Result otherwise.
+// Begin starts a move in the name of one of this host's workers. It sorts and compacts m.Keys in
+// place. An error means that nothing has begun; otherwise the outcome is a [Result] of Out.
+//
+// The move acts as a worker because servers know no other clients: its pulls and pushes are made
+// like the worker's own ([route.Router.Mover]).
 func (s *Site) Begin(m Move) error {
 	if s.asked != nil {
 		return errors.New("this host does not know yet what is displaced")
@@ -136,6 +158,7 @@ func (s *Site) Begin(m Move) error {
 	}
 	s.last++
 	x := &moving{move: m, batch: route.Batch{Mover: s.self, Number: s.last}, ranges: m.Ranges(), worker: worker, loud: maps.Clone(s.others)}
+	// The mover's own host has to become quiet like every other one.
 	x.loud[s.self] = true
 	if !s.Router.Hold(x.batch, x.ranges) {
 		return errors.New("some of the keys are moving already")
@@ -145,11 +168,14 @@ func (s *Site) Begin(m Move) error {
 	return nil
 }
 
+// tellHold asks the sites that are not quiet yet to hold the keys. A site that holds them already
+// answers with Quiet again.
 func (s *Site) tellHold(x *moving) {
 	s.sendToOthers(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges, Owner: parted(x.move.To)})
 }
 
-// sendToOthers sends a message to all other sites.
+// sendToOthers sends a message about a move to all other sites, a Hold only to those that are still
+// loud.
 func (s *Site) sendToOthers(x *moving, m Message) {
 	for _, n := range slices.Sorted(maps.Keys(s.others)) {
 		if m.Kind != Hold || x.loud[n] {
@@ -158,7 +184,9 @@ func (s *Site) sendToOthers(x *moving, m Message) {
 	}
 }
 
-// Receive takes a message of another site.
+// Receive handles a message of another site. Messages about a batch are accepted only from its
+// mover, and answers only by it; anything else is a leftover of a site that has restarted, and is
+// ignored.
 func (s *Site) Receive(from string, m Message) {
 	switch m.Kind {
 	case Join:
@@ -182,11 +210,17 @@ func (s *Site) Receive(from string, m Message) {
 	}
 }
 
+// inOrder returns the moves by batch number, so that outputs do not depend on map order: tests
+// compare them with transcripts.
 func (s *Site) inOrder() []*moving {
 	return slices.SortedFunc(maps.Values(s.moves), func(a, b *moving) int { return cmp.Compare(a.batch.Number, b.batch.Number) })
 }
 
-// quiet is called when nothing for a held batch is under way on this host.
+// quiet is called when no request for a held batch is in flight on this host. It reports that to
+// the mover, which may be this site.
+//
+// Keys that go into parts cannot take along what a codec has held back of earlier pushes. Where
+// there is some, the site answers with owner waits, and the mover gives the move up.
 func (s *Site) quiet(b route.Batch) {
 	m := Message{Kind: Quiet, Batch: b, Keys: s.Router.Held(b), Owner: s.parting[b]}
 	if x := s.moves[b.Number]; b.Mover == s.self && x != nil {
@@ -202,7 +236,9 @@ func (s *Site) quiet(b route.Batch) {
 	s.send(b.Mover, m)
 }
 
-// heard is called when a site says that it is quiet.
+// heard handles a site's report that it is quiet, at the mover. Once the last one has reported, no
+// request for the keys is in flight anywhere and none can start, so the value at the old owner no
+// longer changes: reading begins.
 func (s *Site) heard(from string, m Message) {
 	b := m.Batch
 	if b.Mover != s.self {
@@ -227,9 +263,9 @@ func (s *Site) heard(from string, m Message) {
 	}
 }
 
-// settle tells a site that still holds a batch of ours which is over, perhaps
-// by the end of an earlier incarnation, that it is. The keys cannot have moved
-// since: whoever moves them needs that site to hold them.
+// settle releases a batch of this mover that another site still holds although it is over, perhaps
+// since an earlier incarnation. The table has the right owner: the keys cannot have moved since,
+// because any later mover would need that site to hold them.
 func (s *Site) settle(from string, b route.Batch, keys []plan.Keys) {
 	if s.asked != nil || len(keys) == 0 {
 		return // not known yet; it will say so again
@@ -237,7 +273,8 @@ func (s *Site) settle(from string, b route.Batch, keys []plan.Keys) {
 	s.send(from, Message{Kind: Release, Batch: b, Owner: s.Router.Table().Owner(keys[0].First)})
 }
 
-// complete is called when an op has its answer.
+// complete is called when an op has its answer, and starts the next one of its move. The answer to
+// ahead may overtake that of the push before it; then it is only noted.
 func (s *Site) complete(op *route.Op) {
 	for _, x := range s.inOrder() {
 		switch op {
@@ -264,10 +301,10 @@ func (s *Site) complete(op *route.Op) {
 	}
 }
 
-// start sends an op. Behind the first push goes the pull that checks it, so that a
-// move takes a way less: servers take what comes over one connection in order, and
-// where one does not, values are found wrong and corrected. Letters are repeated
-// when they are lost, so they can arrive in any order; early ones wait.
+// start sends an op. The pull that checks the first push is sent right behind it, which saves one
+// round trip per move: a server handles the messages of one connection in order. Where a server
+// does not, the pulled values look wrong and are corrected like others. With PS_RESEND messages can
+// be lost and repeated, and so arrive in any order; there the check waits for the push's answer.
 func (s *Site) start(x *moving, op *route.Op) {
 	s.Router.Start(x.worker, op)
 	if x.phase == writing && x.tried == 0 && !s.Router.Resend() {
@@ -276,20 +313,24 @@ func (s *Site) start(x *moving, op *route.Op) {
 	}
 }
 
+// record asks the planner's store to write the new owner. Repeated records of one batch are
+// idempotent at the store.
 func (s *Site) record(x *moving) {
 	s.out = append(s.out, Out{Record: &Record{Batch: x.batch, Plan: x.move.Plan, From: x.move.From, To: x.move.To, Keys: x.ranges}})
 }
 
-// Recorded takes the store's answer: nil, or an error that means that nothing
-// was recorded and never will be. As long as that is not known it must not be
-// called; the keys wait.
+// Recorded takes the store's answer: nil, or an error that means that the move was not recorded and
+// never will be. While the outcome is unknown it must not be called; the keys stay held, since
+// releasing them to either owner could be wrong.
 func (s *Site) Recorded(b route.Batch, err error) {
 	if x := s.moves[b.Number]; x != nil && x.batch == b && x.phase == recording {
 		s.endMove(x, err)
 	}
 }
 
-// endMove ends a move: done where err is nil, otherwise given up.
+// endMove ends a move: done where err is nil, otherwise given up, which leaves the keys with the
+// old owner. Release is sent once and not acknowledged: a site that misses it asks for it
+// ([Site.askRelease]).
 func (s *Site) endMove(x *moving, err error) {
 	owner := x.move.To
 	if err != nil {
@@ -305,19 +346,21 @@ func (s *Site) endMove(x *moving, err error) {
 	s.out = append(s.out, Out{Result: &Result{Move: x.move, Batch: x.batch, Bytes: x.bytes, Err: err}})
 }
 
-// ErrPast is why a move was given up at once: at a site requests are not seen.
+// ErrPast is the reason of a move that was given up at once because a site does not see all of its
+// workers' requests.
 var ErrPast = errors.New("connections of a worker go past the proxy of its host, or have just come back")
 
-// ErrWaits is why keys stayed whole: what a codec that leaves something out has held back
-// of a worker's pushes could not go along into parts.
+// ErrWaits is the reason why keys were not divided into parts: what a lossy codec has held back of
+// a worker's pushes could not go along.
 var ErrWaits = errors.New("something of a worker's pushes waits there, held back by a threshold or the like")
 
-// ErrExpired is why a move was given up that took too long: a site did not get
-// quiet, or a server did not answer.
+// ErrExpired is the reason of a move that took too long: a site did not become quiet, or a server
+// did not answer.
 var ErrExpired = errors.New("it took too long")
 
-// Expire gives up a move, unless it may be recorded already or, with PS_RESEND,
-// something was pushed already. It reports whether it did.
+// Expire gives up a move that has taken too long, and reports whether it did. The caller keeps the
+// time. A move that may have been recorded is not given up, nor, with PS_RESEND, one that has
+// pushed something.
 func (s *Site) Expire(b route.Batch) bool {
 	x := s.moves[b.Number]
 	if x == nil || x.batch != b || x.phase == recording || x.phase >= writing && s.Router.Resend() {
@@ -333,8 +376,8 @@ func (s *Site) Expire(b route.Batch) bool {
 	return true
 }
 
-// Drop gives up a move of a job that is over, for that reason, unless it may be
-// recorded already. It reports whether it did.
+// Drop gives up a move because its job is over, with why as the result's error, and reports whether
+// it did. Unlike [Site.Expire] it need not wait for pushes: nobody uses the values any more.
 func (s *Site) Drop(b route.Batch, why error) bool {
 	x := s.moves[b.Number]
 	if x == nil || x.batch != b || x.phase == recording {
@@ -344,8 +387,8 @@ func (s *Site) Drop(b route.Batch, why error) bool {
 	return true
 }
 
-// Repeat says again what may have been lost: it is to be called every few
-// hundred milliseconds, and when a site can be reached again.
+// Repeat sends again what may have been lost. The caller calls it every few hundred milliseconds,
+// and when a site becomes reachable again.
 func (s *Site) Repeat() {
 	s.Router.Repeat()
 	if s.asked != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Handler is how a server takes pushes.
+// Handler is what a server does with pushed values. Moves push differences to a server that adds
+// and whole values to one that assigns.
 type Handler uint8
 
 // The handlers: of an unknown one keys are never moved.
@@ -26,7 +27,7 @@ func (h Handler) String() string {
 	return [...]string{"unknown", "add", "assign", "none"}[h]
 }
 
-// Move is keys that go from one server to another, as one batch.
+// Move is a set of keys that go from one server to another, as one batch.
 type Move struct {
 	Plan     uint64 // the planner's number for what this is part of
 	From, To int32  // ranks
@@ -34,8 +35,7 @@ type Move struct {
 	Handler  Handler // of both servers
 }
 
-// Ranges returns the keys as ranges of one key each, and consecutive ones as
-// one.
+// Ranges returns the keys, which must be ascending, as ranges; consecutive keys share one.
 func (m *Move) Ranges() []plan.Keys {
 	var all []plan.Keys
 	for _, k := range m.Keys {
@@ -68,20 +68,21 @@ func (p Phase) String() string {
 	return [...]string{"quiet", "read", "write", "check", "record", "over"}[p]
 }
 
-// maxCorrections is how often a value is corrected before the handler is taken
-// for one that does not add.
+// maxCorrections bounds the pushes of differences to a value. A floating point sum is rounded, so
+// one correction may not be enough; a handler that needs more than this many does not add.
 const maxCorrections = 8
 
-// ErrHandler is why keys were not moved to a server that does not take pushes
-// as its handler was said to.
+// ErrHandler is the reason why keys were not moved: the server does not take pushes as its handler
+// was declared to.
 var ErrHandler = errors.New("the server does not take pushes as its handler should")
 
-// moving is a move in the hands of its mover.
+// moving is a move in progress, at its mover.
 //
-// Invariants: loud is not empty while phase is quieting, and a site that starts over is
-// put back into it only then. op is what reading, writing or checking waits for; ahead is
-// its check, where that was sent at once. From the end of reading on want has the value
-// of each key, in the order of the move's keys, and does not change.
+// Invariants: loud is not empty while phase is quieting; a site that restarts is put back into it
+// only in that phase. op is what reading, writing or checking waits for; ahead is the check that
+// follows op where it was sent at once. From the end of reading on, want has the value of each key,
+// in the order of move.Keys, and does not change. left indexes move.Keys and want; the answers of
+// op are in the order of left.
 type moving struct {
 	move   Move
 	batch  route.Batch
@@ -94,13 +95,14 @@ type moving struct {
 	early  bool      // ahead is complete, op is not
 	want   [][]byte
 	typ    pslite.DataType
-	left   []int // places of keys whose value is not right yet
-	tried  int
+	left   []int // indexes of the keys whose value at the new owner is not right yet
+	tried  int   // corrections so far, at most maxCorrections
 	bytes  uint64
 }
 
-// nextOp is called when an op is complete, and returns the next one, which may be
-// under way already; nil when all values are where they belong.
+// nextOp is called when op is complete, and returns the next one, which may have been sent already
+// (ahead). It returns nil when the new owner has all values, and an error where the move cannot
+// succeed.
 func (m *moving) nextOp() (*route.Op, error) {
 	if err := m.op.Err; err != nil {
 		return nil, err
@@ -146,9 +148,9 @@ func (m *moving) nextOp() (*route.Op, error) {
 	return m.write(func(i int) ([]byte, error) { return difference(m.want[m.left[i]], have[i], m.typ) })
 }
 
-// fresh is the first push, of the value itself. Where the new owner has something
-// of the key already it is corrected then; asking it first for a key that it may
-// not know could end it.
+// fresh returns the first push for a key: the value itself. If the new owner already has a value
+// for the key, as after an earlier move, the first check finds that and the difference is pushed.
+// Pulling first instead could kill the server: one that does not know the key aborts.
 func (m *moving) fresh(i int) ([]byte, error) {
 	want := m.want[m.left[i]]
 	if m.move.Handler == Assigns {
@@ -165,6 +167,7 @@ func (m *moving) keysLeft() []uint64 {
 	return keys
 }
 
+// write makes the push of value(i) to each of the keys left, as the new op.
 func (m *moving) write(value func(i int) ([]byte, error)) (*route.Op, error) {
 	m.phase = writing
 	op := &route.Op{Server: m.move.To, Push: true, Keys: m.keysLeft(), Values: make([][]byte, len(m.left))}
@@ -178,9 +181,10 @@ func (m *moving) write(value func(i int) ([]byte, error)) (*route.Op, error) {
 	return op, nil
 }
 
+// ask makes the pull of the keys left from the new owner.
 func (m *moving) ask() *route.Op { return &route.Op{Server: m.move.To, Keys: m.keysLeft()} }
 
-// ops are those under way.
+// ops returns the ops in flight, for cancellation.
 func (m *moving) ops() []*route.Op {
 	return slices.DeleteFunc([]*route.Op{m.op, m.ahead}, func(op *route.Op) bool { return op == nil })
 }

@@ -12,60 +12,63 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// PS-lite's workers cut a request at the servers' home ranges and send each server
-// its slice, all under one timestamp. Where keys are displaced, each of S slices has
-// parts for up to S owners, and S requests become S x S messages. So the slices of
-// one timestamp are gathered before they are split, and each owner gets one message
-// with its keys of all slices: a joint part. Its answer is cut at the home ranges
-// again ([Router.TakeAnswer]), and each slice has its own.
+// PS-lite's workers cut a request at the servers' home ranges and send each server its slice, all
+// under one timestamp. Where keys are displaced, each of S slices has parts for up to S owners, so
+// S requests become S x S messages. Therefore the slices of one timestamp are gathered before they
+// are split, and each owner gets one message with its keys of all slices: a joint part. Its answer
+// is cut at the home ranges again ([Router.TakeAnswer]), and each slice gets its own.
 //
-// How many slices a timestamp has nobody says; the timestamps before do. Slices that
-// do not come are waited for until [Router.EndGathers] was called twice, and then
-// less often.
+// A message does not say how many slices its timestamp has; the timestamps before it show that.
+// Missing slices are waited for until the second call of [Router.EndGathers], and after a wait in
+// vain less often.
 //
-// With PS_RESEND nothing is gathered: a worker repeats slices, not joint parts, and
-// what the server remembers of a message are its signature and not its keys.
+// With PS_RESEND nothing is gathered: a worker repeats slices and not joint parts, and servers
+// recognize a repetition by its signature and not by its keys.
 
-// sequence names the requests of a worker among which slices are looked for.
+// sequence identifies the requests of a worker among which slices are counted: those of one kind,
+// app and customer.
 type sequence struct {
 	app, customer int32
 	push, pull    bool
 }
 
-// gathering is a timestamp of a sequence whose slices wait for each other.
+// gathering identifies a timestamp of a sequence whose slices are gathered.
 type gathering struct {
 	sequence
 	timestamp int32
 }
 
-// gather is the state of one.
+// gather is the state of a gathering: some slices wait in their queues for the missing ones.
 type gather struct {
-	missing rankSet // servers whose slices are waited for
-	old     bool    // since before the last EndGathers
+	missing rankSet // servers whose slices have not come
+	old     bool    // it was there at the last EndGathers
 }
 
-// slicing is the state of the slices of a sequence.
+// slicing is what is known about how requests of a sequence are sliced.
+//
+// Waiting costs latency where slices do not come, so each gathering in vain doubles the number of
+// timestamps that are not gathered, up to 1<<maxPenalty, and a successful one resets it.
 type slicing struct {
-	recent  [4]asked // the last timestamps, a ring
+	recent  [4]asked // the latest timestamps and their servers, a ring
 	next    int
 	penalty uint // the next 1<<penalty timestamps are not gathered, after one in vain
-	skip    int  // slices left
+	skip    int  // timestamps of the current penalty that are left
 }
 
-// asked is which servers requests with a timestamp have asked.
+// asked is the set of servers to which requests with a timestamp went.
 type asked struct {
 	timestamp int32
 	servers   rankSet
 }
 
-// maxGathers is for how many timestamps of a worker slices wait at most, and
-// maxSequences of how many sequences slices are known.
+// maxGathers bounds the gatherings of a worker at a time, and maxSequences the sequences known of
+// one. Slices beyond are sent alone, which is correct and only costs messages.
 const maxGathers, maxSequences = 16, 64
 
 // maxPenalty bounds slicing.penalty.
 const maxPenalty = 6
 
-// rankSet is a set of servers' ranks.
+// rankSet is a set of server ranks, as a bitmap.
 type rankSet []uint64
 
 func (s rankSet) has(rank int32) bool {
@@ -87,12 +90,11 @@ func (s rankSet) remove(rank int32) {
 
 func (s rankSet) empty() bool { return !slices.ContainsFunc(s, func(w uint64) bool { return w != 0 }) }
 
-// Gather has slices of a timestamp wait for each other from now on. A caller that
-// sets it calls [Router.EndGathers] about every millisecond while
-// [Router.Gathering].
+// Gather enables gathering, for good. The caller then calls [Router.EndGathers] about every
+// millisecond while [Router.Gathering] reports true.
 func (r *Router) Gather() { r.gather = true }
 
-// Gathering reports whether slices wait for others.
+// Gathering reports whether any slices wait for others.
 func (r *Router) Gathering() bool {
 	for _, w := range r.workers {
 		if len(w.gathers) > 0 {
@@ -102,7 +104,8 @@ func (r *Router) Gathering() bool {
 	return false
 }
 
-// EndGathers lets slices go that waited when it was called last.
+// EndGathers ends gatherings that were already there at the last call, and sends their slices.
+// Slices thus wait for between one and two intervals of the caller's.
 func (r *Router) EndGathers() {
 	for _, id := range r.Workers() {
 		w := r.workers[id]
@@ -125,7 +128,8 @@ func (r *Router) EndGathers() {
 	}
 }
 
-// noteSlice notes that a worker's request to a server has begun to come.
+// noteSlice notes to which server a request goes, when its beginning is seen. It is called for
+// requests that pass untouched, too: they show how many slices a timestamp has.
 func (r *Router) noteSlice(w *worker, server int32, m *pslite.Meta) {
 	if !r.gathers() || r.table.Empty() {
 		return
@@ -153,8 +157,9 @@ func (r *Router) noteSlice(w *worker, server int32, m *pslite.Meta) {
 	s.recent[i].servers.addRank(server)
 }
 
-// expected returns the servers whose slices of a timestamp are yet to come: those
-// with one of all other recent timestamps but one at most.
+// expected returns the servers whose slices of a timestamp are still to come: those that had one of
+// all other recent timestamps, except one at most. With sparse requests a timestamp may have no key
+// of some server.
 func (s *slicing) expected(timestamp int32) (missing rankSet) {
 	var once, twice rankSet // without a slice once, or more often
 	var come rankSet
@@ -197,11 +202,14 @@ func (s *slicing) expected(timestamp int32) (missing rankSet) {
 	return missing
 }
 
-// gathers reports whether anything is gathered in this job.
+// gathers reports whether slices are gathered in this job.
 func (r *Router) gathers() bool { return r.gather && !r.resend }
 
-// waitsForSlices reports whether a request that may be split is to wait for others
-// of its timestamp, and notes that it does.
+// waitsForSlices reports whether a request that is about to be split has to wait for other slices
+// of its timestamp. If so it joins their gathering or starts one.
+//
+// Only requests that are all at home with their server are gathered, since a joint answer is
+// divided by home; see portion.
 func (r *Router) waitsForSlices(w *worker, id request, m *pslite.Message) bool {
 	if !r.gathers() || !w.answered || divisible(m) != nil || !atHome(m.Keys(), id.server, r.table.servers) || !w.joins(&m.Meta) || r.table.Parts(m.Keys()) {
 		return false
@@ -222,8 +230,8 @@ func (r *Router) waitsForSlices(w *worker, id request, m *pslite.Message) bool {
 	return true
 }
 
-// endGather notes that a server's slice is there, and reports whether others waited
-// for it alone.
+// endGather notes that a server's slice has come, and reports whether it was the last one missing.
+// The caller then flushes the worker's queues, after it has queued this slice.
 func (r *Router) endGather(w *worker, server int32, m *pslite.Meta) bool {
 	at := gathering{sequence{m.AppID, m.CustomerID, m.Push, m.Pull}, m.Timestamp}
 	g := w.gathers[at]
@@ -239,20 +247,22 @@ func (r *Router) endGather(w *worker, server int32, m *pslite.Meta) bool {
 	return true
 }
 
-// joins reports whether keys of several slices can be asked for together: where they
-// have different numbers of values, an answer need not say whose those are.
+// joins reports whether the keys of several slices can go in one message. Where keys can have
+// different numbers of values, the answer to a pull need not have lengths, and nobody could tell
+// whose values they are.
 func (w *worker) joins(m *pslite.Meta) bool {
 	return m.Push && !m.Pull || !w.lens && w.push != nil
 }
 
-// gathered reports whether a request waits for other slices.
+// gathered reports whether a waiting request is part of a gathering that has not ended.
 func (w *worker) gathered(q *waiting) bool {
 	m := &q.message.Meta
 	return len(w.gathers) > 0 && w.gathers[gathering{sequence{m.AppID, m.CustomerID, m.Push, m.Pull}, m.Timestamp}] != nil
 }
 
-// takeSlices takes a request out of its queue, with the others that are next in
-// theirs, may go and are slices of the same request, by server.
+// takeSlices removes the first request from a server's queue, together with those at the heads of
+// the worker's other queues that are slices of the same request and hold nothing up. They are
+// returned in the order of their servers, which is that of their keys.
 func (r *Router) takeSlices(w *worker, server int32) []waiting {
 	all := []waiting{w.shift(server)}
 	first := &all[0]
@@ -269,12 +279,13 @@ func (r *Router) takeSlices(w *worker, server int32) []waiting {
 	return all
 }
 
+// joinable reports whether a request can be one of several in joint parts.
 func (r *Router) joinable(w *worker, q *waiting) bool {
 	m := &q.message
 	return divisible(m) == nil && atHome(m.Keys(), q.id.server, r.table.servers) && w.joins(&m.Meta) && !r.table.Parts(m.Keys())
 }
 
-// shift takes the next request out of a queue.
+// shift removes and returns the first request of a queue, which must not be empty.
 func (w *worker) shift(server int32) waiting {
 	q := w.queues[server]
 	if w.queues[server] = q[1:]; len(q) == 1 {
@@ -283,15 +294,17 @@ func (w *worker) shift(server int32) waiting {
 	return q[0]
 }
 
-// atHome reports whether the ascending keys are at home with a server.
+// atHome reports whether all of the ascending keys, of which there is at least one, are at home
+// with a server.
 func atHome(keys pslite.Keys, server int32, servers int) bool {
 	n := keys.Len()
 	home := plan.HomeRange(server, servers)
 	return n > 0 && keys.At(0) >= home.First && keys.At(n-1) <= home.Last
 }
 
-// alike reports whether two requests differ in nothing but server, keys and values,
-// and their values have one shape.
+// alike reports whether two requests are slices of one: they differ in nothing but server, keys and
+// values, and their values have the same size per key. Metas are compared encoded, so that no field
+// is forgotten.
 func alike(a, b *waiting) bool {
 	x, y := &a.message, &b.message
 	if a.dialect != b.dialect || len(x.Data) != len(y.Data) || x.Meta.Timestamp != y.Meta.Timestamp {
@@ -308,8 +321,9 @@ func alike(a, b *waiting) bool {
 	return bytes.Equal(m.Append(nil, a.dialect), n.Append(nil, b.dialect))
 }
 
-// portion returns what of an answer to a joint part is for the slice to a server:
-// the keys that are at home there.
+// portion returns the part of a joint part's answer that belongs to the slice of a server: the keys
+// that are at home there. The result shares m's memory. The bounds are checked because lengths come
+// from the server.
 func portion(m *pslite.Message, server int32, servers int) (pslite.Message, error) {
 	if len(m.Data) < 2 {
 		return *m, nil

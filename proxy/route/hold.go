@@ -10,52 +10,56 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// hold is keys that requests must wait for.
+// hold is a set of keys for which new requests wait.
 type hold struct {
 	keys       []plan.Keys // ascending
 	generation uint32      // of the last requests to wait for
-	quiet      bool        // said so
-	told       bool        // likewise at any time, by this router or one before it
+	quiet      bool        // its quiet was reported
+	told       bool        // it was reported at some time, by this router or one before it
 }
 
-// A Keeper records, for the router of the next proxy, which keys are held and where
-// they went. It is called before the change takes effect.
+// Keeper persists, for the router of the next proxy, which keys are held and where they went. It is
+// called before the change takes effect, so after a kill the next router holds too much rather than
+// too little.
 type Keeper interface {
 	Held(b Batch, keys []plan.Keys)
 	Released(b Batch, owner int32)
 }
 
-// Keep has the router tell k from now on.
+// Keep sets the router's keeper.
 func (r *Router) Keep(k Keeper) { r.keeper = k }
 
-// A Follower has something of the workers' go along with keys, to the servers that
-// have them now, and says something to servers that the router does not see.
+// Follower is the router's view of what moves along with keys beside their values: what codecs have
+// held back of the workers' pushes follows the keys to their new owners. It sends messages that the
+// router does not see. Its methods are called under the caller's lock, and must not call the
+// router.
 type Follower interface {
-	// Follow is called before any request goes by the new table: these ranges of
-	// keys may have other owners; nil: any key may.
+	// Follow is called before any request goes by the new table. These ranges of keys may have
+	// other owners now; nil means any key.
 	Follow(keys []plan.Keys)
-	// Busy reports whether something is under way that the router does not see: no
-	// hold becomes quiet meanwhile.
+	// Busy reports whether a message of the follower is in flight. While one is, no hold becomes
+	// quiet.
 	Busy() bool
-	// Waits reports whether something of the workers' pushes of these keys waits.
+	// Waits reports whether something of the workers' pushes to these keys is held back.
 	Waits(keys []plan.Keys) bool
 }
 
-// SetFollower has f follow from now on.
+// SetFollower sets the router's follower.
 func (r *Router) SetFollower(f Follower) { r.follower = f }
 
-// Waits reports whether something of the workers' pushes of these keys waits, which could
+// Waits reports whether something of the workers' pushes to these keys is held back, which could
 // not go along into parts.
 func (r *Router) Waits(keys []plan.Keys) bool { return r.follower != nil && r.follower.Waits(keys) }
 
+// follow reports to the follower that owners have changed; nil means any.
 func (r *Router) follow(keys []plan.Keys) {
 	if r.follower != nil {
 		r.follower.Follow(keys)
 	}
 }
 
-// Still reports whether no key is on its way between servers, as far as this
-// router has allowed it.
+// Still reports whether no key can be on its way between servers: the router is open, and no hold
+// has been reported as quiet, after which its mover may move the keys at any moment.
 func (r *Router) Still() bool {
 	for _, h := range r.holds {
 		if h.told {
@@ -65,10 +69,10 @@ func (r *Router) Still() bool {
 	return !r.closed
 }
 
-// Hold makes requests for the keys, ascending, wait until the batch is
-// released. When all that was under way before has been answered, Out says that
-// the batch is quiet. It reports false where another batch has one of the keys;
-// calling it again for the same batch changes nothing, but quiet is said again.
+// Hold makes new requests for the keys, which are ascending, wait until the batch is released. When
+// the last request from before is answered, Out reports that the batch is quiet. It returns false,
+// and holds nothing, where another batch has one of the keys. Repeated for the same batch it only
+// has quiet reported again.
 func (r *Router) Hold(b Batch, keys []plan.Keys) bool {
 	if h := r.holds[b]; h != nil {
 		h.quiet = false
@@ -80,6 +84,8 @@ func (r *Router) Hold(b Batch, keys []plan.Keys) bool {
 			return false
 		}
 	}
+	// While the router is closed it does not know what one before it has reported, so told is
+	// assumed.
 	r.holds[b] = &hold{keys: keys, generation: r.generation, told: r.closed}
 	if r.keeper != nil {
 		r.keeper.Held(b, keys)
@@ -89,7 +95,7 @@ func (r *Router) Hold(b Batch, keys []plan.Keys) bool {
 	return true
 }
 
-// Held returns the keys of a batch that is held; nil where it is not.
+// Held returns the keys of a batch, and nil where it is not held.
 func (r *Router) Held(b Batch) []plan.Keys {
 	if h := r.holds[b]; h != nil {
 		return h.keys
@@ -97,18 +103,19 @@ func (r *Router) Held(b Batch) []plan.Keys {
 	return nil
 }
 
-// Quiet reports whether it was said of a batch that it is quiet.
+// Quiet reports whether the batch is held and was reported to be quiet.
 func (r *Router) Quiet(b Batch) bool { return r.holds[b] != nil && r.holds[b].quiet }
 
-// Holds returns the batches that are held, in a fixed order.
+// Holds returns the batches that are held, ordered by mover and number.
 func (r *Router) Holds() []Batch {
 	return slices.SortedFunc(maps.Keys(r.holds), func(a, b Batch) int {
 		return cmp.Or(cmp.Compare(a.Mover, b.Mover), cmp.Compare(a.Number, b.Number))
 	})
 }
 
-// Release ends a hold. The keys have that owner from now on; with
-// [Unchanged] they stay where they were.
+// Release ends a hold and sends the requests that waited for it. The keys belong to owner from now
+// on; with [Unchanged] they stay with the old one. A batch that is not held is ignored, so a
+// release may be repeated.
 func (r *Router) Release(b Batch, owner int32) {
 	h := r.holds[b]
 	if h == nil {
@@ -129,25 +136,27 @@ func (r *Router) Release(b Batch, owner int32) {
 	r.flush()
 }
 
-// Unchanged is the owner of keys that did not move after all.
+// Unchanged is the owner in a release of keys that did not move.
 const Unchanged int32 = -2
 
-// SetCarried says whether all requests of this host's workers, and all answers,
-// come by here. While they do not no batch is quiet: requests that are not seen
-// may be under way, and are not routed.
+// SetCarried sets whether all requests and answers of this host's workers pass through this proxy.
+// While they do not, no batch becomes quiet: requests that the router does not see could be in
+// flight, and are not held.
 func (r *Router) SetCarried(all bool) {
 	r.past = !all
 	r.checkQuiet()
 }
 
-// Carried reports whether they do.
+// Carried reports what SetCarried was last called with; it is true at first.
 func (r *Router) Carried() bool { return !r.past }
 
-// checkQuiet says so of each hold that has nothing to wait for any more.
+// checkQuiet reports each hold that has nothing more to wait for. It is called whenever the count
+// of a generation has dropped or a hold was added.
 func (r *Router) checkQuiet() {
 	if r.past || len(r.holds) == 0 || r.follower != nil && r.follower.Busy() {
 		return
 	}
+	// Generations wrap, so they are compared by the sign of their difference.
 	oldest := r.generation
 	for g := range r.underWay {
 		if int32(g-oldest) < 0 {
@@ -162,7 +171,7 @@ func (r *Router) checkQuiet() {
 	}
 }
 
-// holdsAny reports whether requests for one of the keys must wait.
+// holdsAny reports whether one of the keys is held.
 func (r *Router) holdsAny(keys pslite.Keys) bool {
 	for _, h := range r.holds {
 		if h.touches(keys) {
@@ -172,7 +181,8 @@ func (r *Router) holdsAny(keys pslite.Keys) bool {
 	return false
 }
 
-// touches reports whether one of the ascending keys is held.
+// touches reports whether one of the ascending keys is held. It walks both sorted lists, and
+// gallops over keys between two held ranges.
 func (h *hold) touches(keys pslite.Keys) bool {
 	n, at := keys.Len(), 0
 	if n == 0 {
@@ -193,7 +203,8 @@ func (h *hold) touches(keys pslite.Keys) bool {
 	return false
 }
 
-// gallop is sort.Search where the result is likely to be near 0.
+// gallop is sort.Search for results that are likely to be small: it takes O(log result) calls
+// instead of O(log n).
 func gallop(n int, found func(int) bool) int {
 	step := 1
 	for step < n && !found(step-1) {
@@ -203,7 +214,7 @@ func gallop(n int, found func(int) bool) int {
 	return from + sort.Search(min(step, n)-from, func(i int) bool { return found(from + i) })
 }
 
-// overlap reports whether two ascending lists have a key in common.
+// overlap reports whether two ascending lists of ranges have a key in common.
 func overlap(a, b []plan.Keys) bool {
 	for len(a) > 0 && len(b) > 0 {
 		switch {

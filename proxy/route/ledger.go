@@ -6,71 +6,74 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Ledger keeps what a router must still know after it was killed: the requests
-// of one worker that may be repeated, and how they were split. It is written at
-// once. In jobs that do not use PS_RESEND nothing is ever repeated. Of those
-// requests are kept that were split, whose answers may still come, and whole
-// messages that nobody else has any more: requests that wait, and answers to parts.
+// Ledger persists what the next router must know after this one was killed: open requests of one
+// worker, and how they were split. Each call takes effect before it returns, and survives the
+// process, not the machine. It is called under the router's lock, and must not block for long.
+//
+// With PS_RESEND it keeps every open request, and which requests were seen, since any may be
+// repeated. Without, nothing is ever repeated. Then it keeps the split requests, whose answers may
+// still come, and whole messages that nobody else has any more: waiting requests, and answers to
+// parts.
 type Ledger interface {
-	// Next returns a timestamp that was never returned before: Own of them from
-	// FirstOwn on, and then from FirstOwn again.
+	// Next returns a timestamp for the router's own messages. It counts Own of them from FirstOwn
+	// on, over the lives of all routers, and then starts over.
 	Next() int32
-	// Resend and UseResend keep that the job uses PS_RESEND.
+	// Resend and UseResend read and set whether the job uses PS_RESEND.
 	Resend() bool
 	UseResend()
-	// Open keeps a request as under way and seen.
+	// Open adds a request in flight. It also counts as seen.
 	Open(Kept)
-	// Mark replaces the flags of one under way, In says of which places among its
-	// owners an answer without values has come, Close ends it.
+	// Mark replaces the flags of a request in flight, In the set of places among its owners whose
+	// answers without values have come, and Close removes the request.
 	Mark(ID, Flags)
 	In(ID, uint32)
 	Close(ID)
-	// Seen reports whether a request was ever opened, as far as that is still
-	// known, and Split whether any was opened that was split.
+	// Seen reports whether a request was ever opened, as far as that is still known. Split reports
+	// whether any request that was split was ever opened.
 	Seen(ID) bool
 	Split() bool
-	// Load returns those under way.
+	// Load returns the requests in flight.
 	Load() []Kept
-	// Keep keeps a message as it is, and Drop ends that; Close drops the answers to
-	// a request. Messages returns them, the oldest first. Nothing is kept of a job
-	// that uses PS_RESEND.
+	// Keep adds a message, and Drop removes it; Close drops the answers to the request's parts.
+	// Messages returns them, the oldest first. Nothing is kept of a job with PS_RESEND.
 	Keep(Message)
 	Drop(id ID, place int32)
 	Messages() []Message
 }
 
-// Message is a whole message that only the router has: a request that waits or, by
-// its place among the owners, the answer of one of them to its part.
+// Message is a message that only the router has: a waiting request, or the answer of one owner to
+// its part.
 type Message struct {
 	ID      ID
-	Place   int32 // Waits, or a place
+	Place   int32 // Waits, or the owner's place
 	Dialect pslite.Dialect
 	Frames  [][]byte
 }
 
-// Waits is the place of a request that waits.
+// Waits is the place of a waiting request.
 const Waits int32 = -1
 
-// ID names a request of a worker: the rank of the server that it asks, its app,
-// its customer (0 with PS_RESEND) and its timestamp.
+// ID identifies a request of a worker: the rank of the server that it was sent to, its app, its
+// customer (0 with PS_RESEND) and its timestamp.
 type ID struct{ Server, App, Customer, Timestamp int32 }
 
-// Flags say what has happened to a request.
+// Flags record what has happened to a request.
 type Flags uint8
 
 // The flags.
 const (
-	Acked    Flags = 1 << iota // acknowledged to the worker
-	Answered                   // the answer was passed on; that of a split one was acknowledged
-	Joint                      // its parts were parts of other requests with its timestamp, too
-	Parted                     // some of its keys are in parts: Owners are shares, see sendShares
+	Acked    Flags = 1 << iota // acknowledged to the worker; of one that passed as it was, by the server
+	Answered                   // the answer was delivered; with PS_RESEND the worker has acknowledged a merged one
+	Joint                      // its parts contain keys of other requests of its timestamp
+	Parted                     // some of its keys are in parts; Owners are shares, see parts.go
 )
 
-// MaxOwners is among how many servers one request's keys can be divided.
+// MaxOwners is the largest number of servers among which one request can be divided. Places of
+// owners are bits of a word; see places.
 const MaxOwners = 24
 
-// Kept is a request under way. Own is 0 where it passed as it was; otherwise
-// the timestamp of its parts, which went to Owners.
+// Kept is a request in flight as a ledger has it. Own is the timestamp of its parts, which went to
+// Owners; 0 where it passed as it was.
 type Kept struct {
 	ID     ID
 	Flags  Flags
@@ -93,14 +96,13 @@ func kept(id request, e entry) Kept {
 	return k
 }
 
-// acknowledge tells the worker, in the name of the server that it asked, that a
-// request has arrived.
+// acknowledge sends the worker an ACK of a request, in the name of the server that it asked.
 func (r *Router) acknowledge(w *worker, id request) {
 	signed := pslite.Meta{AppID: id.app, Timestamp: id.timestamp, Request: true}
 	r.deliver(w, id.server, [][]byte{ack(w.speaks, pslite.Signature(&signed, w.id, pslite.ServerID(int(id.server))))})
 }
 
-// ack returns an ACK's meta frame.
+// ack returns the meta frame of an ACK of the message with that signature.
 func ack(d pslite.Dialect, signature uint64) []byte {
 	var m pslite.Meta
 	m.Reset()
@@ -108,14 +110,14 @@ func ack(d pslite.Dialect, signature uint64) []byte {
 	return m.Append(nil, d)
 }
 
-// signed takes a signature apart.
+// signed takes a signature apart (see [pslite.Signature]); its sender and receiver are known.
 func signed(signature uint64) (app, timestamp int32, isRequest bool) {
 	low := uint32(signature)
 	return int32(int16(signature >> 48)), int32(low >> 1), low&1 != 0
 }
 
-// ServerAck is shown an ACK of a server for a worker, and reports whether it
-// passes.
+// ServerAck is shown an ACK of a server for a worker, and reports whether it passes. An ACK of a
+// part does not: the worker knows nothing of parts.
 func (r *Router) ServerAck(server, workerID int32, signature uint64) (passes bool) {
 	r.UseResend()
 	w := r.workers[workerID]
@@ -134,7 +136,8 @@ func (r *Router) ServerAck(server, workerID int32, signature uint64) (passes boo
 	return true
 }
 
-// ackedPart notes that a server has a part, or a request of the router's own.
+// ackedPart notes that a server has acknowledged a part, or a message of an op. The last part's ACK
+// makes the one for the worker.
 func (r *Router) ackedPart(w *worker, server, own int32) {
 	if l := w.ops[own]; l != nil {
 		l.acked = true
@@ -149,8 +152,9 @@ func (r *Router) ackedPart(w *worker, server, own int32) {
 	}
 }
 
-// WorkerAck is shown an ACK of a worker for a server, and reports whether it
-// passes.
+// WorkerAck is shown an ACK of a worker for a server, and reports whether it passes. The ACK of a
+// merged answer is replaced by one for each part's answer; until then the servers repeat theirs, so
+// a kill of this proxy loses nothing.
 func (r *Router) WorkerAck(workerID, server int32, signature uint64) (passes bool) {
 	r.UseResend()
 	w := r.workers[workerID]
@@ -171,7 +175,7 @@ func (r *Router) WorkerAck(workerID, server int32, signature uint64) (passes boo
 	return false
 }
 
-// acceptAnswer acknowledges a server's answer to a part in the worker's name.
+// acceptAnswer acknowledges a server's answer to a part, in the worker's name.
 func (r *Router) acceptAnswer(w *worker, server, app, own int32) {
 	answer := pslite.Meta{AppID: app, Timestamp: own}
 	r.send(w, server, [][]byte{ack(w.speaks, pslite.Signature(&answer, pslite.ServerID(int(server)), w.id))})

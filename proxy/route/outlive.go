@@ -1,12 +1,12 @@
 package route
 
-// kept is a request that waits as the ledger keeps it. Its memory is the router's.
+// kept returns a waiting request as the ledger stores it. The frames are shared.
 func (q *waiting) kept() Message {
 	return Message{ID: q.id.public(), Place: Waits, Dialect: q.dialect, Frames: frames(&q.message, &q.message.Meta, q.dialect, q.message.Data)}
 }
 
-// takeKept takes up the messages that a router before this one had when it was
-// killed: for the worker it is as if they had been on their way.
+// takeKept takes up the messages that the router before this one had when it was killed. To the
+// worker it looks as if they had been on the network.
 func (r *Router) takeKept(w *worker) {
 	for _, k := range w.ledger.Messages() {
 		id := Kept{ID: k.ID}.id()

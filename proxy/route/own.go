@@ -10,50 +10,54 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Op is a pull or push of the router's own, in the name of a worker.
+// Op is a pull or push of the router's own, in the name of a worker. Its caller sets Server, Keys
+// and, of a push, Values and Push, and must not change them until the op is complete or canceled.
+// An op with many keys takes several messages (letters).
 type Op struct {
-	Server int32 // rank, or of keys in parts; see [plan.Parted]
+	Server int32 // rank, or the owner of keys in parts; see [plan.Parted]
 	Keys   []uint64
-	// Values are what to push to each key; nil for a pull, whose answer is
-	// here when the op is complete.
+	// Values has one element for each key. For a push they are the caller's; for a pull they are
+	// set on completion, and refer to the answers' memory.
 	Values [][]byte
 	Push   bool
-	// Type is that of the values, after completion.
+	// Type is the type of a pull's values, on completion.
 	Type pslite.DataType
-	// Err is why it failed.
+	// Err is why the op failed; it is set before completion.
 	Err error
-	// Done, where set, is called instead of returning the op from Out.
+	// Done, where set, is called on completion, within the router's call, instead of returning the
+	// op from Out.
 	Done func()
 
-	left    int // letters without an answer
-	worker  int32
-	letters []int32
-	pieces  [][][]byte // of a pull, by key, the parts that have come
+	left    int        // letters without an answer
+	worker  int32      // its id
+	letters []int32    // their timestamps
+	pieces  [][][]byte // of a pull of keys in parts, by key: the parts that have come
 }
 
 // letter is one message of an op.
 type letter struct {
 	op     *Op
 	server int32
-	from   int      // its first key in op.Keys
-	keys   []uint64 // as the server knows them
-	part   int      // where that is in parts
-	frames [][]byte // kept to be repeated
+	from   int      // index of its first key in op.Keys
+	keys   []uint64 // as the server knows them: part keys of keys in parts
+	part   int      // of a key in parts: which one
+	frames [][]byte // kept for repetition with PS_RESEND
 	acked  bool
 }
 
-// maxLetter is how many keys one message of an op has at most.
+// maxLetter is the largest number of keys in one message of an op.
 const maxLetter = 4096
 
-// ErrNoTemplate is why an op cannot begin: no worker of this host has pushed
-// or pulled yet, and a message of our own is made like one of theirs.
+// ErrNoTemplate is the reason why an op cannot begin: no worker of this host has pushed or pulled
+// yet, and the router makes its own messages after one of theirs.
 var ErrNoTemplate = errors.New("no worker on this host has made a request yet")
 
-// ErrApps is why an op cannot begin: keys of several apps would have to move
-// together.
+// ErrApps is the reason why an op cannot begin: the keys of several apps would have to move
+// together. A key alone does not say which app's it is.
 var ErrApps = errors.New("the job has several apps, whose keys cannot be told apart")
 
-// Mover returns a worker of this host in whose name keys can be moved.
+// Mover returns the id of a worker of this host in whose name keys can be moved: the first that has
+// made a request.
 func (r *Router) Mover() (workerID int32, err error) {
 	err = ErrNoTemplate
 	for _, id := range r.Workers() {
@@ -68,8 +72,8 @@ func (r *Router) Mover() (workerID int32, err error) {
 	return 0, err
 }
 
-// Start sends an op's messages in a worker's name. When all are answered Out
-// has the op.
+// Start sends an op's messages in a worker's name. When all are answered, or at once where that
+// cannot be, the op is complete: Out returns it, or Done is called.
 func (r *Router) Start(workerID int32, op *Op) {
 	w := r.workers[workerID]
 	if w == nil {
@@ -92,7 +96,8 @@ func (r *Router) Start(workerID int32, op *Op) {
 	}
 }
 
-// startLetter sends a message of an op, with values where that pushes.
+// startLetter sends a message of an op, with values where it pushes. Its timestamp is an exact one:
+// a codec must neither round the values nor hold any back.
 func (r *Router) startLetter(w *worker, l *letter, values ...[]byte) {
 	op, own := l.op, w.nextExact(1)
 	l.frames = w.compose(op.Push, l.keys, values, own)
@@ -102,7 +107,8 @@ func (r *Router) startLetter(w *worker, l *letter, values ...[]byte) {
 	r.send(w, l.server, l.frames)
 }
 
-// startParts sends an op for keys in parts: a message for each part.
+// startParts sends an op for keys in parts, a message for each part of each key. It checks all keys
+// first, so that an op fails before any of it is sent.
 func (r *Router) startParts(w *worker, op *Op, parts int) {
 	servers := r.table.servers
 	for i, key := range op.Keys {
@@ -130,10 +136,10 @@ func (r *Router) startParts(w *worker, op *Op, parts int) {
 	}
 }
 
-// letterKeys returns how many keys from one on fit into a message: one, where
-// keys may have different numbers of values. That is known once the worker has
-// pushed: pulls have no lengths, and their answers need not, from which nobody could
-// tell whose the values are.
+// letterKeys returns how many of the op's keys, from an index on, go into one message. Where keys
+// may have different numbers of values it is one: an answer to a pull need not have lengths, so
+// with several keys nobody could tell whose the values are. Before the worker's first push that is
+// not known.
 func (r *Router) letterKeys(w *worker, op *Op, from int) int {
 	if w.lens || w.push == nil {
 		return 1
@@ -149,7 +155,8 @@ func (r *Router) letterKeys(w *worker, op *Op, from int) int {
 	return n
 }
 
-// compose makes a message like those of the worker.
+// compose makes a message like the worker's own, so that the server's handler sees the app,
+// customer, command and types that it is used to. It copies the values.
 func (w *worker) compose(push bool, keys []uint64, values [][]byte, own int32) [][]byte {
 	like := w.pull
 	if like == nil || push && w.push != nil {
@@ -168,7 +175,8 @@ func (w *worker) compose(push bool, keys []uint64, values [][]byte, own int32) [
 	return append([][]byte{meta.Append(nil, w.speaks)}, data...)
 }
 
-// takeOwn takes the answer to a message of an op.
+// takeOwn handles the answer to a message of an op. The error of an answer that does not fit is the
+// op's: the worker's connection goes on.
 func (r *Router) takeOwn(w *worker, l *letter, m *pslite.Message) error {
 	op := l.op
 	own := m.Meta.Timestamp
@@ -188,7 +196,8 @@ func (r *Router) takeOwn(w *worker, l *letter, m *pslite.Message) error {
 	return nil
 }
 
-// joinParts puts pulled parts together.
+// joinParts concatenates the pulled parts of each key, which must be as long as PartBytes divides
+// the whole.
 func (op *Op) joinParts() error {
 	for i, parts := range op.pieces {
 		v := slices.Concat(parts...)
@@ -203,6 +212,7 @@ func (op *Op) joinParts() error {
 	return nil
 }
 
+// over completes an op.
 func (r *Router) over(op *Op) {
 	if op.Done != nil {
 		op.Done()
@@ -211,7 +221,7 @@ func (r *Router) over(op *Op) {
 	r.out = append(r.out, Out{Op: op})
 }
 
-// keepValues keeps the values that a pull's answer has.
+// keepValues stores the values of an answer in the op. They refer to m's memory.
 func (op *Op) keepValues(l *letter, m *pslite.Message) error {
 	keys, n := m.Keys(), len(l.keys)
 	if keys.Len() != n {
@@ -237,7 +247,8 @@ func (op *Op) keepValues(l *letter, m *pslite.Message) error {
 	return nil
 }
 
-// Cancel forgets an op: its answers will be strays.
+// Cancel forgets an op in flight; its answers are counted as strays when they come. A push may
+// still take effect.
 func (r *Router) Cancel(op *Op) {
 	w := r.workers[op.worker]
 	if w == nil {
@@ -248,13 +259,13 @@ func (r *Router) Cancel(op *Op) {
 	}
 }
 
-// Pace has [Router.Repeat] ask whether a request of the router's own, by worker and
-// timestamp, is to go again now. Without it each goes each time.
+// Pace sets a function that [Router.Repeat] asks whether a message of an op, by worker and
+// timestamp, is to be sent again now. Without it each is sent again at each call.
 func (r *Router) Pace(again func(workerID, own int32) bool) { r.pace = again }
 
-// Repeat sends again what the router itself has sent and nobody acknowledged.
-// It is to be called every few hundred milliseconds, in jobs that use
-// PS_RESEND; in others it does nothing.
+// Repeat sends again the router's own messages that are not acknowledged. In jobs with PS_RESEND
+// the caller calls it every few hundred milliseconds; in others the transport loses nothing, and it
+// does nothing.
 func (r *Router) Repeat() {
 	if !r.resend {
 		return

@@ -13,25 +13,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A key that is in parts (see [plan.Parted]) is one of a server's to its worker: a
-// request for it is split so that each server that has a part gets a request for the
-// part's key, with the part's bytes of a pushed value; the parts of a pulled value are
-// put together. Such requests have timestamps from FirstExact on, so that no codec
-// changes values in parts or holds any of them back.
+// A key in parts (see [plan.Parted]) is a single key to the worker: a request for it is split so
+// that each server that has a part gets a request for the part's key, with the part's bytes of a
+// pushed value; the parts of a pulled value are put together. Such requests have timestamps from
+// FirstExact on, so that no codec changes values in parts or holds any of them back.
 //
-// Keys that are whole and keys in other numbers of parts may be in the same request. In a
-// message without lengths all values have to be equally long. So there is a layer of
-// messages for each number of parts, with a timestamp of its own: layer 0 has the whole
-// keys, the others follow. What a server gets in one layer is its share; among a split's
-// owners a share is the server's rank with the layer above it.
+// The same request may have whole keys and keys in other numbers of parts. In a message without
+// lengths all values must be equally long, so there is a layer of messages for each number of
+// parts, with a timestamp of its own: layer 0 has the whole keys, the others follow. The content of
+// one layer for one server is a share; among a split's owners, a share is the server's rank with
+// the layer above it.
 
 const (
-	shareBits = 13 // of a share are the rank
-	maxLayers = 8
+	shareBits = 13 // low bits of a share: the rank; the layer is above them
+	maxLayers = 8  // layers of one request, layer 0 included
 )
 
-// layersOf returns the numbers of parts that keys with these owners have, ascending; the
-// layer of the first is 1.
+// layersOf returns the distinct numbers of parts among the owners, ascending. The keys with the
+// first one go in layer 1, and so on.
 func layersOf(owners []int32) (parts []int) {
 	last := int32(-1)
 	for _, o := range owners {
@@ -44,20 +43,23 @@ func layersOf(owners []int32) (parts []int) {
 	return parts
 }
 
-// anyParted reports whether an owner of keys, in ascending order, is that of parts.
+// anyParted reports whether any of the ascending, distinct owners means keys in parts: such owners
+// are above all ranks.
 func anyParted(distinct []int32) bool {
 	return len(distinct) > 0 && plan.PartsOf(distinct[len(distinct)-1]) > 0
 }
 
-// Parts reports whether one of the keys is in parts.
+// Parts reports whether one of the keys is in parts. It is O(1) for jobs that have never had such
+// keys.
 func (t *Table) Parts(keys pslite.Keys) bool {
 	return t.parted && slices.ContainsFunc(t.AppendOwners(nil, keys), func(o int32) bool { return plan.PartsOf(o) > 0 })
 }
 
-// Parted reports whether some key may be in parts.
+// Parted reports whether any key has ever been in parts.
 func (t *Table) Parted() bool { return t.parted }
 
-// shares returns the shares of a request to a server, ascending.
+// shares returns the distinct shares of a request to a server, ascending. A key in parts must be
+// asked of its home, as PS-lite does: the ranks of its parts are counted from there.
 func shares(keys pslite.Keys, owners []int32, server int32, servers int) (all []int32, err error) {
 	layers := layersOf(owners)
 	if len(layers) >= maxLayers {
@@ -85,7 +87,7 @@ func shares(keys pslite.Keys, owners []int32, server int32, servers int) (all []
 	return all, nil
 }
 
-// at returns the timestamp and the server of the message to the owner in a place.
+// at returns the timestamp and the server of the message to the owner in place i.
 func (s *split) at(i int) (own, rank int32) {
 	if !s.parted {
 		return s.own, s.owners[i]
@@ -93,7 +95,7 @@ func (s *split) at(i int) (own, rank int32) {
 	return s.own + s.owners[i]>>shareBits, s.owners[i] & (1<<shareBits - 1)
 }
 
-// place is the reverse, -1 where no such message has gone.
+// place is the inverse of at. It returns -1 where no such message was sent.
 func (s *split) place(own, rank int32) int {
 	if s.parted {
 		rank |= (own - s.own) << shareBits
@@ -101,7 +103,8 @@ func (s *split) place(own, rank int32) int {
 	return slices.Index(s.owners, rank)
 }
 
-// layers returns how many timestamps the messages of a split have.
+// layers returns the number of timestamps that the messages of a split have. A layer in between may
+// be empty; its timestamp is reserved all the same.
 func (s *split) layers() int32 {
 	if !s.parted {
 		return 1
@@ -109,7 +112,8 @@ func (s *split) layers() int32 {
 	return s.owners[len(s.owners)-1]>>shareBits + 1
 }
 
-// parts returns how many parts the keys of a share have, 0 where they are whole.
+// parts returns the number of parts of the keys in a share, 0 where they are whole. All servers
+// that have a part of such a key have a share in the layer, so the shares are counted.
 func (s *split) parts(share int32) (n int) {
 	if share>>shareBits == 0 {
 		return 0
@@ -122,8 +126,8 @@ func (s *split) parts(share int32) (n int) {
 	return n
 }
 
-// nextExact reserves consecutive timestamps for messages that no codec changes, and
-// returns the first.
+// nextExact reserves n consecutive exact timestamps, and returns the first. Where the ledger's
+// counter starts over in between, it tries again.
 func (w *worker) nextExact(n int32) int32 {
 	for {
 		first, i := w.ledger.Next(), int32(1)
@@ -136,7 +140,8 @@ func (w *worker) nextExact(n int32) int32 {
 	}
 }
 
-// dispatchParted sends a request some of whose keys are in parts.
+// dispatchParted sends a request some of whose keys are in parts. It checks that the request can be
+// cut before it opens it.
 func (r *Router) dispatchParted(w *worker, s slice) error {
 	s.split.parted = true
 	s.split.own = w.nextExact(s.split.layers())
@@ -149,15 +154,16 @@ func (r *Router) dispatchParted(w *worker, s slice) error {
 	return r.sendShares(w, s)
 }
 
-// piece is what a server gets, or has answered, of one key.
+// piece is the value of one key, or of one part of a key, in a message.
 type piece struct {
 	key   uint64
-	value []byte
-	size  int // of the value as lengths tell it; that of a pull is not there
+	value []byte // empty in a request that pulls
+	size  int    // bytes of the value as lengths give them
 }
 
-// sendShares sends a request of which some keys are in parts, except to servers that
-// have acknowledged their part.
+// sendShares sends each share of a request to its server, except to those that have acknowledged
+// theirs. Part keys are not in the order of the keys, so each share is sorted: servers expect
+// ascending keys.
 func (r *Router) sendShares(w *worker, s slice) error {
 	bodies, err := s.pieces(r.table.servers)
 	if err != nil {
@@ -190,6 +196,7 @@ func (r *Router) sendShares(w *worker, s slice) error {
 	return nil
 }
 
+// joinPieces concatenates the values of pieces.
 func joinPieces(pieces []piece) []byte {
 	values := make([][]byte, len(pieces))
 	for i, p := range pieces {
@@ -198,7 +205,8 @@ func joinPieces(pieces []piece) []byte {
 	return bytes.Join(values, nil)
 }
 
-// pieces returns what goes in each share of a request, in the order of its keys.
+// pieces returns the pieces of each share of a request, by place, in the order of the request's
+// keys.
 func (s *slice) pieces(servers int) (bodies [][]piece, err error) {
 	values, err := piecesOf(s.message)
 	if err != nil {
@@ -236,7 +244,7 @@ func (s *slice) pieces(servers int) (bodies [][]piece, err error) {
 	return bodies, nil
 }
 
-// cut returns a part of what there is of a key.
+// cut returns one of the parts of a piece. A value shorter than 8 bytes per part cannot be divided.
 func (p *piece) cut(part, parts, servers int) (piece, error) {
 	key, ok := plan.PartKey(p.key, part, parts, servers)
 	if !ok || p.size > 0 && p.size < 8*parts {
@@ -250,7 +258,8 @@ func (p *piece) cut(part, parts, servers int) (piece, error) {
 	return cut, nil
 }
 
-// piecesOf takes the keys of a message apart.
+// piecesOf takes the data of a message apart, by key. Values refer to the message's memory. Keys,
+// lengths and values have to agree to the byte.
 func piecesOf(m *pslite.Message) ([]piece, error) {
 	keys, lens, left := m.Keys(), m.Lens(), m.Data[1]
 	n := keys.Len()
@@ -278,7 +287,8 @@ func piecesOf(m *pslite.Message) ([]piece, error) {
 	return pieces, nil
 }
 
-// assembleShares puts the answers to the shares of a request together.
+// assembleShares merges the answers to the shares of a request. It collects the pieces of each key
+// in the order of the parts, and requires all of them.
 func (s *split) assembleShares(d pslite.Dialect, servers int) ([][]byte, error) {
 	first := &s.answers[bits.TrailingZeros32(uint32(^s.unseen))]
 	meta := first.Meta
@@ -321,7 +331,8 @@ func (s *split) assembleShares(d pslite.Dialect, servers int) ([][]byte, error) 
 	return frames(first, &meta, d, data), nil
 }
 
-// takeShare puts the pieces of the answer in a place where they belong.
+// takeShare adds the pieces of the answer in place i to the keys that they belong to. The server's
+// distance from the home, in ranks, is the part that it has.
 func (s *split) takeShare(i int, wholes map[uint64][]piece, servers int) error {
 	pieces, err := piecesOf(&s.answers[i])
 	if err != nil {

@@ -8,48 +8,53 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// worker is the state of one worker. Each split is that of an entry in open, and
-// each timestamp of the router's own is in splits or in ops, not in both.
+// worker is the state of one worker.
+//
+// Invariants: each split in splits belongs to entries of open, under all timestamps that its parts
+// have; each timestamp of the router's own is in splits or in ops, never in both. Without PS_RESEND
+// a request is in open or in a queue, not in both.
 type worker struct {
 	id     int32
 	ledger Ledger
 	open   map[request]entry   // sent, and not answered
-	splits map[int32][]*split  // by their own timestamp
-	ops    map[int32]*letter   // likewise
+	splits map[int32][]*split  // by the timestamp of their parts; several where those are joint
+	ops    map[int32]*letter   // the router's own messages without an answer, likewise
 	queues map[int32][]waiting // by server, in the order in which they came
-	push   *pslite.Meta        // the first that was seen of each kind
+	push   *pslite.Meta        // the first of each kind: templates for our own
 	pull   *pslite.Meta
-	apps   map[int32]bool // in whose name there were requests
-	// An answer has come: where the job uses PS_RESEND, an ACK would have come before.
+	apps   map[int32]bool // app ids of its requests
+	// An answer has come. In a job with PS_RESEND an ACK would have come before it, so from then on
+	// resend is known to be false, and slices may be gathered.
 	answered bool
 	slicings map[sequence]*slicing
 	gathers  map[gathering]*gather
-	// lens: keys may have different numbers of values. width is how many bytes those
-	// of its pushes had, 0 where none has said it.
+	// lens means that keys may have different numbers of values. width is the number of bytes per
+	// key in its pushes without lengths, 0 while unknown.
 	lens   bool
 	width  int
 	speaks pslite.Dialect
 }
 
-// request names a worker's request among its others. With PS_RESEND the
-// customer is 0: signatures do not tell customers apart, nor does PS-lite then.
+// request identifies a request among those of its worker; server is a rank. With PS_RESEND the
+// customer is 0: an ACK names a message by its signature, which does not include the customer.
 type request struct{ server, app, customer, timestamp int32 }
 
-// entry is a request under way.
+// entry is a request in flight.
 type entry struct {
 	generation uint32
 	flags      Flags
 	split      *split // nil: it passed as it was
-	kept       bool   // by the ledger, for a router before this one
+	kept       bool   // it was in the ledger when the worker was added
 }
 
-// waiting is a request that waits.
+// waiting is a request in a queue.
 type waiting struct {
 	id      request
-	message pslite.Message // its memory is the router's
+	message pslite.Message // its frames and meta are the router's memory
 	dialect pslite.Dialect
 }
 
+// request returns the identity of a request of a worker.
 func (r *Router) request(server int32, m *pslite.Meta) request {
 	id := request{server, m.AppID, m.CustomerID, m.Timestamp}
 	if r.resend {
@@ -58,10 +63,13 @@ func (r *Router) request(server int32, m *pslite.Meta) request {
 	return id
 }
 
-// Request is shown the beginning of a data request, meta and keys, of a worker
-// to a server. Where it returns true the message passes as it is, and counts as
-// under way. Otherwise the whole message is to be given to [Router.Take]. What
-// the router says itself in the worker's name is in its dialect, from then on.
+// Request is shown the beginning of a worker's data request to a server: meta and keys, which need
+// not stay valid. It returns true where the message passes as it is, values unread; the request is
+// then in flight. Otherwise the caller must read the whole message and give it to [Router.Take].
+// Messages that the router makes in the worker's name are in dialect d from then on.
+//
+// A request that comes again (PS_RESEND) must take the way that it took the first time: the server
+// recognizes repetitions by signature, and those of a split request have the parts' timestamps.
 func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Keys, d pslite.Dialect) (passes bool) {
 	w := r.workers[workerID]
 	w.speaks = d
@@ -75,6 +83,7 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 		return false
 	}
 	if r.resend && w.ledger.Seen(id.public()) {
+		// It may have been a split one; Take acknowledges it without sending it again.
 		if w.ledger.Split() {
 			return false
 		}
@@ -90,7 +99,9 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 	return true
 }
 
-// beginRequest notes a request that is under way from now on.
+// beginRequest notes a request as in flight. It is in the ledger before Out returns any message of
+// it: after a kill the next router must understand the answers. Without PS_RESEND an unsplit
+// request has no entry, since its answer passes as it is.
 func (r *Router) beginRequest(w *worker, id request, e entry) {
 	e.generation = r.generation
 	w.open[id] = e
@@ -100,9 +111,9 @@ func (r *Router) beginRequest(w *worker, id request, e entry) {
 	}
 }
 
-// supersede ends a request that the ledger has kept, of a job that repeats
-// nothing, when the worker makes one of that name: it has been started again, and
-// nobody waits for the old one.
+// supersede ends an older request of the same identity in a job that repeats nothing. A worker that
+// was restarted counts its timestamps from 0 again; nobody waits for the old request's answer, and
+// without this its parts would be taken for those of the new one.
 func (r *Router) supersede(w *worker, id request) {
 	if r.resend {
 		return
@@ -116,8 +127,8 @@ func (r *Router) supersede(w *worker, id request) {
 	}
 }
 
-// noteTemplate keeps the first push and pull, from which the router's own are made, and
-// whether keys have different numbers of values.
+// noteTemplate keeps the first push and the first pull of the worker, from which the router's own
+// messages are made, and notes whether keys can have different numbers of values.
 func (w *worker) noteTemplate(m *pslite.Meta, keys int) {
 	w.lens = w.lens || len(m.DataTypes) > 2 || w.differs(m, keys)
 	if w.apps[m.AppID] && (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
@@ -133,8 +144,8 @@ func (w *worker) noteTemplate(m *pslite.Meta, keys int) {
 	}
 }
 
-// differs reports whether the values of a push without lengths have another size
-// than those of the pushes before.
+// differs reports whether a push without lengths has another number of bytes per key than those
+// before. DataSize counts 8 bytes for each key.
 func (w *worker) differs(m *pslite.Meta, keys int) bool {
 	if !m.Push || keys == 0 || m.DataSize == 0 {
 		return false
@@ -146,8 +157,10 @@ func (w *worker) differs(m *pslite.Meta, keys int) bool {
 	return width != w.width
 }
 
-// Take takes a whole data request for which [Router.Request] returned false.
-// The memory of the message must stay as it is.
+// Take handles a whole data request for which [Router.Request] returned false. The router keeps m's
+// frames, which must not change. The request is sent, or joins its queue when a key of it is held,
+// when an earlier request of the worker to the server waits, or when other slices of its timestamp
+// are expected. An error means that the request can never be sent, and nothing of it was.
 func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialect) error {
 	w := r.workers[workerID]
 	id := r.request(server, &m.Meta)
@@ -170,6 +183,8 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 	if !held && !r.waitsForSlices(w, id, m) {
 		return r.dispatch(w, q)
 	}
+	// From here on it waits. The meta's slices are the caller's, and are reused for the next
+	// message.
 	q.message.Meta = m.Meta.Clone()
 	w.queues[server] = append(w.queues[server], q)
 	if held {
@@ -178,21 +193,26 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 	if r.endGather(w, server, &m.Meta) {
 		r.flushWorker(w)
 	}
+	// Still waiting. With PS_RESEND the worker would repeat it after a kill of this proxy;
+	// otherwise nobody else has it, so the ledger keeps it whole.
 	if !r.resend && w.waits(id) {
 		w.ledger.Keep(q.kept())
 	}
 	return nil
 }
 
-// waits reports whether the request is in its queue. Without PS_RESEND none
-// comes twice.
+// waits reports whether the request is in its queue.
 func (w *worker) waits(id request) bool { return w.queued(id) >= 0 }
 
+// queued returns the index of a request in its queue, or -1.
 func (w *worker) queued(id request) int {
 	return slices.IndexFunc(w.queues[id.server], func(q waiting) bool { return q.id == id })
 }
 
-// repeat takes a request that is under way and came again.
+// repeat handles a request that is in flight and came again (PS_RESEND). A split one is repeated to
+// those owners that have not acknowledged their part, with the same timestamp, so that they
+// recognize it. Its keys are at the owners it was split for: no key moves while a request for it is
+// in flight.
 func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error {
 	switch {
 	case r.closed: // it will come once more
@@ -209,21 +229,24 @@ func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error
 	return r.sendParts(w, slice{e.split, m, r.table.AppendOwners(nil, m.Keys())})
 }
 
-// pass sends a message on as it is.
+// pass sends a message unchanged to the server that the worker chose.
 func (r *Router) pass(w *worker, id request, m *pslite.Message) {
 	r.send(w, id.server, frames(m, &m.Meta, w.speaks, m.Data))
 }
 
+// send adds a message to a server to the outputs, in the worker's name.
 func (r *Router) send(w *worker, server int32, frames [][]byte) {
 	r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: frames})
 }
 
+// deliver adds a message to a worker to the outputs, in a server's name.
 func (r *Router) deliver(w *worker, server int32, frames [][]byte) {
 	r.out = append(r.out, Out{Worker: w.id, Server: server, ToWorker: true, Frames: frames})
 }
 
-// dispatch sends requests that go together to the owners of their keys; after an
-// error none has been sent.
+// dispatch sends requests to the owners of their keys: a single one, or slices of one timestamp,
+// which share joint parts. It checks all of them before it sends the first, so after an error
+// nothing has been sent.
 func (r *Router) dispatch(w *worker, all ...waiting) error {
 	owners, distinct, parted := make([][]int32, len(all)), make([][]int32, len(all)), false
 	for i := range all {
@@ -276,7 +299,7 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 	return r.sendParts(w, going...)
 }
 
-// flush dispatches what need not wait any more, in order.
+// flush sends what need not wait any longer, of all workers.
 func (r *Router) flush() {
 	for _, id := range r.Workers() {
 		r.flushWorker(r.workers[id])
@@ -289,10 +312,10 @@ func (r *Router) flushWorker(w *worker) {
 	}
 }
 
-// flushQueue sends the waiting requests of a worker for a server, in their order, as
-// far as no key of the next one is held: a later request must not overtake an earlier
-// one. Requests that fail together are sent one by one, so that one which is malformed
-// does not take the others with it.
+// flushQueue sends the waiting requests of a worker to a server, in order, up to the first that has
+// a held key or waits for slices: a later request must not overtake an earlier one. When requests
+// that go together fail, they are sent one by one, so that a malformed one does not take the others
+// with it.
 func (r *Router) flushQueue(w *worker, server int32) {
 	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys()) && !w.gathered(&q[0]); q = w.queues[server] {
 		w.speaks = q[0].dialect
@@ -306,6 +329,8 @@ func (r *Router) flushQueue(w *worker, server int32) {
 			}
 		}
 		for i := range all {
+			// A request leaves the ledger's waiting messages only now that it is open there. A kill
+			// between the two finds it in both, and takeKept sends it again.
 			if !r.resend {
 				w.ledger.Drop(all[i].id.public(), Waits)
 			}
@@ -313,7 +338,7 @@ func (r *Router) flushQueue(w *worker, server int32) {
 	}
 }
 
-// Waiting returns how many requests wait, and the bytes of their values.
+// Waiting returns the number of waiting requests and the bytes of their data frames.
 func (r *Router) Waiting() (requests, bytes int) {
 	for _, w := range r.workers {
 		for _, q := range w.queues {
@@ -328,7 +353,8 @@ func (r *Router) Waiting() (requests, bytes int) {
 	return requests, bytes
 }
 
-// mark notes what has happened to a request, and ends it where that was all.
+// mark adds flags to a request in flight, and ends it when it is complete: answered, and with
+// PS_RESEND acknowledged too, in either order.
 func (r *Router) mark(w *worker, id request, e entry, flags Flags) {
 	if e.flags&flags == flags {
 		return
@@ -348,7 +374,7 @@ func (r *Router) mark(w *worker, id request, e entry, flags Flags) {
 	r.finish(w, id, e)
 }
 
-// finish takes out a request that is not under way any more.
+// finish removes a request that is no longer in flight. That may make holds quiet.
 func (r *Router) finish(w *worker, id request, e entry) {
 	delete(w.open, id)
 	w.removeSplit(e.split)
@@ -359,14 +385,14 @@ func (r *Router) finish(w *worker, id request, e entry) {
 	r.checkQuiet()
 }
 
-// endGeneration takes a request out of the count of its generation.
+// endGeneration removes a request from its generation's count.
 func (r *Router) endGeneration(generation uint32) {
 	if r.underWay[generation]--; r.underWay[generation] == 0 {
 		delete(r.underWay, generation)
 	}
 }
 
-// UnderWay returns the requests that are under way, for people.
+// UnderWay describes the requests in flight, for diagnostics; in no order within a worker.
 func (r *Router) UnderWay() (all []string) {
 	for _, id := range r.Workers() {
 		for at, e := range r.workers[id].open {

@@ -8,33 +8,37 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// singles is a map from keys to owners, made to be asked for whole lists of
-// keys: an extendible hash table whose buckets are one line of the cache each,
-// behind a filter that fits into a core's own cache for a million keys. Nothing
-// about a key is decided by a branch on memory that is not there yet, so that
-// the memory of many keys is on its way at once. Changes touch what they change:
-// a segment that is full becomes two, and never all at once.
+// singles is a map from keys to owners, made for lookups of whole lists of keys: an extendible hash
+// table (Fagin et al. 1979) whose buckets are one cache line each, behind a Bloom filter that fits
+// into a core's own cache for a million keys.
+//
+// Lookups are bound by memory latency, so they are arranged to have many cache misses outstanding:
+// no branch depends on memory that has not been read yet, and a stride of keys is hashed, filtered
+// and then read in separate loops. Inserting and removing change one segment at a time, so no
+// request waits for a rehash of the whole table.
 //
 // The zero value is empty.
 type singles struct {
 	n int
-	// segments has 2^depth entries, by the first bits of a key's hash. A segment
-	// whose own depth is smaller stands in several in a row.
+	// segments has 2^depth entries, indexed by the first depth bits of a key's hash. A segment
+	// whose own depth is smaller is the same slice in several consecutive entries.
 	segments []segment
 	depth    uint
 	filter   filter
 }
 
-// hash spreads keys. Its first bits choose segment and word of the filter, those
-// in the middle the bucket, its last ones the bits in the word.
+// hash mixes a key's bits by a 128-bit product. The leading bits select segment and filter word,
+// the middle ones (16 to 47) the bucket, and the lowest twelve the bits in the filter's word.
 func hash(key uint64) uint64 {
 	hi, lo := bits.Mul64(key^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
 	return hi ^ lo
 }
 
+// segment returns the segment of keys with that hash. The shift is split so that depth 0 needs no
+// branch: a shift by 64 would be masked.
 func (m *singles) segment(h uint64) segment { return m.segments[h>>1>>((63-m.depth)&63)] }
 
-// get returns a key's owner.
+// get returns a key's owner. Most keys are not displaced and end at the filter.
 func (m *singles) get(key uint64) (owner int32, ok bool) {
 	if m.n == 0 {
 		return 0, false
@@ -49,19 +53,21 @@ func (m *singles) get(key uint64) (owner int32, ok bool) {
 	return 0, false
 }
 
-// stride is how many keys are asked for at a time.
+// stride is the number of keys looked up at a time. Their hashes and indexes (5 KiB) stay in the
+// first-level cache.
 const stride = 512
 
-// possible are those of up to stride keys that the filter does not rule out:
-// which of the keys they are, and their hashes.
+// possible lists those of up to stride keys that the filter does not rule out: their indexes among
+// the keys, and their hashes.
 type possible struct {
 	n      int
 	at     [stride]uint16
 	hashes [stride]uint64
 }
 
-// sift finds out which of up to stride keys are possible. Each loop has few
-// instructions, so that the memory of many keys is read at once.
+// sift fills p with the keys that pass the filter. The loop has no branch: each key is written to
+// place n, which advances only if the key is possible, so that mispredictions do not stall the
+// reads of the filter.
 func (m *singles) sift(keys pslite.Keys, p *possible) {
 	hashes := p.hash(keys)
 	words, shift := m.filter.words, m.filter.shift&63
@@ -69,12 +75,13 @@ func (m *singles) sift(keys pslite.Keys, p *possible) {
 	for i, h := range hashes {
 		p.at[n%stride], p.hashes[n%stride] = uint16(i), h
 		absent := filterBits(h) &^ words[h>>shift]
+		// absent|-absent has its top bit set exactly where absent is not 0.
 		n += uint((absent|-absent)>>63) ^ 1
 	}
 	p.n = int(n)
 }
 
-// takeAll takes all of up to stride keys for possible.
+// takeAll fills p with all of up to stride keys, without asking the filter.
 func (p *possible) takeAll(keys pslite.Keys) {
 	for i := range p.hash(keys) {
 		p.at[i] = uint16(i)
@@ -82,6 +89,7 @@ func (p *possible) takeAll(keys pslite.Keys) {
 	p.n = keys.Len()
 }
 
+// hash fills p.hashes with the hashes of all keys, and returns them.
 func (p *possible) hash(keys pslite.Keys) []uint64 {
 	hashes := p.hashes[:keys.Len()]
 	for i := range hashes {
@@ -90,7 +98,8 @@ func (p *possible) hash(keys pslite.Keys) []uint64 {
 	return hashes
 }
 
-// overrule sets the owners of those of the keys that are in the map.
+// overrule replaces the owners of those keys that are in the map. Where more than three quarters of
+// a stride were, the next stride skips the filter, which would rule out too little.
 func (m *singles) overrule(owners []int32, keys pslite.Keys) {
 	var p possible
 	var buckets [stride]*bucket
@@ -107,12 +116,16 @@ func (m *singles) overrule(owners []int32, keys pslite.Keys) {
 	}
 }
 
-// overrulePossible does so for up to stride keys and returns how many were found.
+// overrulePossible does that for up to stride keys, and returns the number found. It first computes
+// the buckets' addresses, then touches all of them, so that their cache lines are fetched in
+// parallel, and only then compares keys.
 func (m *singles) overrulePossible(owners []int32, keys pslite.Keys, p *possible, buckets *[stride]*bucket) (n int) {
 	for i, h := range p.hashes[:p.n] {
 		s := m.segment(h)
 		buckets[i] = &s[s.bucket(h)]
 	}
+	// This loop is here to fetch. Its result, that all buckets are empty, hardly ever holds, but
+	// keeps the compiler from dropping the reads.
 	read := uint8(0)
 	for _, b := range buckets[:p.n] {
 		read |= b.used | b.over
@@ -158,7 +171,8 @@ func (m *singles) hasAny(keys pslite.Keys) bool {
 	return false
 }
 
-// set gives a key an owner.
+// set stores the owner of a key. A segment that is full grows by a quarter until it has maxBuckets,
+// and then splits in two.
 func (m *singles) set(key uint64, owner int32) {
 	if m.segments == nil {
 		m.segments = []segment{make(segment, minBuckets)}
@@ -186,8 +200,8 @@ func (m *singles) set(key uint64, owner int32) {
 	}
 }
 
-// replace puts others in the place of the segment of keys with such a hash: one,
-// or two, for the next bit of their hashes.
+// replace puts one or two segments in the place of s, whose keys have hashes like h. Two take one
+// half each of the entries that s had: the lower half has hashes whose next bit is 0.
 func (m *singles) replace(h uint64, s segment, by ...segment) {
 	each := 1 << (m.depth - uint(*s.depth()))
 	first := int(h>>1>>(63-m.depth)) &^ (each - 1)
@@ -196,7 +210,8 @@ func (m *singles) replace(h uint64, s segment, by ...segment) {
 	}
 }
 
-// split makes two segments of the one that keys with such a hash are in.
+// split divides segment s, of keys with hashes like h, by the next bit of the hash. Where s has a
+// single entry in segments, the directory doubles first; that copies slice headers only.
 func (m *singles) split(s segment, h uint64) {
 	depth := uint(*s.depth())
 	if depth == m.depth {
@@ -215,7 +230,8 @@ func (m *singles) split(s segment, h uint64) {
 	*halves[0].depth(), *halves[1].depth() = uint16(depth+1), uint16(depth+1)
 }
 
-// remove takes a key out.
+// remove deletes a key. Its bucket's overflow mark stays, which makes lookups of absent keys
+// longer; after segmentStale removals the segment is rebuilt without stale marks.
 func (m *singles) remove(key uint64) {
 	if m.n == 0 {
 		return
@@ -240,8 +256,7 @@ func (m *singles) remove(key uint64) {
 	}
 }
 
-// all yields all keys and their owners, in no order. The map must not be
-// changed meanwhile.
+// all yields all keys and their owners, in no order. The map must not be changed during iteration.
 func (m *singles) all() iter.Seq2[uint64, int32] {
 	return func(yield func(uint64, int32) bool) {
 		for i, s := range m.segments {
@@ -257,7 +272,8 @@ func (m *singles) all() iter.Seq2[uint64, int32] {
 	}
 }
 
-// refilter makes a new filter, of a size for the present keys.
+// refilter makes a new filter, sized for the current number of keys. Its cost is linear, amortized
+// over the insertions or removals that made it due.
 func (m *singles) refilter() {
 	m.filter = newFilter(m.n)
 	for key := range m.all() {
@@ -265,6 +281,7 @@ func (m *singles) refilter() {
 	}
 }
 
+// clone returns a deep copy, in which entries that share a segment share its copy.
 func (m *singles) clone() singles {
 	c := *m
 	c.filter.words = slices.Clone(m.filter.words)

@@ -9,21 +9,27 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// split is a request of which parts went to several servers.
+// split is a request whose parts went to several servers, or to another one than the worker chose.
+//
+// Its owners, and so the places among them, are fixed when it is sent; acked, answers, in and
+// unseen are by place. answers is dropped when whole is made, which is the answer as delivered to
+// the worker and is kept only for repetition (PS_RESEND). The slices of answers and whole refer to
+// the messages of the servers, which the router owns.
 type split struct {
 	id      request
-	own     int32   // timestamp of its parts
-	joint   bool    // others have had parts of that timestamp: see Joint
-	parted  bool    // owners are shares, and own is the first of their timestamps: see Parted
-	owners  []int32 // ranks, ascending
-	acked   places
+	own     int32            // timestamp of its parts; of a parted split the first of several
+	joint   bool             // other requests share its parts: see Joint
+	parted  bool             // owners are shares, see parts.go
+	owners  []int32          // ascending: ranks, or shares
+	acked   places           // owners that have acknowledged their part (PS_RESEND)
 	answers []pslite.Message // of each owner
-	in      places
-	unseen  places   // of in: their answers, without values, came to a router before this one
-	whole   [][]byte // the answer, once it was delivered
+	in      places           // owners whose answer has come
+	unseen  places           // of in: answers without values that came to a router before this one
+	whole   [][]byte         // the merged answer, once delivered
 }
 
-// ranks returns the different owners, ascending.
+// ranks returns the distinct owners, ascending. Neighbouring keys mostly share an owner, so it
+// searches only where the owner changes.
 func ranks(owners []int32) (all []int32) {
 	last, seen := int32(-1), uint64(0) // seen: ranks below 64 that are in all
 	for _, o := range owners {
@@ -44,9 +50,10 @@ func ranks(owners []int32) (all []int32) {
 	return all
 }
 
-// places is a set of places in a split's owners.
+// places is a set of indexes into a split's owners, at most MaxOwners.
 type places uint32
 
+// addPlace adds an index; a negative one, of no owner, is ignored.
 func (p *places) addPlace(i int) {
 	if i >= 0 {
 		*p |= 1 << i
@@ -60,7 +67,8 @@ func newSplit(id request, own int32, owners []int32) *split {
 	return &split{id: id, own: own, owners: owners, answers: make([]pslite.Message, len(owners))}
 }
 
-// frames returns a message's frames with another meta and other data.
+// frames returns the frames of message m with another meta and other data. The data frames are
+// shared, not copied.
 func frames(m *pslite.Message, meta *pslite.Meta, d pslite.Dialect, data [][]byte) [][]byte {
 	var all [][]byte
 	if m.Identity != nil {
@@ -69,7 +77,9 @@ func frames(m *pslite.Message, meta *pslite.Meta, d pslite.Dialect, data [][]byt
 	return append(append(all, meta.Append(nil, d)), data...)
 }
 
-// divisible reports what keeps a request from being split.
+// divisible returns an error that says why a request cannot be split, and nil where it can. Keys
+// and values have to be there, and values have to divide by keys, so that it is known whose they
+// are.
 func divisible(m *pslite.Message) error {
 	n := m.Keys().Len()
 	switch {
@@ -88,19 +98,21 @@ func divisible(m *pslite.Message) error {
 	return nil
 }
 
-// slice is a request that is being split, alone or with others of its timestamp.
+// slice is one request while it is being split: alone, or with others of its timestamp.
 type slice struct {
 	split   *split
 	message *pslite.Message
 	owners  []int32 // of its keys, in their order
 }
 
-// part is what an owner gets of a request: keys, values, and lengths where the
-// request has some.
+// part is the data of the message to one owner: keys, values and, where the request has them,
+// lengths.
 type part [3][]byte
 
-// sendParts sends each owner of keys its part of all slices, which are in the order of
-// their servers; of a single slice, only to owners that have not acknowledged it.
+// sendParts sends to each owner its part of all slices, which are in the order of their servers, so
+// that the keys of a joint part ascend. A single slice may be a repetition; then owners that have
+// acknowledged their part are left out. The meta is the first slice's with the timestamp replaced:
+// slices differ in nothing else (alike).
 func (r *Router) sendParts(w *worker, all ...slice) error {
 	first := all[0]
 	if first.split.parted {
@@ -133,10 +145,11 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 	return nil
 }
 
-// cut appends what each of the owners gets of a slice to their parts. Neighbours with
-// one owner are copied together: where data and keys were placed together, most of a
-// worker's keys have the same one. Room is made first, so that the copying stores no
-// pointers, which would cost more than the keys do while the collector runs.
+// cut appends the keys, values and lengths of a slice to the parts of their owners; among lists the
+// owners in the order of parts.
+//
+// It goes over the keys twice: the first pass counts, so that each part is allocated once at its
+// final size, and the second copies. Values dominate the cost, and are copied once.
 func (s *slice) cut(parts []part, among []int32) error {
 	m := s.message
 	lens := m.Lens()
@@ -199,6 +212,8 @@ func (s *slice) runs(among []int32, f func(to, first, last int)) error {
 		for last < len(s.owners) && s.owners[last] == owner {
 			last++
 		}
+		// A repeated request is cut by the table of now. It must have the owners of the first time,
+		// or a part that was not there would be answered by nobody who is waited for.
 		if s.split.place(s.split.own, owner) < 0 {
 			return fmt.Errorf("route: key %d of a request under way has moved to server %d", s.message.Keys().At(first), owner)
 		}
@@ -208,7 +223,8 @@ func (s *slice) runs(among []int32, f func(to, first, last int)) error {
 	return nil
 }
 
-// resize puts the size of the new data into a meta that had that of the old.
+// resize sets the data size of a meta whose data changed from before to after. Senders that leave
+// the size at something else keep it.
 func resize(m *pslite.Meta, before, after [][]byte) {
 	if m.DataSize == int32(total(before)) {
 		m.DataSize = int32(total(after))
@@ -222,9 +238,9 @@ func total(frames [][]byte) (n int) {
 	return n
 }
 
-// Answer is shown the meta of a server's answer to a worker. Where it returns
-// true the message passes as it is; otherwise the whole message is to be given
-// to [Router.TakeAnswer].
+// Answer is shown the meta of a server's answer to a worker. It returns true where the message
+// passes as it is. Otherwise it answers a part or an op, and the caller must give the whole message
+// to [Router.TakeAnswer]. It does not keep m.
 func (r *Router) Answer(server, workerID int32, m *pslite.Meta) (passes bool) {
 	if m.Timestamp >= FirstOwn && m.Timestamp <= LastOwn {
 		return false
@@ -238,9 +254,9 @@ func (r *Router) Answer(server, workerID int32, m *pslite.Meta) (passes bool) {
 	return true
 }
 
-// TakeAnswer takes a whole answer for which [Router.Answer] returned false. The
-// memory of the message must stay as it is. An error means that the job cannot
-// go on: an answer does not fit what was asked.
+// TakeAnswer handles a whole answer for which [Router.Answer] returned false. The router keeps the
+// frames, which must not change. An error means that the job cannot go on: an answer does not fit
+// its request, and the worker would wait forever.
 func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.Dialect) error {
 	w := r.workers[workerID]
 	w.speaks, w.answered = d, true
@@ -266,6 +282,8 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 			return err
 		}
 	}
+	// The part was answered before, or its move was given up. A server with PS_RESEND repeats the
+	// answer until it is acknowledged.
 	if !asked {
 		r.counts.Stray++
 		if r.resend {
@@ -275,7 +293,8 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 	return nil
 }
 
-// takePart takes the answer of the owner in place i to a part of a request.
+// takePart handles the answer to a part of a request, from the owner in place i. With the last one,
+// the whole answer is delivered.
 func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslite.Dialect) error {
 	if s.whole != nil { // the worker did not acknowledge it in time
 		r.deliver(w, s.id.server, s.whole)
@@ -288,6 +307,8 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 	s.answers[i] = *m
 	s.answers[i].Meta = m.Meta.Clone()
 	if !s.in.full(len(s.owners)) {
+		// Without PS_RESEND nobody repeats an answer, so it has to outlive a kill. One without data
+		// needs only a bit, which is much cheaper.
 		switch { // with PS_RESEND it comes again
 		case r.resend:
 		case len(m.Data) == 0:
@@ -313,7 +334,9 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 	return nil
 }
 
-// assemble puts the parts of an answer together, in the order of the keys.
+// assemble merges the answers to the parts, which must agree in their number of frames and, without
+// lengths, in the size of a value. The meta is that of an answer that this router has seen, with
+// the request's timestamp.
 func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
 	first := &s.answers[bits.TrailingZeros32(uint32(^s.unseen))]
 	meta := first.Meta
@@ -340,12 +363,12 @@ func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
 	return frames(first, &meta, d, data), nil
 }
 
-// feed is a part of an answer that is being merged.
+// feed is the rest of one answer during a merge.
 type feed struct {
 	keys   pslite.Keys
 	values []byte
 	lens   pslite.Lens
-	unit   int    // bytes of a value where keys have lengths, of a key where not
+	unit   int    // bytes of one value where keys have lengths; else bytes per key
 	head   uint64 // keys.At(at), the next one
 	at     int
 	from   int // of values, those of the next key
@@ -367,8 +390,8 @@ func (f *feed) run(limit uint64) (at, from int) {
 	return at, from
 }
 
-// merge merges the sorted parts, n keys in all, by runs of keys that one of them has
-// between two keys of others.
+// merge merges the answers by ascending key, n keys in all. There are at most MaxOwners of them, so
+// the smallest head is found by scanning.
 func (s *split) merge(n int) [][]byte {
 	size := 0
 	feeds := make([]feed, len(s.answers))

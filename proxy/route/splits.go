@@ -2,12 +2,13 @@ package route
 
 import "slices"
 
-// plain reports whether all keys of a request are with the server that it is for.
+// plain reports whether all keys of a request belong to the server that the worker chose, so that
+// it needs no split. A request without keys does too.
 func plain(id request, owners []int32) bool {
 	return len(owners) == 0 || len(owners) == 1 && owners[0] == id.server
 }
 
-// addSplit makes a split known by its parts' timestamps; nil is none.
+// addSplit indexes a split by the timestamps of its parts; s may be nil.
 func (w *worker) addSplit(s *split) {
 	if s == nil {
 		return
@@ -17,7 +18,7 @@ func (w *worker) addSplit(s *split) {
 	}
 }
 
-// removeSplit is the reverse.
+// removeSplit removes a split from that index; s may be nil.
 func (w *worker) removeSplit(s *split) {
 	if s == nil {
 		return

@@ -8,19 +8,23 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// maxSingles is up to how many keys of a range are kept one by one; longer
-// ranges are kept as such.
+// maxSingles is the number of keys up to which a range is stored key by key; longer ranges are
+// stored as such.
 const maxSingles = 64
 
-// MaxServers is for how many servers a table can be.
+// MaxServers is the largest number of servers that a table supports: owners from plan.FirstParted
+// on mean keys in parts.
 const MaxServers = int(plan.FirstParted)
 
-// Table is which server owns each displaced key of a job; all others are at
-// home, with the server in whose PS-lite range they lie. The zero value is not
-// usable; see [NewTable].
+// Table maps each displaced key of a job to its owner. All other keys are at home, with the server
+// in whose PS-lite range they lie. The zero value is not usable; see [NewTable].
+//
+// Singles overrule ranges, and ranges overrule home. ranges are disjoint, ascending and never owned
+// by a negative rank. Lookups do not change a table, so any number of goroutines may read it while
+// nobody calls Set.
 type Table struct {
 	servers int
-	version uint64 // counts changes
+	version uint64 // incremented by each Set; verdicts of another version are stale
 	singles singles
 	// ranges are those too long to be kept key by key, ascending; a single key
 	// inside one has its own entry, at home or not.
@@ -32,23 +36,22 @@ type Table struct {
 // which all keys are at home.
 func NewTable(servers int) *Table { return &Table{servers: servers} }
 
-// Clone returns a table of its own that says the same.
+// Clone returns a deep copy.
 func (t *Table) Clone() *Table {
 	return &Table{servers: t.servers, singles: t.singles.clone(), ranges: slices.Clone(t.ranges), parted: t.parted}
 }
 
-// Servers returns how many servers the job has.
+// Servers returns the number of servers of the job.
 func (t *Table) Servers() int { return t.servers }
 
-// Displaced returns how many single keys and how many longer ranges of keys
-// are listed.
+// Displaced returns the number of single keys and of longer ranges that are stored.
 func (t *Table) Displaced() (keys, ranges int) { return t.singles.n, len(t.ranges) }
 
 // Empty reports whether all keys are at home.
 func (t *Table) Empty() bool { return t.singles.n == 0 && len(t.ranges) == 0 }
 
-// Owner returns the rank of the server that owns the key, displaced or not, or that the
-// key is in parts (see [plan.Parted]).
+// Owner returns the rank of the server that owns the key, displaced or not; for a key in parts it
+// returns the owner that [plan.Parted] makes.
 func (t *Table) Owner(key uint64) int32 {
 	if owner, ok := t.singles.get(key); ok {
 		return owner
@@ -59,9 +62,9 @@ func (t *Table) Owner(key uint64) int32 {
 	return plan.HomeOf(key, t.servers)
 }
 
-// AppendOwners appends the owners of keys to dst. It is fastest where the keys
-// ascend, as those of a keys frame do, and many times as fast as asking for one
-// after the other.
+// AppendOwners appends the owner of each key to dst, in the order of keys. Ascending keys, as those
+// of a keys frame, are looked up many times as fast as by [Table.Owner]: consecutive keys mostly
+// share a range, and singles are looked up in strides.
 func (t *Table) AppendOwners(dst []int32, keys pslite.Keys) []int32 {
 	from := len(dst)
 	dst = t.appendBroad(slices.Grow(dst, keys.Len()), keys)
@@ -71,7 +74,8 @@ func (t *Table) AppendOwners(dst []int32, keys pslite.Keys) []int32 {
 	return dst
 }
 
-// appendBroad appends the owners that keys have by ranges and home.
+// appendBroad appends the owners according to ranges and home, without singles. It reuses the span
+// of the previous key, so ascending keys cost one search for each span.
 func (t *Table) appendBroad(dst []int32, keys pslite.Keys) []int32 {
 	span := plan.Range{Keys: plan.Keys{First: 1}} // of no key
 	for i := range keys.Len() {
@@ -84,8 +88,8 @@ func (t *Table) appendBroad(dst []int32, keys pslite.Keys) []int32 {
 	return dst
 }
 
-// broad returns the owner of a key by ranges and home, and keys around it that
-// have the same one.
+// broad returns the owner of a key according to ranges and home, with the largest range of keys
+// around it for which it found the same.
 func (t *Table) broad(key uint64) plan.Range {
 	owner := plan.HomeOf(key, t.servers)
 	span := plan.Range{Keys: plan.HomeRange(owner, t.servers), Owner: owner}
@@ -102,12 +106,12 @@ func (t *Table) broad(key uint64) plan.Range {
 	return span
 }
 
-// rangeFrom returns the place of the first range that does not end before key.
+// rangeFrom returns the index of the first range that does not end before key.
 func (t *Table) rangeFrom(key uint64) int {
 	return sort.Search(len(t.ranges), func(i int) bool { return t.ranges[i].Last >= key })
 }
 
-// rangeOf returns the range that a key lies in, nil where it lies in none.
+// rangeOf returns the range that a key lies in, or nil.
 func (t *Table) rangeOf(key uint64) *plan.Range {
 	if i := t.rangeFrom(key); i < len(t.ranges) && t.ranges[i].First <= key {
 		return &t.ranges[i]
@@ -115,9 +119,8 @@ func (t *Table) rangeOf(key uint64) *plan.Range {
 	return nil
 }
 
-// Touches reports whether any of the keys of a keys frame, which are ascending,
-// may be displaced. It is right where it says no; where it says yes the answer
-// of [Table.Owner] counts.
+// Touches reports whether any of the ascending keys may be displaced. False is exact; true may be
+// wrong, since a range may contain single keys that are at home, and [Table.Owner] decides.
 func (t *Table) Touches(keys pslite.Keys) bool {
 	if len(t.ranges) > 0 && t.rangeTouches(keys) {
 		return true
@@ -125,7 +128,8 @@ func (t *Table) Touches(keys pslite.Keys) bool {
 	return t.singles.n > 0 && t.singles.hasAny(keys)
 }
 
-// rangeTouches reports whether a key lies in a range.
+// rangeTouches reports whether a key lies in a range. It walks ranges and keys together, skipping
+// keys by galloping: both lists ascend.
 func (t *Table) rangeTouches(keys pslite.Keys) bool {
 	n := keys.Len()
 	if n == 0 {
@@ -142,8 +146,8 @@ func (t *Table) rangeTouches(keys pslite.Keys) bool {
 	return false
 }
 
-// Set gives the keys of the ranges those owners; [plan.Home] brings them home.
-// Later ranges overrule earlier ones.
+// Set changes the owners of the keys in the ranges; [plan.Home] brings keys home. Later ranges
+// overrule earlier ones.
 func (t *Table) Set(changes []plan.Range) {
 	t.version++
 	for _, r := range changes {
@@ -161,6 +165,7 @@ func (t *Table) Set(changes []plan.Range) {
 	}
 }
 
+// setSingle stores the owner of one key, where it differs from what ranges and home say.
 func (t *Table) setSingle(key uint64, owner int32) {
 	home := plan.HomeOf(key, t.servers)
 	if owner < 0 {
@@ -173,8 +178,8 @@ func (t *Table) setSingle(key uint64, owner int32) {
 	t.singles.set(key, owner)
 }
 
-// setRange puts a long range in place, cutting those that it covers in part,
-// and forgets the single keys in it.
+// setRange stores a long range. It cuts the ranges that it overlaps, and removes the single keys
+// inside, which are older. Scanning all singles for those is linear, but ranges this long are rare.
 func (t *Table) setRange(r plan.Range) {
 	first := t.rangeFrom(r.First)
 	last := first
@@ -203,8 +208,9 @@ func (t *Table) setRange(r plan.Range) {
 	}
 }
 
-// All calls yield for every entry: long ranges first, then single keys in no
-// order, which overrule them; owners are ranks, never [plan.Home].
+// All calls yield for every entry: ranges first, then single keys in no order, which overrule the
+// ranges. Owners are ranks or owners of parts, never [plan.Home], and can also be a key's home,
+// where a range around it is displaced.
 func (t *Table) All(yield func(plan.Range) bool) {
 	for _, r := range t.ranges {
 		if !yield(r) {

@@ -8,28 +8,28 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Unfinished is a request of a worker that is under way, or waits, when its
-// router ends. In jobs without PS_RESEND nothing is repeated, and the router of
-// the next proxy must know it to make something of its answers.
+// Unfinished is a request of a worker that is in flight or waits when its router ends in order. In
+// jobs without PS_RESEND nothing is repeated, so the router of the next proxy needs it to deliver
+// the answers. The proxy writes it as JSON; fields may be added, but not renamed.
 type Unfinished struct {
 	ID      ID             `json:"id"`
 	Dialect pslite.Dialect `json:"dialect"`
-	// Own is the timestamp of its parts, 0 where it passed as it was, or waits.
+	// Own is the timestamp of its parts, 0 where it passed as it was or waits.
 	Own    int32   `json:"own,omitempty"`
 	Owners []int32 `json:"owners,omitempty"` // ranks, ascending
 	Joint  bool    `json:"joint,omitempty"`  // see the flag
 	Parted bool    `json:"parted,omitempty"` // likewise
-	// Answers are the frames of each owner's answer, none where it has not come.
+	// Answers are the frames of each owner's answer, empty where it has not come.
 	Answers [][][]byte `json:"answers,omitempty"`
-	// Unseen are the places among the owners whose answers, without values, came to a
-	// router that was killed: that they did is all that is known of them.
+	// Unseen are the places among the owners whose answers, without values, came to a router that
+	// was killed: nothing else is known of them.
 	Unseen uint32 `json:"unseen,omitempty"`
-	// Waits are the frames of a request that waits, none of one under way.
+	// Waits are the frames of a waiting request, empty for one in flight.
 	Waits [][]byte `json:"waits,omitempty"`
 }
 
-// Unfinished returns the unfinished parts of a worker's requests, waiting ones in
-// the order of arrival.
+// Unfinished returns what is unfinished of a worker's requests: those in flight in no order, then
+// the waiting ones of each server in the order of arrival. The frames are shared with the router.
 func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
 	w := r.workers[workerID]
 	for id, e := range w.open {
@@ -54,15 +54,15 @@ func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
 	return all
 }
 
-// Knows reports whether a message with that timestamp is a worker's request or a
-// part of one, and not of a move.
+// Knows reports whether a message with that timestamp belongs to a request of the worker, whole or
+// in part, and not to an op.
 func (r *Router) Knows(workerID, timestamp int32) bool {
 	w := r.workers[workerID]
 	return w != nil && (timestamp < FirstOwn || len(w.splits[timestamp]) > 0)
 }
 
-// Whole returns the timestamp of the request of a worker's that a message with
-// that timestamp is a part of; false where none under way has such parts.
+// Whole returns the timestamp of the worker's request that a part with that timestamp belongs to,
+// and false where none in flight has such a part. Requests with joint parts share one timestamp.
 func (r *Router) Whole(workerID, part int32) (timestamp int32, ok bool) {
 	if w := r.workers[workerID]; w != nil && len(w.splits[part]) > 0 {
 		return w.splits[part][0].id.timestamp, true // that of all
@@ -70,8 +70,8 @@ func (r *Router) Whole(workerID, part int32) (timestamp int32, ok bool) {
 	return 0, false
 }
 
-// Resume takes up what a router before this one has left of a worker's requests.
-// It must be called before anything of the worker is shown.
+// Resume takes up what the router before this one has left of a worker's requests. It must be
+// called after [Router.AddWorker] and before any message of the worker is shown.
 func (r *Router) Resume(workerID int32, all []Unfinished) error {
 	w := r.workers[workerID]
 	if w == nil {

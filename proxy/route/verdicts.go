@@ -6,10 +6,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// verdicts are lists of keys that were asked for lately and of which none was
-// displaced. A worker pushes to the keys that it has just pulled, and many use
-// the same lists again and again: to compare a list takes a tenth of the time in
-// which all its keys are looked up.
+// verdicts caches key lists that were looked up lately and have no displaced key. A worker pushes
+// to the keys that it has just pulled, and many workers use the same lists again and again;
+// comparing a list takes a tenth of the time of looking up its keys. The lists are copies, at most
+// 8 of maxVerdict bytes.
 type verdicts struct {
 	version uint64 // of the table
 	lists   [8]pslite.Keys
@@ -18,11 +18,12 @@ type verdicts struct {
 
 // Shorter lists are not worth it; longer ones are too large to be kept.
 const (
+	// Bytes of a list. Shorter ones are not worth a comparison, longer ones too large to keep.
 	minVerdict = 8 * 64
 	maxVerdict = 8 << 18
 )
 
-// has reports whether none of the keys is displaced, as was found before.
+// has reports whether it is known that none of the keys is displaced.
 func (v *verdicts) has(keys pslite.Keys, version uint64) bool {
 	if len(keys) < minVerdict || v.version != version {
 		return false
@@ -35,7 +36,7 @@ func (v *verdicts) has(keys pslite.Keys, version uint64) bool {
 	return false
 }
 
-// rememberList notes that none of the keys is displaced.
+// rememberList notes that none of the keys is displaced, in the place of the oldest list.
 func (v *verdicts) rememberList(keys pslite.Keys, version uint64) {
 	if len(keys) < minVerdict || len(keys) > maxVerdict {
 		return
@@ -47,7 +48,7 @@ func (v *verdicts) rememberList(keys pslite.Keys, version uint64) {
 	v.next = (v.next + 1) % len(v.lists)
 }
 
-// touches is [Table.Touches] with a cache of earlier key lists.
+// touches is [Table.Touches] behind the cache of verdicts.
 func (r *Router) touches(keys pslite.Keys) bool {
 	switch {
 	case r.table.Empty():
