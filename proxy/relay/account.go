@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// ErrNoMemory says that there is no memory within the bound.
+// ErrNoMemory means that the bound on memory was reached.
 var ErrNoMemory = errors.New("no memory within the bound")
 
-// stateShare is the part of a [Memory] that may be reserved for state kept from
-// message to message; the rest is left for messages.
+// stateShare is the divisor of the bound that gives the part for state kept from message to
+// message. The rest is left for messages, so that what decoders remember cannot starve them.
 const stateShare = 2
 
-// reserveWithin is how long [Memory.Reserve] waits, if [Memory.Patience] does not
-// say.
+// reserveWithin is how long [Memory.Reserve] waits by default.
 const reserveWithin = 10 * time.Second
 
-// Reserve counts n bytes that the caller is about to allocate and keep for
-// longer than a message: what a decoder remembers. It waits a while for others to
-// give theirs back. Up to 64 KiB at a time are not counted. A nil Memory has no
-// bound.
+// Reserve charges n bytes that the caller is about to allocate and keep for longer than a message,
+// such as what a decoder remembers. It blocks until others have released theirs, for as long as
+// Patience; the error wraps [ErrNoMemory]. Reservations of up to 64 KiB do not count. A nil Memory
+// has no bound.
 func (m *Memory) Reserve(n int) error {
 	if m == nil || n <= baseBuffer {
 		return nil
@@ -39,7 +38,7 @@ func (m *Memory) Reserve(n int) error {
 	return nil
 }
 
-// TryReserve is Reserve for what can be done without: it does not wait.
+// TryReserve is Reserve without waiting, for what the caller can do without.
 func (m *Memory) TryReserve(n int) bool {
 	if m == nil || n <= baseBuffer {
 		return true
@@ -54,7 +53,7 @@ func (m *Memory) TryReserve(n int) bool {
 	return true
 }
 
-// Unreserve gives back what a call of Reserve or TryReserve took.
+// Unreserve releases what a call of Reserve or TryReserve with the same n has charged.
 func (m *Memory) Unreserve(n int) {
 	if m != nil && n > baseBuffer {
 		m.bound.Release(int64(n))

@@ -16,24 +16,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/keep"
 )
 
-// baseBuffer is the size of the buffer that a direction reads into while
-// nothing larger must be held; its log2 is baseClass.
+// A direction reads into a buffer of baseBuffer bytes while nothing larger must be held. Buffers
+// have sizes of 1<<class bytes, from baseClass to topClass (256 MiB).
 const (
 	baseClass  = 16
 	baseBuffer = 1 << baseClass
 	topClass   = 28
 )
 
-// Memory is what the directions of many connections share: buffers, and a
-// bound for those larger than 64 KiB.
+// Memory is shared by the directions of many connections: pools of buffers, and a bound on the
+// bytes in buffers larger than 64 KiB. It is safe for concurrent use.
 type Memory struct {
-	// Patience is how long Reserve waits; 0: ten seconds. It is set before use.
+	// Patience is how long Reserve waits; 0 means ten seconds. It is set before use.
 	Patience time.Duration
 
 	limit   int64
 	bound   *semaphore.Weighted
-	state   *semaphore.Weighted // of bound, the part kept from message to message
-	classes [topClass - baseClass + 1]sync.Pool
+	state   *semaphore.Weighted                 // of bound: the part for state that is kept from message to message
+	classes [topClass - baseClass + 1]sync.Pool // of *[]byte, by class - baseClass
 }
 
 // NewMemory returns a Memory whose large buffers take at most limit bytes.
@@ -44,7 +44,7 @@ func NewMemory(limit int64) *Memory {
 // Limit is the bound in bytes.
 func (m *Memory) Limit() int64 { return m.limit }
 
-// get returns a buffer of 1<<class bytes.
+// get returns a buffer of 1<<class bytes, with arbitrary content. It does not count in the bound.
 func (m *Memory) get(class int) []byte {
 	if b, ok := m.classes[class-baseClass].Get().(*[]byte); ok {
 		return *b
@@ -54,9 +54,10 @@ func (m *Memory) get(class int) []byte {
 
 func (m *Memory) put(b []byte) { m.classes[classOf(len(b))-baseClass].Put(&b) }
 
-// Borrow returns a buffer of at least n bytes, of any content, within the
-// bound: it waits for others to give theirs back, at most as long as ctx says.
-// Up to 64 KiB are not counted. [Memory.Return] takes the buffer back.
+// Borrow returns a buffer of at least n bytes, with arbitrary content, within the bound; buffers of
+// up to 64 KiB do not count. It blocks until others have returned theirs, or ctx ends. The caller
+// gives the buffer back by [Memory.Return]. The error wraps [ErrNoMemory], except for n beyond 256
+// MiB.
 func (m *Memory) Borrow(ctx context.Context, n int) ([]byte, error) {
 	class := classOf(max(n, 1))
 	if class > topClass {
@@ -73,7 +74,8 @@ func (m *Memory) Borrow(ctx context.Context, n int) ([]byte, error) {
 	return m.get(class), nil
 }
 
-// Return takes back a buffer of Borrow, in its full length.
+// Return takes back a buffer of Borrow, with its full length. The caller must not use it
+// afterwards.
 func (m *Memory) Return(b []byte) {
 	if len(b) > baseBuffer {
 		m.bound.Release(int64(len(b)))
@@ -84,21 +86,22 @@ func (m *Memory) Return(b []byte) {
 // classOf returns the log2 of the smallest buffer that holds n bytes.
 func classOf(n int) int { return max(baseClass, bits.Len(uint(n-1))) }
 
-// input reads one direction of a connection into a buffer that begins with
-// what was not consumed yet. While nothing is held and nothing comes, there is
-// no buffer.
+// input reads one direction of a connection into a buffer, which starts with the bytes that were
+// not consumed yet. There is no buffer while nothing is held and nothing comes, so idle connections
+// cost none. It belongs to the direction's goroutine.
 type input struct {
 	conn   net.Conn
-	raw    syscall.RawConn // of a bare TCP connection
+	raw    syscall.RawConn // nil where conn is not bare TCP
 	memory *Memory
-	window *keep.Window // reads from it; nil: nothing stays in the kernel's queue
+	window *keep.Window // reads from conn; nil: nothing stays in the kernel's queue
 	buf    []byte
 	r, w   int // unconsumed bytes are buf[r:w]
-	// unbound: the buffer, larger than the base, no longer counts in the bound.
+	// unbound means that the buffer, although larger than the base, does not count in the bound:
+	// grow has released its reservation.
 	unbound bool
 
-	ready func(fd uintptr) bool // readReady, bound once
-	n     int                   // its results
+	ready func(fd uintptr) bool // readReady, as a value made once: a method value at each read would allocate
+	n     int                   // results of ready
 	err   error
 }
 
@@ -114,13 +117,13 @@ func (in *input) init(conn net.Conn, m *Memory) error {
 	return nil
 }
 
-// bytes returns what was not consumed yet.
+// bytes returns the unconsumed bytes, valid until the next fill, room, grow or release.
 func (in *input) bytes() []byte { return in.buf[in.r:in.w] }
 
-// larger returns the class of the buffer that is to replace a full one of
-// which need bytes are wanted: never more than twice as large as what has
-// come, 1 MiB excepted, so that sizes which a frame claims cost nothing. It
-// returns 0 where the buffer will do.
+// larger returns the class of the buffer that replaces the current one, where need bytes are wanted
+// and it is full, and 0 where the current one will do. A buffer grows to at most twice the bytes
+// that have come (1 MiB at first), so that a size that a frame header merely claims costs no
+// memory.
 func (in *input) larger(need int) int {
 	if in.buf == nil || need <= len(in.buf) || in.w-in.r < len(in.buf) {
 		return 0
@@ -128,8 +131,8 @@ func (in *input) larger(need int) int {
 	return classOf(min(need, max(2*len(in.buf), 1<<20)))
 }
 
-// room makes the buffer larger where need bytes do not fit and the buffer is
-// full. It reports false where the bound on memory forbids it.
+// room replaces a full buffer by a larger one where need bytes do not fit. It does not wait, and
+// returns false where the bound on memory forbids it.
 func (in *input) room(need int) bool {
 	class := in.larger(need)
 	if class == 0 {
@@ -142,7 +145,7 @@ func (in *input) room(need int) bool {
 	return true
 }
 
-// grow is room that waits until there is memory.
+// grow is like room, but waits for memory until ctx ends.
 func (in *input) grow(ctx context.Context, need int) error {
 	class := in.larger(need)
 	if class == 0 {
@@ -164,6 +167,8 @@ func (in *input) grow(ctx context.Context, need int) error {
 	return nil
 }
 
+// replace moves the unconsumed bytes into a buffer of another class, for which the bound has been
+// charged.
 func (in *input) replace(class int) {
 	bigger := in.memory.get(class)
 	held := copy(bigger, in.bytes())
@@ -171,7 +176,7 @@ func (in *input) replace(class int) {
 	in.buf, in.r, in.w = bigger, 0, held
 }
 
-// release gives the buffer back.
+// release gives the buffer back, with its reservation.
 func (in *input) release() {
 	if in.buf == nil {
 		return
@@ -184,8 +189,9 @@ func (in *input) release() {
 	in.buf, in.r, in.w = nil, 0, 0
 }
 
-// fill reads more, at least a byte. Slices of what bytes returned before
-// become invalid.
+// fill reads at least one byte, and blocks until there is one, the stream ends (io.EOF) or the read
+// deadline passes. It moves the unconsumed bytes to the buffer's start, so slices that bytes has
+// returned become invalid. The buffer must not be full.
 func (in *input) fill() error {
 	if in.r > 0 {
 		in.w = copy(in.buf, in.bytes())
@@ -216,8 +222,9 @@ func (in *input) fill() error {
 	return nil
 }
 
-// readReady reads from a socket, and reports false where there is nothing to
-// read; an empty buffer is then given back for as long as that lasts.
+// readReady reads from a socket that may be readable; the runtime's poller calls it again once it
+// is. It returns false where there is nothing to read. An empty buffer is given back meanwhile,
+// which is why it reads by itself instead of calling conn.Read with a buffer in hand.
 func (in *input) readReady(fd uintptr) bool {
 	if in.buf == nil {
 		in.buf = in.memory.get(baseClass)

@@ -11,7 +11,11 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// decoder turns the link's stream into what the job's process gets.
+// decoder is the side that turns the link's stream back into that of the far process.
+//
+// An encoded message may consist of decoded frames and frames that come from the link, in any
+// order. frames and next track it until it has been passed on whole; the fields of skim track the
+// frame of the link, and with it messages that were not encoded.
 type decoder struct {
 	receiver Receiver
 	releaser Releaser // receiver, where it is one
@@ -22,10 +26,10 @@ type decoder struct {
 	skim
 	// Of an encoded message that is not yet passed on whole:
 	frames [][]byte // by index; those that come from the link are ignored
-	plain  uint32
-	next   int  // of frames
-	open   bool // another frame comes from the link
-	copied []byte
+	plain  uint32   // bit i: frames[i] comes from the link
+	next   int      // index of the next of frames to pass on
+	open   bool     // more frames come from the link
+	copied []byte   // memory of keepLater
 }
 
 func newDecoder(r Receiver, flow *Flow) *decoder {
@@ -58,7 +62,8 @@ func (d *decoder) step(in *input, out *output) (verdict, error) {
 	return verdict{move: d.left}, nil
 }
 
-// header begins the next frame of the link.
+// header starts the next frame of the link. For one that belongs to an encoded message it writes a
+// new header, whose MORE flag depends on the frames of the whole message.
 func (d *decoder) header(in *input, out *output) (verdict, error) {
 	b := in.bytes()
 	h, n, err := zmtp.CutHeader(b)
@@ -92,7 +97,8 @@ func (d *decoder) header(in *input, out *output) (verdict, error) {
 	return verdict{}, nil
 }
 
-// command passes a command of the job, or takes one of the proxies.
+// command passes a command of the job, or handles one of the proxies. The size is checked before
+// the command is held: a head has at most HeadLimit bytes.
 func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict, error) {
 	if h.Size > HeadLimit+uint64(commandExtra) {
 		return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: a command of %d bytes, at most %d are allowed", h.Size, HeadLimit+commandExtra)
@@ -127,7 +133,8 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	return d.encoded(b[n+commandExtra-1], b[n+commandExtra:total], out)
 }
 
-// encoded takes an encoded message.
+// encoded decodes an encoded message. Errors of Decode end the link, for a reason that depends on
+// whether the head is at fault, memory, or another connection.
 func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error) {
 	if flags&flagRaw != 0 {
 		return verdict{raw: true}, nil
@@ -172,9 +179,9 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 	return verdict{}, d.proceed(out)
 }
 
-// keepLater copies the decoded frames that are written only after one that has yet
-// to come from the link, where they lie in the input's buffer. Others are the
-// receiver's until it is called to release them.
+// keepLater copies decoded frames that lie in the input's buffer and are written only after a frame
+// that has yet to come from the link: reading that overwrites the buffer. Frames elsewhere are the
+// receiver's until Release.
 func (d *decoder) keepLater(head []byte) {
 	if d.plain == 0 {
 		return
@@ -192,7 +199,7 @@ func (d *decoder) keepLater(head []byte) {
 	}
 }
 
-// within reports whether b is a part of head.
+// within reports whether b lies in head's memory.
 func within(b, head []byte) bool {
 	if len(b) == 0 || len(head) == 0 {
 		return false
@@ -201,7 +208,7 @@ func within(b, head []byte) bool {
 	return at >= first && at < first+uintptr(len(head))
 }
 
-// proceed adds the decoded frames up to the next that comes from the link.
+// proceed adds the decoded frames up to the next one that comes from the link.
 func (d *decoder) proceed(out *output) error {
 	for d.next < len(d.frames) && d.plain&(1<<d.next) == 0 {
 		f := d.frames[d.next]
@@ -218,7 +225,7 @@ func (d *decoder) proceed(out *output) error {
 	return nil
 }
 
-// moved counts bytes of a body that went from connection to connection.
+// moved accounts for n bytes of a body that the kernel moved.
 func (d *decoder) moved(n uint64, out *output) error {
 	if d.left -= n; d.left > 0 {
 		return nil
@@ -226,7 +233,7 @@ func (d *decoder) moved(n uint64, out *output) error {
 	return d.proceed(out)
 }
 
-// noRoom waits for memory: an encoded message cannot be passed on without.
+// noRoom waits for memory: an encoded message can only be passed on decoded, and so must be held.
 func (d *decoder) noRoom(ctx context.Context, in *input, need int) error {
 	ctx, cancel := context.WithTimeout(ctx, memoryPatience)
 	defer cancel()
@@ -236,11 +243,11 @@ func (d *decoder) noRoom(ctx context.Context, in *input, need int) error {
 	return nil
 }
 
-// memoryPatience is how long an encoded message waits for memory.
+// memoryPatience is how long an encoded message waits for memory before its connection ends.
 const memoryPatience = 30 * time.Second
 
-// rest says what becomes of bytes that are held when the stream ends: a piece
-// of a frame's header passes, one of an encoded message is lost.
+// rest handles bytes that are still buffered when the stream ends: a piece of a plain frame's
+// header passes, one of an encoded message is lost, which is an error.
 func (d *decoder) rest(in *input, out *output) error {
 	b := in.bytes()
 	if h, n, err := zmtp.CutHeader(b); d.next < len(d.frames) || err == nil && n > 0 && h.Command() && isOurs(b[n:]) {
@@ -254,8 +261,7 @@ func (d *decoder) rest(in *input, out *output) error {
 // between reports whether the direction stands between two messages.
 func (d *decoder) between() bool { return !d.inside && d.left == 0 }
 
-// written gives back the memory of decoded frames once none is waiting to be
-// written.
+// written releases the memory of decoded frames, once none of them is waiting to be written.
 func (d *decoder) written() {
 	if d.releaser != nil && len(d.frames) == 0 {
 		d.releaser.Release()

@@ -12,7 +12,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// Flow counts one direction of a connection while it goes on.
+// Flow counts one direction of a connection. The direction's goroutine writes it, any may read it.
 type Flow struct {
 	messages, encoded, unheld atomic.Uint64
 	in, out, codecNanos       atomic.Uint64
@@ -21,25 +21,24 @@ type Flow struct {
 	unread                    atomic.Uint32 // 1 + the [pslite.Fork] of a stream whose messages are of no dialect
 }
 
-// FlowCounts are a [Flow]'s figures at one moment. In and Out count what was
-// read and written by this process; bytes of a connection that the kernel
-// splices are added when it ends.
+// FlowCounts are a [Flow]'s figures at one moment. In and Out count bytes read and written by this
+// process; bytes that the kernel splices are added when the splice ends.
 type FlowCounts struct {
-	Messages   uint64 // PS-lite's, on connections with a codec
-	Encoded    uint64 // of those
-	Unheld     uint64 // not encoded because memory was at its bound
+	Messages   uint64 // of PS-lite, on connections with a codec
+	Encoded    uint64 // of Messages
+	Unheld     uint64 // messages not encoded because memory was at its bound
 	In, Out    uint64 // bytes
-	Lane       uint64 // bytes that went over another connection, for several links
-	Spared     uint64 // bytes of values that went nowhere: another link had brought them
+	Lane       uint64 // bytes that went over another connection, which several links share
+	Spared     uint64 // bytes of values that were not sent: another link had brought them
 	CodecNanos uint64 // spent in the codec, estimated from one message in 16
 	InMessage  bool   // a message is unfinished
-	// Unread: the first message was of no dialect, and all passes as it is. Fork is
-	// whose it was.
+	// Unread means that the first message was of no known dialect, so the stream passes unchanged.
+	// Fork is the fork of PS-lite whose message it was, if that is known.
 	Unread bool
 	Fork   pslite.Fork
 }
 
-// Counts returns the figures of now.
+// Counts returns the current figures. They are read one by one, not at one instant.
 func (f *Flow) Counts() FlowCounts {
 	unread := f.unread.Load()
 	return FlowCounts{
@@ -50,7 +49,7 @@ func (f *Flow) Counts() FlowCounts {
 	}
 }
 
-// noteUnread keeps that the stream's first message is of no dialect.
+// noteUnread notes that the stream's first message is of no known dialect.
 func (f *Flow) noteUnread(why error) {
 	fork := pslite.NoFork
 	var known *pslite.ForkError
@@ -60,7 +59,8 @@ func (f *Flow) noteUnread(why error) {
 	f.unread.Store(1 + uint32(fork))
 }
 
-// sideError is an error of reading or writing, as opposed to one of content.
+// sideError is an error of reading from or writing to a socket, as opposed to one of content.
+// [Conn.ended] derives from it which end is to blame.
 type sideError struct {
 	write bool
 	err   error
@@ -69,19 +69,26 @@ type sideError struct {
 func (e *sideError) Error() string { return e.err.Error() }
 func (e *sideError) Unwrap() error { return e.err }
 
-// side is what a direction does with its stream after the greeting: encoder or
-// decoder.
+// side transforms a direction's stream after the greeting; encoder, decoder and asItIs are sides.
+// All calls come from the direction's goroutine.
 type side interface {
+	// step consumes input and adds output; see [encoder.step].
 	step(in *input, out *output) (verdict, error)
+	// moved is called after n bytes of a body went from src to dst in the kernel, as verdict.move
+	// asked.
 	moved(n uint64, out *output) error
+	// noRoom is called where verdict.need exceeds the buffer and the bound forbids a larger one.
 	noRoom(ctx context.Context, in *input, need int) error
+	// rest consumes what is buffered when the source has ended.
 	rest(in *input, out *output) error
+	// between reports whether the stream is between two messages.
 	between() bool
-	written() // all output was
+	written() // called when all output has been written
 	close()
 }
 
-// direction carries one direction of a connection through a side.
+// direction carries one direction of a connection through a side. It belongs to one goroutine,
+// except for flow, ended, hold, waking and passing, which synchronize themselves.
 type direction struct {
 	src, dst net.Conn
 	side     side
@@ -93,7 +100,7 @@ type direction struct {
 	ended    *atomic.Bool // set when src has ended, if not nil
 	// Where the destination is the job's process:
 	hold  *hold
-	whole bool // it has got whole messages so far
+	whole bool // the process has got whole messages so far
 	// Where the sender has messages of its own:
 	initiator Initiator
 	gatherer  Gatherer // nil: none
@@ -101,17 +108,18 @@ type direction struct {
 	// Of a connection that is kept:
 	keeping *Keeping     // nil: it is not
 	window  *keep.Window // of the direction to Far
-	skip    uint64       // bytes that the destination has got already
+	skip    uint64       // bytes still to come that the destination has got already
 	// Of a connection that may go on over another link in order:
 	passing *Passing // nil: it may not
-	heardBy *Conn    // of the direction to Job: whose other direction is to stop, too
-	left    []byte   // what the stream begins with
+	heardBy *Conn    // in the direction to Job: the Conn whose other direction is to stop too
+	left    []byte   // bytes read over the previous link and not sent
 }
 
-// spliceFrom is how many bytes of a body are worth a splice.
+// spliceFrom is the number of outstanding bytes of a body from which on a splice is worthwhile.
 const spliceFrom = 64 << 10
 
-// run carries the stream to its end, and passes that on.
+// run carries the stream to its end, and passes that on. Each round lets the side consume what is
+// buffered, writes the output, does what the verdict asks, and reads more.
 func (d *direction) run(ctx context.Context, m *Memory) error {
 	defer d.side.close()
 	defer d.in.release()
@@ -136,6 +144,8 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 	for {
 		v, err := d.side.step(&d.in, &d.out)
 		d.flow.inMessage.Store(!d.side.between() || d.in.r < d.in.w || d.gatherer != nil && d.gatherer.Waiting())
+		// Also after an error of the side: what came before the fault is good, and its receiver may
+		// need it.
 		if flushed := d.flush(); flushed != nil {
 			return flushed
 		}
@@ -180,9 +190,9 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 	}
 }
 
-// greet passes the greeting on as it comes, and reports whether it is that of
-// a stream whose frames can be read. Both ends of a link see the same bytes
-// and come to the same result at the same byte.
+// greet passes the greeting on as it comes, and reports whether it is that of a stream whose frames
+// can be read. Both ends of a link see the same bytes and reach the same verdict at the same byte,
+// so they need not agree on it.
 func (d *direction) greet() (isZMTP bool, err error) {
 	for {
 		if err := d.fill(); err != nil {
@@ -211,6 +221,7 @@ func (d *direction) greet() (isZMTP bool, err error) {
 	}
 }
 
+// fill reads more, and counts it. io.EOF is returned as it is, other errors as a sideError.
 func (d *direction) fill() error {
 	before := d.in.w - d.in.r
 	err := d.in.fill()
@@ -221,6 +232,8 @@ func (d *direction) fill() error {
 	return err
 }
 
+// flush writes all output, or hands it to the hold. It returns once the memory that was lent to the
+// output may be reused.
 func (d *direction) flush() error {
 	n := d.out.waiting
 	if n == 0 {
@@ -250,9 +263,10 @@ func (d *direction) flush() error {
 	return nil
 }
 
+// holds reports whether held bytes are still to be written to the process.
 func (d *direction) holds() bool { return d.hold != nil && d.hold.holds() }
 
-// flushHeld writes what was held, before anything else.
+// flushHeld writes what was held, which comes before the current output.
 func (d *direction) flushHeld() error {
 	if d.hold == nil {
 		return nil
@@ -263,7 +277,9 @@ func (d *direction) flushHeld() error {
 	return nil
 }
 
-// move moves n bytes of a body in the kernel.
+// move moves n bytes of a body in the kernel. For a kept connection the window is suspended
+// meanwhile: the bytes leave the kernel's queue and cannot be sent again, so a link that breaks
+// during the splice breaks the connection.
 func (d *direction) move(n uint64) error {
 	if d.window != nil {
 		d.window.Pass()
@@ -289,7 +305,8 @@ func (d *direction) move(n uint64) error {
 	return err
 }
 
-// splice passes the held bytes and all the rest.
+// splice writes what is buffered, and has the kernel carry the rest of the stream. It returns at
+// its end.
 func (d *direction) splice() error {
 	if d.keeping != nil {
 		return d.copy()
@@ -304,6 +321,7 @@ func (d *direction) splice() error {
 		return err
 	}
 	d.in.release()
+	// What is held comes before the bytes that the kernel would move.
 	if d.hold != nil {
 		d.hold.await()
 	}
@@ -313,7 +331,8 @@ func (d *direction) splice() error {
 	return splice(d.dst, d.src, d.flow, d.ended)
 }
 
-// end passes the stream's end on.
+// end passes the stream's end on, after everything that is still buffered, gathered or held. For an
+// error other than io.EOF it does nothing and returns it.
 func (d *direction) end(cause error) error {
 	if !errors.Is(cause, io.EOF) {
 		return cause
@@ -333,6 +352,7 @@ func (d *direction) end(cause error) error {
 	if d.ended != nil {
 		d.ended.Store(true)
 	}
+	// What is held comes before the end of the stream.
 	if d.hold != nil {
 		d.hold.await()
 	}

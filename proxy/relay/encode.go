@@ -10,24 +10,29 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// What a direction holds of a message at most, in bytes and frames.
+// Limits on what a direction holds of one message, in bytes and frames.
 const (
 	maxFrames = 8
 	maxMeta   = 1 << 20
 	maxKeys   = 64 << 20
 	maxFrame  = 128 << 10 // any other frame
-	maxWhole  = 256 << 10 // all of those
+	maxWhole  = 256 << 10 // all of those together
 
 	// HeadLimit is the [Link.HeadLimit] of all links.
 	HeadLimit = 96 << 20
-	// HoldLimit is the size of the largest message held for a [Holder], in bytes
-	// with its headers: even unchanged it makes a head within HeadLimit.
+	// HoldLimit is the size of the largest message that is held for a [Holder], in bytes with its
+	// headers. Even an encoding that saves nothing then fits into HeadLimit.
 	HoldLimit = HeadLimit - 1<<20
 )
 
-// encoder turns the stream that a job's process sends into the link's. Without a
-// sender it passes as it is, and from when the observer has seen enough, or
-// something is none of PS-lite's, unseen.
+// encoder is the side that turns the stream of a job's process into the link's. Without a sender
+// the stream passes unchanged; once the observer has seen enough, or something is not PS-lite's, it
+// is spliced.
+//
+// Between two steps it is at one of three points: between two messages (not inside, left is 0),
+// inside a message before a frame's header (inside, left is 0), or inside a frame's body (left >
+// 0). Messages that are held are consumed whole, so the last two concern only messages, or their
+// rest, that pass.
 type encoder struct {
 	sender   Sender   // nil: nothing is encoded
 	holder   Holder   // sender, where it is one
@@ -35,21 +40,20 @@ type encoder struct {
 	observer Observer // nil: none, or no longer
 	gather
 	flow    *Flow
-	decided bool          // the stream is PS-lite's
+	decided bool          // the first message was PS-lite's, so the stream is
 	asked   bool          // holder was asked about the current message
 	whole   bool          // and wants all of it
 	payoff  *payoff.Meter // nil: messages are encoded whether it pays or not
 	far     pathSampler   // with payoff
 	skim
 	frames   [][]byte
-	shown    Message              // with these frames
+	shown    Message              // the message of frames
 	ready    func(command []byte) // is called with the READY command; may be nil
 	detector pslite.Detector
-	decoded  decoded // shown
+	decoded  decoded // of shown
 }
 
-// skim is the state of a direction inside a message that passes without being
-// held.
+// skim is the position inside a message that passes without being held.
 type skim struct {
 	inside bool   // a message is unfinished
 	left   uint64 // bytes that the current frame's body lacks
@@ -62,18 +66,19 @@ func newEncoder(s Sender, flow *Flow) *encoder {
 	return e
 }
 
-// verdict is what a step of a direction says has to happen next.
+// verdict is what a side wants its direction to do after a step. The zero verdict asks for more
+// input.
 type verdict struct {
-	flush bool   // write, then go on with the buffered bytes
-	need  int    // wait until that many bytes are there, if there is room
-	move  uint64 // pass that many bytes on, of which none is there
+	flush bool   // write the output, then step again with the buffered bytes
+	need  int    // wait until that many bytes are buffered, if there is room
+	move  uint64 // pass on that many bytes, none of which is buffered
 	raw   bool   // splice all the rest
 	pass  bool   // the other end stands between two messages, and nothing more comes
-	wait  bool   // what was taken goes first
+	wait  bool   // messages that the gatherer took must go first
 }
 
-// step consumes what it can of in and adds to out what it becomes. It returns
-// a zero verdict when it only wants more bytes.
+// step consumes what it can of in and adds what it becomes to out. Slices that it lends to out
+// refer to in's buffer, so the direction flushes before it reads again.
 func (e *encoder) step(in *input, out *output) (verdict, error) {
 	if full, err := e.due(out); full || err != nil {
 		return verdict{flush: full}, err
@@ -111,8 +116,7 @@ func (e *encoder) step(in *input, out *output) (verdict, error) {
 	return verdict{move: e.left}, nil
 }
 
-// body passes bytes of the current frame's body, and reports whether it is
-// complete.
+// body passes buffered bytes of the current frame's body, and reports whether that is complete.
 func (s *skim) body(in *input, out *output) bool {
 	b := in.bytes()
 	if uint64(len(b)) > s.left {
@@ -124,7 +128,7 @@ func (s *skim) body(in *input, out *output) bool {
 	return s.left == 0
 }
 
-// pass begins the next frame of a message that passes as it is.
+// pass starts the next frame of a message that is not held. Commands may come between frames.
 func (e *encoder) pass(in *input, out *output) (verdict, error) {
 	b := in.bytes()
 	h, n, err := zmtp.CutHeader(b)
@@ -143,7 +147,8 @@ func (e *encoder) pass(in *input, out *output) (verdict, error) {
 	return verdict{}, nil
 }
 
-// command passes a command of the job.
+// command passes a command of the job. One that looks like the proxies' own is refused: the far end
+// would take it for an encoded message.
 func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict, error) {
 	if h.Size > zmtp.MaxCommand {
 		return verdict{}, reason.Errorf(reason.MalformedJob, "from the job: a command of %d bytes, at most %d are allowed", h.Size, zmtp.MaxCommand)
@@ -162,7 +167,8 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	return verdict{}, nil
 }
 
-// message takes the next message, if as much of it is there as must be held.
+// message handles the start of a message or command: it holds as much as scan asks for, and then
+// encodes the message, gives it to the gatherer or passes it.
 func (e *encoder) message(in *input, out *output) (verdict, error) {
 	if e.unheld {
 		if e.isWaiting() {
@@ -190,6 +196,8 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		return verdict{}, nil
 	}
 	if !e.decided {
+		// The first message decides about the stream. The command tells the far end to stop parsing
+		// at this very byte.
 		if why := e.shown.decode().meta; why != nil {
 			e.flow.noteUnread(why)
 			if e.sender != nil {
@@ -199,6 +207,8 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		}
 		e.decided = true
 	}
+	// The codec may block until the far end has used what it was sent; what is in out must reach it
+	// first, or both would wait.
 	if e.sharer != nil && out.waiting > 0 && e.sharer.MayWait(held) {
 		return verdict{flush: true}, nil
 	}
@@ -219,7 +229,7 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 	return verdict{raw: seen && e.sender == nil}, nil
 }
 
-// observe shows e.shown to the observer, and reports whether it has seen enough.
+// observe shows e.shown to the observer, and reports whether there is none or it has seen enough.
 func (e *encoder) observe() (enough bool) {
 	if e.observer == nil || e.observer.Observe(&e.shown) {
 		return e.observer == nil
@@ -229,7 +239,10 @@ func (e *encoder) observe() (enough bool) {
 	return true
 }
 
-// encode adds the encoded form of e.shown to out, if it gets one.
+// encode adds the encoded form of e.shown to out. It returns false, with out unchanged, where the
+// codec leaves the message as it is.
+//
+// The head is appended directly to out's scratch memory, so that it is not copied.
 func (e *encoder) encode(out *output) bool {
 	m := &e.shown
 	e.flow.messages.Add(1)
@@ -263,6 +276,8 @@ func (e *encoder) encode(out *output) bool {
 	}
 	out.takenFrom(head, start+len(blank)-putCommandHeader(head[start:start+len(blank)], flags, len(body)))
 	e.flow.encoded.Add(1)
+	// The frames that follow form one ZMTP message; its last frame must not have the MORE flag,
+	// unless frames of the rest come after it.
 	lastPlain, spared := -1, -len(body)
 	for i, f := range m.Frames {
 		if plain&(1<<i) != 0 {
@@ -289,10 +304,11 @@ func (e *encoder) encode(out *output) bool {
 	return true
 }
 
-// timedOneIn is for how many messages one is timed.
+// timedOneIn is the sampling rate of codec times: reading the clock for each message would cost
+// more than encoding a short one.
 const timedOneIn = 16
 
-// noRoom lets the message pass for which there is no memory.
+// noRoom is called when there is no memory to hold the next message: it passes unencoded.
 func (e *encoder) noRoom(context.Context, *input, int) error {
 	e.flow.unheld.Add(1)
 	if e.gatherer != nil {
@@ -303,7 +319,7 @@ func (e *encoder) noRoom(context.Context, *input, int) error {
 	return nil
 }
 
-// moved counts bytes of a body that went from connection to connection.
+// moved accounts for n bytes of a body that the kernel moved.
 func (e *encoder) moved(n uint64, _ *output) error {
 	e.left -= n
 	if e.gatherer != nil && e.between() {
@@ -312,18 +328,19 @@ func (e *encoder) moved(n uint64, _ *output) error {
 	return nil
 }
 
-// rest says what becomes of bytes that are held when the stream ends: they
-// pass.
+// rest handles bytes that are still buffered when the stream ends, such as an incomplete message:
+// they pass.
 func (e *encoder) rest(in *input, out *output) error {
 	out.lend(in.bytes())
 	in.r = in.w
 	return nil
 }
 
-// between reports whether the direction stands between two messages.
+// between reports whether the encoder is between two messages of those that it has consumed.
 func (e *encoder) between() bool { return !e.inside && e.left == 0 }
 
-// written takes a sample of the path, now that the link has something to do.
+// written is called when all output has been written. That is a good moment to sample the path: the
+// link has something to do.
 func (e *encoder) written() {
 	if e.payoff != nil {
 		e.sample(time.Now())

@@ -5,55 +5,56 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// Gatherer takes messages of a direction before its [Sender] sees them, and has them
-// sent later, perhaps with other values. It may be a [Greeter] and an [Aborter]. But for
-// Abort its methods are called by the direction's goroutine.
+// Gatherer takes messages of a direction before its [Sender] sees them, and sends them later,
+// possibly with other values. It may be a [Greeter] and an [Aborter]. All methods except Abort are
+// called by the direction's goroutine.
 type Gatherer interface {
 	// Wants is [Holder.Hold].
 	Wants(m *Message) bool
-	// Take is shown each message that can be encoded, in order. What it takes it copies.
+	// Take is shown each message that can be encoded, in order. It must copy what it takes.
 	Take(m *Message) Taken
-	// Due returns the next message that is to be sent now; no frames: none is. They
-	// stay what they are until Written. An error ends the connection.
+	// Due returns the frames of the next message that is to be sent now, or none. They stay
+	// unchanged until Written. An error ends the connection.
 	Due() (frames [][]byte, err error)
-	// Written says that all that Due returned, and Take passed, has been written.
+	// Written is called when all that Due returned, and all that Take passed, has been written.
 	Written()
 	// Waiting reports whether messages that were taken are still to be sent.
 	Waiting() bool
-	// Rests reports whether the stream can go on over another link, where the Gatherer is
-	// the same, or there is none and it has nothing left.
+	// Rests reports whether the stream can go on over another link. With the same Gatherer there it
+	// always can, otherwise only while nothing is left to send.
 	Rests() bool
-	// Wait returns when Due may say something else than when it was last called, or with
-	// an error after Abort. The link's Wake has Due called where nobody waits.
+	// Wait blocks until Due may return something else than at its last call, or returns an error
+	// after Abort. Where nobody waits, [Link.Wake] has Due called.
 	Wait() error
 }
 
 // Taken is what a [Gatherer] does with a message.
 type Taken int
 
-// What it does.
+// The values of Taken.
 const (
-	Passes Taken = iota // it goes on as it is
-	Took                // it is the Gatherer's
-	Waits               // it is to be shown again once Due has returned what comes before
+	Passes Taken = iota // the message goes on as it is
+	Took                // the Gatherer has it
+	Waits               // show it again, once Due has returned what comes before it
 )
 
-// Hearer sees the meta of each message that comes for the job's process, before the
-// process gets it. It may be a [Greeter].
+// Hearer sees the meta of each message for the job's process, before the process gets it. It may be
+// a [Greeter]. It must not keep the memory.
 type Hearer interface {
 	Hear(meta []byte)
 }
 
-// gather is what an encoder has of a [Gatherer].
+// gather is an encoder's state for a [Gatherer].
 type gather struct {
 	gatherer Gatherer // nil: there is none
-	unheld   bool     // there was no memory for the message that comes next
+	unheld   bool     // the next message is to pass unheld, for lack of memory
 }
 
 // isWaiting reports whether messages that were taken are still to be sent.
 func (g *gather) isWaiting() bool { return g.gatherer != nil && g.gatherer.Waiting() }
 
-// due moves the messages that are due to out, and reports whether out is full.
+// due adds the messages that are due to out, and reports whether out is full. It does nothing
+// inside a message that passes: the messages would land between its frames.
 func (e *encoder) due(out *output) (full bool, err error) {
 	if e.gatherer == nil || !e.between() {
 		return false, nil
@@ -79,7 +80,7 @@ func (e *encoder) due(out *output) (full bool, err error) {
 	return true, nil
 }
 
-// take shows the message that was scanned to the gatherer, if there is one.
+// take shows the scanned message to the gatherer, if there is one.
 func (e *encoder) take() Taken {
 	if e.gatherer == nil {
 		return Passes
@@ -87,7 +88,7 @@ func (e *encoder) take() Taken {
 	return e.gatherer.Take(&e.shown)
 }
 
-// hears shows a hearer the meta of a message that comes for the process.
+// hears shows the meta of a decoded message to the hearer. An identity frame before it is skipped.
 func (d *decoder) hears(frames [][]byte, plain uint32) {
 	if d.hearer == nil || len(frames) == 0 || plain&1 != 0 {
 		return
@@ -98,9 +99,9 @@ func (d *decoder) hears(frames [][]byte, plain uint32) {
 	d.hearer.Hear(frames[0])
 }
 
-// hearPlain shows a hearer the first frame of a message where that comes from the link
-// as it is; b begins with its header, of n bytes. It reports false where more of it has
-// to come.
+// hearPlain shows the first frame of a message to the hearer, where that frame comes from the link
+// unchanged; b starts with its header of n bytes. It returns false where the frame is not
+// completely buffered yet.
 func (d *decoder) hearPlain(b []byte, h zmtp.Header, n int) bool {
 	first := !d.inside && len(d.frames) == 0 || len(d.frames) > 0 && d.next == 0
 	if d.hearer == nil || !first || h.Size > maxMeta {
@@ -113,7 +114,7 @@ func (d *decoder) hearPlain(b []byte, h zmtp.Header, n int) bool {
 	return true
 }
 
-// hearReady shows a hearer a READY command.
+// hearReady shows a READY command to the hearer.
 func (d *decoder) hearReady(body []byte) {
 	g, ok := d.hearer.(Greeter)
 	if !ok {
@@ -126,7 +127,8 @@ func (d *decoder) hearReady(body []byte) {
 	}
 }
 
-// sendGathered sends what was taken of a stream that has ended.
+// sendGathered sends what the gatherer still has when the stream has ended. It blocks until all is
+// sent.
 func (d *direction) sendGathered() error {
 	e, ok := d.side.(*encoder)
 	if !ok {

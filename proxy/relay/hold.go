@@ -6,15 +6,18 @@ import (
 	"sync"
 )
 
-// maxHeld is how many bytes are held of one connection; more of them end its hold.
+// maxHeld bounds the bytes held for one connection; a message beyond it ends the holding, and all
+// is written.
 const maxHeld = 64 << 20
 
-// hold keeps messages from the job's process, from one message's beginning on. It holds
-// once: freed is made by the first Hold and closed when on ends. While held is not empty
-// nothing else is written to the process.
+// hold keeps messages from the job's process for a while, starting between two messages. Reading
+// from the link goes on meanwhile. It holds once in a connection's life: freed is made by the first
+// Hold and closed when on ends. While held is not empty nothing else is written to the process.
+//
+// writing is locked before mu. It is held during a write, which takes as long as the process takes
+// to read; mu is never held during I/O.
 type hold struct {
-	// writing is held while what was held is written, which takes as long as the
-	// process takes to read it; mu, which comes after it, never.
+	// writing serializes writes of held bytes, so that their order is kept.
 	writing sync.Mutex
 	mu      sync.Mutex // guards on, freed, over and held
 	on      bool
@@ -24,9 +27,9 @@ type hold struct {
 	writers sync.WaitGroup
 }
 
-// Hold keeps the messages that come from now on from the job's process, until
-// Release, where the connection has a codec: elsewhere it is not known where they
-// begin. Reading goes on meanwhile.
+// Hold keeps messages that come from now on from the job's process, until Release. It has no effect
+// on connections without a codec, where it is unknown where messages begin, and after the first
+// call.
 func (c *Conn) Hold() {
 	h := &c.hold
 	h.mu.Lock()
@@ -36,7 +39,8 @@ func (c *Conn) Hold() {
 	}
 }
 
-// Release has the process get what was held.
+// Release ends a hold, and writes what was held in a goroutine of its own: the direction may be
+// blocked in a read.
 func (c *Conn) Release() {
 	h := &c.hold
 	h.mu.Lock()
@@ -51,8 +55,9 @@ func (c *Conn) Release() {
 	}
 }
 
-// keep takes bytes that are about to be written to the process, if they must be
-// held. whole says that the process has got whole messages so far.
+// keep takes over bytes that are about to be written to the process, and reports whether it did.
+// whole means that the process has got whole messages so far; otherwise holding cannot begin yet.
+// It copies the bytes.
 func (h *hold) keep(o *output, whole bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,14 +69,15 @@ func (h *hold) keep(o *output, whole bool) bool {
 	return true
 }
 
-// holds reports whether the process has yet to get something.
+// holds reports whether held bytes are still to be written.
 func (h *hold) holds() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.held) > 0
 }
 
-// flush writes what was held; once it returns the rest can be written.
+// flush writes what was held. When it returns, by whichever goroutine they were written, all
+// earlier bytes are with the kernel, and later ones may be written.
 func (h *hold) flush(dst net.Conn, flow *Flow) error {
 	h.writing.Lock()
 	defer h.writing.Unlock()
@@ -87,7 +93,7 @@ func (h *hold) flush(dst net.Conn, flow *Flow) error {
 	return err
 }
 
-// await waits for the end of a hold.
+// await blocks until a hold has ended; without one it returns at once.
 func (h *hold) await() {
 	h.mu.Lock()
 	freed := h.freed
@@ -97,7 +103,8 @@ func (h *hold) await() {
 	}
 }
 
-// endHold is called when the connection has ended, or is about to by force.
+// endHold ends a hold for good: the connection has ended, or is about to by force. What is held is
+// not written.
 func (h *hold) endHold() {
 	h.mu.Lock()
 	h.over = true

@@ -15,61 +15,64 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// ErrBroken is that the link of a connection that is kept broke: [Conn.Run] has left
-// the job's process its connection, and another Conn can go on with it.
+// ErrBroken means that the link of a kept connection broke. [Conn.Run] has left the job's process
+// its connection, and another Conn can go on with it over another link.
 var ErrBroken = errors.New("the link broke")
 
-// Keeping is what a Conn needs whose connection may go on over another link when
-// this one breaks (package keep).
+// Keeping is what a Conn needs to survive a broken link (package keep). The functions are called by
+// the directions' goroutines.
 type Keeping struct {
-	Window *keep.Window // of what the job's process sends
-	// Begun and FarBegun say that the streams to Far and to Job had begun on a link
-	// before: there is no greeting any more.
+	Window *keep.Window // of the stream that the job's process sends
+	// Begun and FarBegun mean that the streams to Far and to Job began over an earlier link, so no
+	// greeting comes any more.
 	Begun, FarBegun bool
-	// Skip is how many bytes that come from Far the process has got already.
+	// Skip is the number of bytes from Far that the process has already got over an earlier link;
+	// they come again and are dropped.
 	Skip uint64
-	// Wrote is called with the number of bytes written to Job.
+	// Wrote is called with the number of bytes written to Job, which the far proxy's window may
+	// then drop.
 	Wrote func(n int)
-	// Ended is called when the process's stream has ended, before Far gets the end.
+	// Ended is called when the process's stream has ended, before the end is passed to Far.
 	Ended func()
-	// FarEnded is called when the stream from Far has ended, with the number of
-	// bytes that are still to be written to Job. It returns ErrBroken where that was
-	// not all.
+	// FarEnded is called when the stream from Far has ended, with the number of bytes that are
+	// still to be written to Job. It returns ErrBroken where the stream is not complete: then the
+	// link broke, and this is no end.
 	FarEnded func(left int) error
 	// Closed is called when Job has received the end of the stream from Far.
 	Closed func()
-	// FarClosed waits until the process at the far end has received the end of this
-	// one's stream, and returns ErrBroken where it seems that it has not.
+	// FarClosed waits until the process at the far end has received the end of this one's stream.
+	// It returns ErrBroken where it seems that it has not.
 	FarClosed func(k *Keeping) error
 
 	breaking sync.Once
-	broken   chan struct{} // closed when the link is
-	farOver  atomic.Bool   // what comes from Far has ended
+	broken   chan struct{} // closed when the link breaks
+	farOver  atomic.Bool   // the stream from Far has ended, and Job has received the end
 }
 
-// Keep makes the connection one that is kept, before Run.
+// Keep makes the connection a kept one. It is called before Run.
 func (c *Conn) Keep(k *Keeping) {
 	k.broken = make(chan struct{})
 	c.Keeping = k
 }
 
-// Broken is closed when the link is broken.
+// Broken returns a channel that is closed when the link breaks.
 func (k *Keeping) Broken() <-chan struct{} { return k.broken }
 
-// FarOver reports whether what comes from Far has ended, in order. From then on nobody
-// notices that the link breaks.
+// FarOver reports whether the stream from Far has ended in order. From then on nothing is read from
+// the link, so nobody would notice that it breaks.
 func (k *Keeping) FarOver() bool { return k.farOver.Load() }
 
 func (k *Keeping) breaks() { k.breaking.Do(func() { close(k.broken) }) }
 
-// Break has Run return with [ErrBroken]. The connection is one that is kept.
+// Break breaks the link of a kept connection: Run returns [ErrBroken].
 func (c *Conn) Break() {
 	c.Keeping.breaks()
 	c.abort()
 	Reset(c.Far)
 }
 
-// broke ends both directions without touching the process's connection.
+// broke ends both directions without touching the process's connection, except for its deadline,
+// which wakes a direction that reads from it or writes to it. Run clears the deadline.
 func (c *Conn) broke() {
 	c.Keeping.breaks()
 	Reset(c.Far)
@@ -77,8 +80,7 @@ func (c *Conn) broke() {
 	_ = c.Job.SetDeadline(time.Now()) // one that is closed wakes by itself
 }
 
-// isFar reports whether a direction's error is one of the link. up: of the direction
-// to Far.
+// isFar reports whether a direction's error is one of the link; up is the direction to Far.
 func isFar(err error, up bool) bool {
 	if errors.Is(err, ErrBroken) {
 		return true
@@ -87,8 +89,10 @@ func isFar(err error, up bool) bool {
 	return errors.As(err, &side) && side.write == up
 }
 
-// wrote records written bytes: to the link, in the window, as far as message
-// boundaries are known; to the process, for the far proxy.
+// wrote accounts for n written bytes of a kept connection. In the direction to Far the window
+// learns how many bytes read were not sent yet, and whether a message ends here: what was sent up
+// to there can be encoded anew for another link. In the direction to Job the far proxy learns what
+// has arrived.
 func (d *direction) wrote(n int) {
 	switch {
 	case d.keeping == nil:
@@ -99,8 +103,8 @@ func (d *direction) wrote(n int) {
 	}
 }
 
-// keptEnd tells the far proxy that the process's stream has ended, or finds out
-// whether the link's has, in order.
+// keptEnd is called when a kept connection's source has ended. To Far it announces the end; to Job
+// it asks whether this is the end of the stream or of the link.
 func (d *direction) keptEnd() error {
 	switch {
 	case d.keeping == nil:
@@ -112,7 +116,7 @@ func (d *direction) keptEnd() error {
 	return nil
 }
 
-// keptClosed is called when the destination has received the end of the stream.
+// keptClosed is called when a kept connection's destination was sent the end of the stream.
 func (d *direction) keptClosed() error {
 	switch {
 	case d.keeping == nil:
@@ -125,7 +129,7 @@ func (d *direction) keptClosed() error {
 	return d.keeping.FarClosed(d.keeping)
 }
 
-// skipped leaves out what the process has got over another link, and returns how
+// skipped drops the bytes of the output that the process got over an earlier link, and returns how
 // many bytes are left to write.
 func (d *direction) skipped() int {
 	k := min(d.skip, uint64(d.out.waiting))
@@ -134,7 +138,7 @@ func (d *direction) skipped() int {
 	return d.out.waiting
 }
 
-// drop removes bytes from the beginning of the output.
+// drop removes n bytes from the beginning of the output.
 func (o *output) drop(n int) {
 	o.waiting -= n
 	i := 0
@@ -147,15 +151,16 @@ func (o *output) drop(n int) {
 	}
 }
 
-// lacksRoom is from how many bytes of an incomplete message on it is looked whether
-// the kernel's queue has room for the rest.
+// lacksRoom is the size of an incomplete message, in bytes, from which on the window checks whether
+// the kernel's queue has room for the rest. Below it the queue always has.
 const lacksRoom = 32 << 10
 
-// bulk is how many bytes of a stream without messages are worth a splice, until whose
-// end the connection cannot be taken up again.
+// bulk is the number of queued bytes that make a splice worthwhile in a stream without messages.
+// Until a splice is over the connection cannot be resumed, so it must not be used for every few
+// bytes.
 const bulk = 256 << 10
 
-// carryAsItIs is [direction.run] without a codec.
+// carryAsItIs is [direction.run] without a codec, for a kept connection.
 func (d *direction) carryAsItIs(m *Memory) error {
 	defer d.in.release()
 	if err := d.in.init(d.src, m); err != nil {
@@ -165,8 +170,8 @@ func (d *direction) carryAsItIs(m *Memory) error {
 	return d.copy()
 }
 
-// copy carries a stream whose bytes are passed as they are, of a connection that is
-// kept: what there is at a time, in the kernel where it is much.
+// copy carries the stream of a kept connection whose bytes pass as they are. It writes what was
+// read at a time, and lets the kernel move larger amounts.
 func (d *direction) copy() error {
 	d.side = asItIs{}
 	d.greeted = true
@@ -192,8 +197,9 @@ func (d *direction) copy() error {
 	}
 }
 
-// queued is how many bytes that were not read the kernel could move, where the last
-// read was full.
+// queued returns the number of unread bytes that the kernel could move, or 0 where the last read
+// was not full: then there is hardly more. Bytes that the window left in the queue for a resumption
+// are not unread.
 func (d *direction) queued(full bool) (n uint64) {
 	if _, bare := d.dst.(*net.TCPConn); !bare || !full || d.in.raw == nil {
 		return 0
@@ -209,10 +215,11 @@ func (d *direction) queued(full bool) (n uint64) {
 	return n
 }
 
-// asItIs is the side of a stream that is passed as it is.
+// asItIs is the side of a stream that passes unchanged. Its embedded side is nil: step and noRoom
+// are never called.
 type asItIs struct{ side }
 
-func (asItIs) between() bool { return false } // nobody knows
+func (asItIs) between() bool { return false } // nobody knows where messages end
 func (asItIs) written()      {}
 func (asItIs) close()        {}
 func (asItIs) rest(in *input, out *output) error {
@@ -222,7 +229,7 @@ func (asItIs) rest(in *input, out *output) error {
 }
 func (asItIs) moved(uint64, *output) error { return nil }
 
-// greet passes a READY command to the codecs that want it.
+// greet shows a READY command to the codecs that want it, and to e.ready.
 func (e *encoder) greet(body []byte) {
 	if e.ready != nil && bytes.HasPrefix(body, readyPrefix) {
 		e.ready(body)

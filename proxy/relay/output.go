@@ -5,30 +5,33 @@ import (
 )
 
 const (
-	// Pieces below this size are copied together; larger ones are written from
-	// where they are.
+	// Pieces smaller than copyBelow are copied together; larger ones are written from where they
+	// are.
 	copyBelow = 4 << 10
-	// pending bytes and pieces at which output is written without waiting for
-	// the end of the input.
+	// The output is written when it has this many bytes or pieces, even if the input has more. The
+	// kernel takes at most 1024 pieces (IOV_MAX) at once.
 	flushBytes  = 1 << 20
 	flushPieces = 256
-	// keepScratch is the largest scratch memory kept from flush to flush.
+	// keepScratch is the largest scratch memory that is kept after a flush, so that one large
+	// message does not occupy memory for the life of the connection.
 	keepScratch = 1 << 20
 )
 
-// output collects bytes for a connection, to write them in one call.
+// output collects pieces of bytes for a connection, to write them in one system call. It belongs to
+// the direction's goroutine.
 type output struct {
 	conn    net.Conn
-	vec     net.Buffers // pieces in order, slices of the input's buffer or of scratch
+	vec     net.Buffers // pieces in order: slices of the input's buffer, of scratch, or of a codec's memory
 	scratch []byte
-	waiting int         // bytes in vec
-	lent    bool        // vec has memory of a codec, valid until its next call
-	writing net.Buffers // vec while writev consumes it
-	joined  []byte
+	waiting int         // total bytes in vec
+	lent    bool        // vec refers to a codec's memory, which is valid until its next call
+	writing net.Buffers // copy of vec that writev consumes
+	joined  []byte      // scratch of writeJoined
 	written uint64
 }
 
-// lend adds a piece that stays the caller's and unchanged until flush.
+// lend adds a piece that stays the caller's and must not change until flush. A piece that continues
+// the last one in memory extends it.
 func (o *output) lend(b []byte) {
 	if len(b) == 0 {
 		return
@@ -47,8 +50,8 @@ func adjacent(a, b []byte) bool {
 	return cap(a)-len(a) >= len(b) && &a[:len(a)+1][len(a)] == &b[0]
 }
 
-// add adds a piece of which a copy is made if it is small; a large one stays
-// the caller's until flush.
+// add adds a piece, copied if it is small. A large one stays the caller's and must not change until
+// flush.
 func (o *output) add(b []byte) {
 	if len(b) >= copyBelow {
 		o.lend(b)
@@ -60,35 +63,35 @@ func (o *output) add(b []byte) {
 	o.lend(o.scratch[start:])
 }
 
-// space returns scratch memory to append to; what was appended counts once it
-// is passed to taken, and is forgotten otherwise.
+// space returns scratch memory to append to. What was appended counts once the result is passed to
+// taken or takenFrom; it is forgotten otherwise.
 func (o *output) space() []byte { return o.scratch }
 
-// taken adds what was appended to space: b is that slice, grown.
+// taken adds what was appended to space; b is the grown slice. Growing may have moved scratch,
+// while earlier pieces still refer to the old memory, which stays valid for them.
 func (o *output) taken(b []byte) {
 	start := len(o.scratch)
 	o.scratch = b
 	o.lend(b[start:])
 }
 
-// takenFrom is taken where what counts begins at start, of a slice that
-// holds other bytes before.
+// takenFrom is taken for a slice whose content starts only at start.
 func (o *output) takenFrom(b []byte, start int) {
 	o.scratch = b
 	o.lend(b[start:])
 }
 
-// regain keeps the room of what was appended to space in vain.
+// regain keeps the capacity of a slice that was appended to in vain.
 func (o *output) regain(b []byte) {
 	if n := len(o.scratch); cap(b) > cap(o.scratch) && len(b) >= n {
 		o.scratch = b[:n]
 	}
 }
 
-// full reports whether it is time to write.
+// full reports whether the output should be written.
 func (o *output) full() bool { return o.waiting >= flushBytes || len(o.vec) >= flushPieces }
 
-// flush writes all that was added.
+// flush writes everything and resets the output. It blocks until the connection has taken all.
 func (o *output) flush() (err error) {
 	if o.waiting == 0 {
 		return nil
@@ -107,7 +110,7 @@ func (o *output) flush() (err error) {
 	return err
 }
 
-// reset empties the output.
+// reset empties the output, and drops its references to memory of others.
 func (o *output) reset() {
 	clear(o.vec)
 	o.vec, o.scratch, o.waiting, o.lent = o.vec[:0], o.scratch[:0], 0, false
@@ -116,11 +119,11 @@ func (o *output) reset() {
 	}
 }
 
-// recordSize is what TLS puts into one record, at most.
+// recordSize is the maximum payload of a TLS record.
 const recordSize = 16 << 10
 
-// writeJoined writes to a connection that cannot take pieces at once, such as
-// TLS, where each write is a record of its own.
+// writeJoined writes to a connection that has no vectored write, such as TLS, where each Write
+// makes a record of its own: small pieces are joined up to the size of a record.
 func (o *output) writeJoined() error {
 	o.joined = o.joined[:0]
 	for _, b := range o.vec {

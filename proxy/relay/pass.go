@@ -11,56 +11,57 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// ErrPassed is that both directions of a connection stand between two messages, and
-// its link has ended: [Conn.Run] has left the job's process its connection, and another
-// Conn, here or in another proxy, can go on with it over another link.
+// ErrPassed means that both directions of a connection stand between two messages, and the link has
+// ended. [Conn.Run] has left the job's process its connection, and another Conn, here or in another
+// proxy, can go on with it over another link.
 var ErrPassed = errors.New("the connection goes on over another link")
 
-// errStands is that a direction stands between two messages for good.
+// errStands ends a direction that stands between two messages for good. It is not a failure.
 var errStands = errors.New("the direction stands")
 
-// Passing is what a Conn needs that can go on over another link in order: each end
-// stops reading the process's messages between two of them, and says so in a command
-// after the last; when the other's has come, too, nothing is on its way. Both proxies
-// must know of it, and the connection have a codec: without one nobody knows where a
-// message begins.
+// Passing is what a Conn needs to change links in order. Each end stops reading its process's
+// messages between two of them, and announces that by a command after the last one. Once an end has
+// sent its own command and received the other's, nothing is in flight on the link. Both proxies
+// must support it, and the connection must have a codec: without one it is unknown where a message
+// begins.
 type Passing struct {
-	// Of a Conn that goes on: Begun says that both streams had begun on a link before;
-	// there is no greeting any more. Left is what was read of the process's messages
-	// and not sent, Ready the body of its READY command. Run sets Left and Ready again.
+	// For a Conn that goes on: Begun means that both streams began over an earlier link, so no
+	// greeting comes. Left is what was read of the process's messages and not sent, Ready the body
+	// of its READY command. Run sets Left and Ready again before it returns.
 	Begun            bool
 	Left             []byte
 	Ready            []byte
 	asked            atomic.Bool  // the direction to Far is to stop
-	raw              atomic.Bool  // a direction has no messages
-	upStands, stands atomic.Bool  // the direction to Far, and the other one
-	holds, theirs    atomic.Int64 // nanoseconds: the arguments of [Conn.Pass] here, and at the other end
+	raw              atomic.Bool  // a direction turned out to have no messages
+	upStands, stands atomic.Bool  // the direction to Far, and the one to Job
+	holds, theirs    atomic.Int64 // nanoseconds: the argument of [Conn.Pass] here, and at the other end
 }
 
-// maxReady is the longest READY command that is kept for the next link's codecs.
+// maxReady is the maximum size of a READY command that is kept for the codecs of the next link.
 const maxReady = 512
 
-// HeldFor is for how long the ends are held that are handed over, at most.
+// HeldFor returns how long the two ends of the connection may stay held for the next proxy.
 func (p *Passing) HeldFor() time.Duration {
 	return time.Duration(max(p.holds.Load(), p.theirs.Load()))
 }
 
-// Halter is a job's connection that reads ahead of the relay.
+// Halter is a job's connection that reads ahead of the relay, as that of a router does. Only it
+// knows where its stream can stop.
 type Halter interface {
-	// Halt has Read fail where the stream stands between two messages and all that was
-	// looked at has been read; Halted reports whether it did.
+	// Halt has Read fail once the stream is between two messages and everything that was read ahead
+	// has been returned. Halted reports whether Read has failed for that reason.
 	Halt()
 	Halted() bool
 }
 
-// Passes reports whether Pass may end the connection's link in order: as far as is
-// known both directions are streams of messages, and neither has ended.
+// Passes reports whether Pass can end the link in order: as far as is known, both directions are
+// streams of messages, and neither has ended.
 func (c *Conn) Passes() bool {
 	return c.Passing != nil && c.Sender != nil && c.Receiver != nil && !c.Passing.raw.Load() && !c.jobEnded.Load() && !c.farEnded.Load()
 }
 
-// Pass has Run return ErrPassed as soon as both ends stand between two messages. holds
-// is for how long this end is held for the next proxy; 0: this one stays.
+// Pass has Run return ErrPassed as soon as both ends stand between two messages. holds is for how
+// long the process behind this end may be held for the next proxy; 0: this proxy stays.
 func (c *Conn) Pass(holds time.Duration) {
 	if holds > 0 {
 		c.Passing.holds.Store(int64(holds))
@@ -73,8 +74,9 @@ func (c *Conn) Pass(holds time.Duration) {
 	c.Wake()
 }
 
-// passed reports whether the connection can go on, once Run's directions have returned:
-// one stands, and the other one does or has ended, which it does again.
+// passed reports whether the connection can go on, once both directions have returned: at least one
+// stands, and the other stands too or has ended. A stream that has ended ends again over the next
+// link.
 func (c *Conn) passed() bool {
 	if c.Passing == nil {
 		return false
@@ -83,11 +85,11 @@ func (c *Conn) passed() bool {
 	return (up || c.jobEnded.Load()) && (down || c.farEnded.Load()) && (up || down)
 }
 
-// Passed reports whether the connection can go on over another link, once Run has
+// Passed reports whether the connection can go on over another link. It may be called once Run has
 // returned.
 func (c *Conn) Passed() bool { return c.failed == nil && c.passed() }
 
-// leave ends the link and leaves the process its connection.
+// leave ends the link and leaves the process its connection, without deadlines.
 func (c *Conn) leave() error {
 	c.Far.Close()
 	if err := errors.Join(c.Job.SetDeadline(time.Time{}), c.Job.SetReadDeadline(time.Time{})); err != nil {
@@ -96,18 +98,19 @@ func (c *Conn) leave() error {
 	return ErrPassed
 }
 
-// passDue reports whether the direction to Far is to stop now.
+// passDue reports whether the direction to Far has to stop now.
 func (d *direction) passDue() bool {
 	return d.passing != nil && d.side.between() && d.passing.asked.Load() && (d.gatherer == nil || d.gatherer.Rests())
 }
 
-// halted reports whether an error of reading is that the job's connection was halted.
+// halted reports whether a read failed because the job's connection was halted.
 func (d *direction) halted(err error) bool {
 	h, ok := d.src.(Halter)
 	return err != nil && ok && d.passing != nil && h.Halted()
 }
 
-// stand ends the direction to Far between two messages, and tells the other end.
+// stand ends the direction to Far between two messages, and announces that to the other end. The
+// beginning of a next message that was read already is kept in Left.
 func (d *direction) stand() error {
 	if _, ahead := d.src.(Halter); !d.side.between() || ahead && d.in.r < d.in.w {
 		return reason.Errorf(reason.Internal, "a connection is to go on over another link in the middle of a message")
@@ -123,8 +126,8 @@ func (d *direction) stand() error {
 	return errStands
 }
 
-// heard takes in that the other end stands between two messages, once all that came
-// before is with the process, and has this one do likewise.
+// heard handles the other end's announcement, once everything that came before it is with the
+// process, and has the direction to Far of c stop likewise.
 func (d *direction) heard(c *Conn) error {
 	if d.in.r < d.in.w {
 		return reason.Errorf(reason.MalformedLink, "from the link: %d bytes after its end", d.in.w-d.in.r)
@@ -140,7 +143,8 @@ func (d *direction) heard(c *Conn) error {
 	return errStands
 }
 
-// passCommand is the head of the command that says that a direction stands.
+// passCommand handles the command by which the other end announces that its direction stands. The
+// head is the time, in milliseconds, for which it may be held.
 func (d *decoder) passCommand(head []byte) (verdict, error) {
 	if d.passing == nil || len(head) != 4 {
 		return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: its end is announced in %d bytes, which was not agreed on", len(head))
@@ -149,7 +153,7 @@ func (d *decoder) passCommand(head []byte) (verdict, error) {
 	return verdict{pass: true}, nil
 }
 
-// preload begins a direction with what was left of the link before.
+// preload fills the buffer with what the previous link has left.
 func (in *input) preload(ctx context.Context, left []byte) error {
 	if len(left) == 0 {
 		return nil
@@ -164,7 +168,7 @@ func (in *input) preload(ctx context.Context, left []byte) error {
 	return nil
 }
 
-// sendLeft sends what was left of the link before where nothing is encoded.
+// sendLeft sends what the previous link has left, where nothing is encoded.
 func (c *Conn) sendLeft() error {
 	if c.Passing == nil || len(c.Passing.Left) == 0 {
 		return nil
@@ -176,8 +180,8 @@ func (c *Conn) sendLeft() error {
 	return nil
 }
 
-// tellReady has the codecs of a further link shown which node sends, and notes it for
-// the links after it.
+// tellReady shows the READY command that an earlier link has seen to the codecs of this one: the
+// process sends it once. It also has the command stored for the next link.
 func (e *encoder) tellReady(k *Keeping, p *Passing) {
 	if k == nil && p == nil {
 		return

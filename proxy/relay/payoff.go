@@ -9,13 +9,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
-// pathSampler asks the kernel what a byte costs on the way to the other proxy.
+// pathSampler measures, by the kernel's TCP statistics, what a byte costs on the way to the other
+// proxy.
 type pathSampler struct {
 	conn net.Conn
 	last payoff.Sample
 }
 
-// sample takes a sample of the link for the meter's path, if it is time for one.
+// sample takes a sample of the link for the meter's path, if one is due.
 func (e *encoder) sample(now time.Time) {
 	if !e.payoff.Path.Wants(now) {
 		return
@@ -29,7 +30,8 @@ func (e *encoder) sample(now time.Time) {
 	e.far.last = s
 }
 
-// readSample is a sample of a TCP connection, also below TLS.
+// readSample returns a sample of a TCP connection, also below TLS. Retransmitted bytes do not count
+// as sent.
 func readSample(c net.Conn) (s payoff.Sample, ok bool) {
 	info := tcpInfo(c)
 	if info == nil {
@@ -41,15 +43,15 @@ func readSample(c net.Conn) (s payoff.Sample, ok bool) {
 	}, true
 }
 
-// Established reports whether neither end of a TCP connection, also below TLS, has
-// ended it, as far as the kernel knows.
+// Established reports whether a TCP connection, also below TLS, is established in both directions,
+// as far as the kernel knows. It is true where that cannot be found out.
 func Established(c net.Conn) bool {
 	info := tcpInfo(c)
 	return info == nil || info.State == unix.BPF_TCP_ESTABLISHED
 }
 
-// tcpInfo reads a TCP connection's struct tcp_info, also below TLS; nil: it is none, or
-// closed.
+// tcpInfo reads a TCP connection's struct tcp_info, also below TLS. It returns nil for other and
+// closed connections.
 func tcpInfo(c net.Conn) (info *unix.TCPInfo) {
 	for {
 		under, wraps := c.(interface{ NetConn() net.Conn })

@@ -1,18 +1,35 @@
-// Package relay carries the bytes of one connection between the job's process
-// and the link to another proxy.
+// Package relay carries the bytes of one connection between the job's process and the link to
+// another proxy.
 //
-// Bytes go through as they are, moved by the kernel (splice), unless a codec
-// was agreed on for the link and the stream turns out to be PS-lite's. Then
-// each direction has a [Sender] at one end, which is shown the messages and
-// may encode them, and a [Receiver] at the other. An encoded message travels
-// as a ZMTP command that only proxies see, followed, where the sender left
-// frames as they are, by a ZMTP message of those:
+// Without a codec, or where the stream turns out not to be PS-lite's, bytes pass as they are, moved
+// by the kernel (splice). With a codec each direction has a [Sender] at one end, which is shown the
+// messages and may encode them, and a [Receiver] at the other. An encoded message travels as a ZMTP
+// command that only proxies see, followed, where the sender left frames as they are, by a ZMTP
+// message of those:
 //
 //	command "PS": flags (1 byte: 1 = frames follow, 2 = no more ZMTP, 4 = the stream
 //	goes on over another link), head
 //
-// All other frames, commands among them, pass in order and as they are. What
-// comes out at the far end is byte for byte what went in.
+// All other frames, commands among them, pass in order and unchanged. The output at the far end is
+// byte for byte the input here.
+//
+// # Structure
+//
+// A [Conn] has two directions, each a goroutine with a [direction]: up, from the job's process to
+// the link, and down, from the link to the process. A direction reads into an input (buffer.go),
+// has its side consume what it can, an encoder (encode.go, scan.go) or a decoder (decode.go), and
+// writes the output (output.go). Sides are state machines over buffers: they do no I/O, and tell
+// the direction by a verdict what has to happen next.
+//
+// What a connection may have beside: a [Keeping] lets it survive a broken link (keep.go), a
+// [Passing] lets it change links between two messages (pass.go), a [Gatherer] delays and changes
+// messages (gather.go), and a hold keeps messages from the process for a while (hold.go).
+//
+// # Memory
+//
+// A direction holds 64 KiB of buffer while it has unconsumed bytes and none while it is idle.
+// Larger buffers count in a [Memory], which many connections share. No message has to be held whole
+// to pass: without memory it passes unencoded, and only an encoded message waits for memory.
 package relay
 
 import (
@@ -30,7 +47,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// Conn is a connection in its two halves, and what was agreed for it.
+// Conn is one relayed connection: its two halves, and what was agreed for it. The exported fields
+// are set before [Conn.Run] and not changed afterwards; methods may be called by any goroutine.
 type Conn struct {
 	Job net.Conn // to the job's process, bare TCP
 	Far net.Conn // to the other proxy, or to the real destination
@@ -41,15 +59,13 @@ type Conn struct {
 	Gatherer Gatherer // likewise, where there is a Sender
 	Hearer   Hearer   // of the direction to Job, where there is a Receiver; nil: none
 
-	// Payoff decides which messages to Far are encoded, of those that nobody
-	// wanted encoded by name; nil: all.
+	// Payoff decides which messages to Far are encoded, among those that no rule asks to have
+	// encoded; nil: all are.
 	Payoff *payoff.Meter
 
-	// Keeping is set where the connection may go on over another link; nil: it may
-	// not.
+	// Keeping is set where the connection can survive a broken link; nil: it cannot.
 	Keeping *Keeping
-	// Passing is set where the connection may go on over another link in order; nil: it
-	// may not.
+	// Passing is set where the connection can change links in order; nil: it cannot.
 	Passing *Passing
 
 	ToFar, ToJob Flow
@@ -57,15 +73,19 @@ type Conn struct {
 	waking waking // of the direction to Far
 	hold   hold   // of the direction to Job
 
-	jobEnded, farEnded atomic.Bool // what comes from there
+	jobEnded, farEnded atomic.Bool // the stream from there has
 
-	failing sync.Once
+	failing sync.Once // the first direction that fails sets failed
 	failed  error
 }
 
-// Run carries the connection until both directions have ended, and closes
-// both halves. A direction's end is passed on as such; an error, which comes
-// back as an [*reason.Error], resets both halves, and so does the context's end.
+// Run carries the connection until both directions have ended, and closes both halves. The end of
+// one stream is passed on as such (half-close). An error of one direction, returned as a
+// [*reason.Error], resets both halves, and so does the end of ctx.
+//
+// With [ErrBroken] and [ErrPassed] the half to the job's process stays open, with its deadlines
+// cleared, and another Conn can go on with it. Memory is shared with other connections and may be
+// used for as long as Run runs. Run may be called once.
 func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	stop := context.AfterFunc(ctx, c.reset)
 	defer stop()
@@ -73,6 +93,7 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	g.Go(func() { c.ended(c.up(ctx, m), true, reason.ResetByJob, reason.ResetByFarSide) })
 	g.Go(func() { c.ended(c.down(ctx, m), false, reason.ResetByFarSide, reason.ResetByJob) })
 	g.Wait()
+	// No direction runs any longer; a goroutine of Release may still be writing what was held.
 	c.hold.endHold()
 	c.hold.writers.Wait()
 	err := c.failed
@@ -87,6 +108,8 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 		return c.leave()
 	}
 	if err == nil {
+		// A socket that is closed with unread bytes in its queue is reset, and the peer could lose
+		// data.
 		if c.Keeping != nil { // closed with something unread, a connection is reset
 			c.Keeping.Window.Off(keep.Over)
 		}
@@ -96,6 +119,7 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	return err
 }
 
+// up carries the direction from the job's process to the link.
 func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
 	k := c.Keeping
@@ -128,6 +152,7 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	return d.run(ctx, m)
 }
 
+// down carries the direction from the link to the job's process.
 func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
 	k := c.Keeping
@@ -150,17 +175,20 @@ func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 	return d.run(ctx, m)
 }
 
-// survive makes a panic, a fault of this program that some message brought to
-// light, the error of the one connection that met it.
+// survive turns a panic into an error of this connection. Messages come from outside, and a fault
+// that one brings to light must not end the connections of other jobs.
 func survive(err *error) {
 	if fault := recover(); fault != nil {
 		*err = reason.Errorf(reason.Internal, "a fault of this program (please report it): %v\n%s", fault, debug.Stack())
 	}
 }
 
-// ended resets both halves where a direction failed, and keeps why: reading or
-// writing failed because of one or the other end. That of the direction which
-// fails first counts; the other fails because of the reset.
+// ended resets both halves after a direction has failed, and stores the reason. Only the first
+// failure counts: the other direction then fails because of the reset. reading and writing are the
+// reasons for errors of the direction's source and destination.
+//
+// An error of a kept connection's link is different: it ends both directions, but leaves the
+// process its connection.
 func (c *Conn) ended(err error, up bool, reading, writing reason.Reason) {
 	if err == nil || errors.Is(err, errStands) {
 		return
@@ -186,12 +214,14 @@ func (c *Conn) ended(err error, up bool, reading, writing reason.Reason) {
 	})
 }
 
-// JobEnded and FarEnded report whether what comes from there has ended.
+// JobEnded reports whether the stream from the job's process has ended.
 func (c *Conn) JobEnded() bool { return c.jobEnded.Load() }
 
-// FarEnded is likewise.
+// FarEnded reports whether the stream from Far has ended.
 func (c *Conn) FarEnded() bool { return c.farEnded.Load() }
 
+// reset ends the connection at once. Codecs and holds are released first: a direction that waits
+// for one of them does not notice that its sockets were reset.
 func (c *Conn) reset() {
 	c.abort()
 	c.hold.endHold()
@@ -199,7 +229,7 @@ func (c *Conn) reset() {
 	Reset(c.Far)
 }
 
-// abort ends what codecs wait for.
+// abort ends what codecs wait for, such as other connections.
 func (c *Conn) abort() {
 	if a, ok := c.Sender.(Aborter); ok {
 		a.Abort()

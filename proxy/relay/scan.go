@@ -6,9 +6,11 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// scan looks at the message at the start of b: frames held, their size with
-// headers, and how many bytes must be there before it can be said. Without
-// frames the message, or command, passes as it is; otherwise e.shown is it.
+// scan looks at the message at the start of b, and returns how many bytes of it are held, headers
+// included; e.shown is the message then. Where more bytes must be there to decide, it returns a
+// verdict with need. Without e.frames, the message or command passes as it is.
+//
+// A message is scanned anew with each read, which costs only its few headers.
 func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 	e.frames = e.frames[:0]
 	keysAt, whole := 1, 0
@@ -21,6 +23,8 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 			return 0, verdict{need: held + zmtp.MaxHeader}, nil
 		}
 		i := len(e.frames)
+		// A header in a longer form than necessary would not come out the same at the far end,
+		// which makes its own.
 		if h.Command() || i == maxFrames || h != zmtp.FrameHeader(int(h.Size), h.More()) {
 			e.frames = e.frames[:0]
 			return 0, v, nil
@@ -39,6 +43,7 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 			return 0, verdict{need: end}, nil
 		}
 		frame := b[held+n : end]
+		// A ROUTER's message has an identity frame first, so that the keys are one frame later.
 		if _, ok := pslite.ParseIdentity(frame); ok && i == 0 && h.More() {
 			keysAt = 2
 		}
@@ -54,14 +59,15 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 	}
 }
 
-// show makes e.frames the message to be shown.
+// show makes e.frames the shown message, not decoded yet.
 func (e *encoder) show(rest bool, next uint64) {
 	e.decoded.is = false
 	e.shown = Message{Frames: e.frames, Rest: rest, Next: next, Detector: &e.detector, decoded: &e.decoded}
 }
 
-// hold reports whether e.shown, a beginning of the message, must be held on with
-// its next frame, which starts after that many bytes.
+// hold reports whether the next frame of e.shown, which starts after before bytes, must be held
+// too. The holder and the gatherer are asked once per message, although scan comes by with each
+// read.
 func (e *encoder) hold(before int) bool {
 	if e.holder == nil && e.gatherer == nil || e.shown.Next > uint64(HoldLimit-before) {
 		return false
@@ -73,6 +79,8 @@ func (e *encoder) hold(before int) bool {
 	return e.whole
 }
 
+// frameLimit returns the maximum size of frame i that is held; whole is the size of the frames
+// after the keys so far.
 func (e *encoder) frameLimit(i, keysAt, whole int) int {
 	switch {
 	case i < keysAt:

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unsent returns how many bytes that were written to a connection, bare or of TLS, have
-// yet to leave this host; Unacked, how many have yet to arrive. Of a connection that has
-// ended it is 0.
+// Unsent returns the number of written bytes that have yet to leave this host, also below TLS; 0
+// for a connection that has ended.
 func Unsent(c net.Conn) int { return queuedOut(c, unix.SIOCOUTQNSD) }
 
-// Unacked is likewise.
+// Unacked returns the number of written bytes that the peer's kernel has not acknowledged yet;
+// otherwise it is like Unsent.
 func Unacked(c net.Conn) int { return queuedOut(c, unix.SIOCOUTQ) }
 
 func queuedOut(c net.Conn, request uint) (n int) {

@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// waking interrupts a direction's wait for the job's next bytes. A Wake is never lost:
-// wanted stays until the direction is about to wait, or has been woken.
+// waking interrupts a direction that waits for the job's next bytes, by its read deadline. A Wake
+// is never lost: wanted stays set until the direction is about to wait, or has been woken.
 type waking struct {
 	mu     sync.Mutex // guards the rest
 	parked net.Conn   // on which the direction waits, between messages
 	wanted bool
 }
 
-// Wake has the connection's [Initiator] asked soon, also while the job sends
-// nothing. It may be called by any goroutine, before Run and after it.
+// Wake has the direction to Far run soon, also while the job sends nothing, so that it asks its
+// [Initiator] and [Gatherer] and sees a Pass. It may be called by any goroutine, before, during and
+// after Run.
 func (c *Conn) Wake() {
 	w := &c.waking
 	w.mu.Lock()
@@ -28,7 +29,8 @@ func (c *Conn) Wake() {
 	}
 }
 
-// park notes that the direction waits on conn; false where it is not to wait.
+// park notes that the direction is about to wait on conn. It returns false where a Wake has come,
+// and it must not wait.
 func (w *waking) park(conn net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,7 +42,7 @@ func (w *waking) park(conn net.Conn) bool {
 	return true
 }
 
-// unpark reports whether the direction was woken.
+// unpark reports whether a Wake came during the wait, and clears the deadline that it set.
 func (w *waking) unpark() (woken bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,9 +53,8 @@ func (w *waking) unpark() (woken bool) {
 	return woken
 }
 
-// await reads more. Where the sender may have messages of its own, they are
-// sent first, if the job's messages leave room. Woken, it returns without having
-// read anything.
+// await reads more. Between messages, and while none of the job's is buffered, it first sends the
+// messages of the initiator. When woken, it returns without having read anything.
 func (d *direction) await() error {
 	if n := d.in.w - d.in.r; d.window != nil && n >= lacksRoom {
 		d.window.MakeRoom(n)
@@ -76,7 +77,7 @@ func (d *direction) await() error {
 	return err
 }
 
-// initiate sends what the sender has to send of its own.
+// initiate sends all messages that the sender has of its own.
 func (d *direction) initiate() error {
 	for {
 		head, ok := d.initiator.Initiate(nil)

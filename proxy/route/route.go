@@ -58,8 +58,9 @@ type Batch struct {
 	Number uint64
 }
 
-// Out is an action for the caller: one of Frames, Quiet and Op is set. Without any of them, the
-// connection of Worker to Server has to end: a waiting request of it turned out to be malformed.
+// Out is an action for the caller: one of Frames, Quiet and Op is set. Without any of them, a
+// request of Worker to Server that waited turned out to be impossible to split, and the job cannot
+// go on.
 type Out struct {
 	// Frames are a message for server Server from worker Worker or, with ToWorker, the reverse. The
 	// caller owns them.
