@@ -10,23 +10,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// A claim is an unverified statement of a peer.
+// claim is a kind of statement by a peer that has to be verified: PS-lite has no authentication,
+// and whoever is believed to be the scheduler or a node can redirect a job's requests.
 type claim string
 
-// Claims that are refused, in metrics and state.
+// The kinds of claims that are refused, as they are called in metrics and state.
 const (
-	claimTable     claim = "table"     // a node table not from the scheduler that the processes dialled
-	claimScheduler claim = "scheduler" // a node table of a process that is not its scheduler
+	claimTable     claim = "table"     // a node table not from the scheduler that the processes have dialled
+	claimScheduler claim = "scheduler" // a node table from a process that is not the job's scheduler
 	claimNode      claim = "node"      // a connection in the name of a node that is elsewhere
-	claimLetter    claim = "letter"    // a letter of a site not from that site's host
-	claimSite      claim = "site"      // a link between sites more than one host may have
+	claimLetter    claim = "letter"    // a letter between sites not from the host of its sender
+	claimSite      claim = "site"      // a link for letters beyond those that a host may have
 	claimRun       claim = "run"       // a letter of another run
-	claimJob       claim = "job"       // one job, or node, more than are allowed
+	claimJob       claim = "job"       // a job, or a node, beyond the bounds
 )
 
 var claims = []claim{claimTable, claimScheduler, claimNode, claimLetter, claimSite, claimJob, claimRun}
 
-// refuse counts a claim that is not believed, and logs it, not too often.
+// refuse counts a claim that was not believed, and logs it at a bounded rate.
 func (j *Jobs) refuse(c claim, text string, attrs ...any) {
 	n := j.countRefused(c)
 	if j.refusals.Allow() {
@@ -34,7 +35,7 @@ func (j *Jobs) refuse(c claim, text string, attrs ...any) {
 	}
 }
 
-// countRefused counts what was not believed, and returns how often that was.
+// countRefused counts a refused claim, and returns the number of that kind so far.
 func (j *Jobs) countRefused(c claim) uint64 {
 	j.refusedMu.Lock()
 	defer j.refusedMu.Unlock()
@@ -42,12 +43,12 @@ func (j *Jobs) countRefused(c claim) uint64 {
 	return j.refused[c]
 }
 
-// RefuseSite counts a link between sites that was one too many.
+// RefuseSite counts a link for letters that was refused by package proxy.
 func (j *Jobs) RefuseSite(source netip.Prefix) {
 	j.refuse(claimSite, "a link between sites is one too many", "source", source)
 }
 
-// Refused returns how many claims were not believed, by kind.
+// Refused returns the number of refused claims by kind.
 func (j *Jobs) Refused() map[string]uint64 {
 	j.refusedMu.Lock()
 	defer j.refusedMu.Unlock()
@@ -64,18 +65,18 @@ const (
 	refusalsAtOnce    = 20
 )
 
-// verifyWithin bounds how long a connection waits until the process at its other
-// end is known.
+// verifyWithin bounds how long a connection waits for the verification of its peer.
 const verifyWithin = 5 * time.Second
 
-// from returns nil if the peer is the proxy of a host.
+// from returns nil if p is the proxy of that host. It may ask over the network, and blocks for at
+// most verifyWithin.
 func (j *Jobs) from(p Peer, host netip.Addr) error {
 	ctx, cancel := context.WithTimeout(j.life(), verifyWithin)
 	defer cancel()
 	return p.At(ctx, host)
 }
 
-// life is the context of Run, or one that does not end before it runs.
+// life returns Run's context, and before Run one that does not end.
 func (j *Jobs) life() context.Context {
 	j.runMu.Lock()
 	defer j.runMu.Unlock()
@@ -85,10 +86,10 @@ func (j *Jobs) life() context.Context {
 	return j.ctx
 }
 
-// acceptTable reports whether a node table on its way to a process of this host
-// is to be learned: it comes from its job's scheduler, from the proxy of the host
-// that the process's scope has dialled as that scheduler's, or of which the agent
-// knows that it is. An error says that it must not even reach the process.
+// acceptTable reports whether to learn from a node table on its way to a process of this host. A
+// table is believed that comes from the proxy of the host which the process's scope has dialled as
+// the scheduler's; the process itself chose that address, so no peer can make it up. An error means
+// that the table must not even reach the process.
 func (c *answers) acceptTable(m *pslite.Meta) (learn bool, err error) {
 	if c.from == nil {
 		return true, nil // not over a link
@@ -104,6 +105,7 @@ func (c *answers) acceptTable(m *pslite.Meta) (learn bool, err error) {
 	if jobName(&t) == "" {
 		return false, nil // nobody could take anything from it
 	}
+	// The other direction of the process's connection may be seen a moment later than this table.
 	at, ok := c.jobs.scheduler(&t, c.scope)
 	for end := time.Now().Add(meetScheduler); !ok && time.Now().Before(end); at, ok = c.jobs.scheduler(&t, c.scope) {
 		time.Sleep(meetAgain)
@@ -124,15 +126,13 @@ func (c *answers) acceptTable(m *pslite.Meta) (learn bool, err error) {
 	return false, reason.Errorf(reason.Forged, "a node table of job %s: %w", jobName(&t), why)
 }
 
-// A table may come before the proxy has heard of the connection that its process
-// made to the scheduler, if only just.
+// The scheduler's table can overtake the news that the process has connected to it, by a moment.
 const (
 	meetScheduler = time.Second
 	meetAgain     = 20 * time.Millisecond
 )
 
-// acceptSender returns nil if the node that a connection says it comes from is
-// where the connection comes from.
+// acceptSender returns nil if the connection comes from the host of the node that its READY names.
 func (c *answers) acceptSender(x *job) error {
 	if c.from == nil {
 		return nil
@@ -149,8 +149,8 @@ func (c *answers) acceptSender(x *job) error {
 	return reason.Errorf(reason.Forged, "a connection in the name of node %d of job %s: %w", c.sender, x.name, why)
 }
 
-// believed reports whether the sender is where the job's table has it; it finds
-// out once for each job.
+// believed reports whether the sender is where the job's table has it. It verifies that once for
+// each job.
 func (c *answers) believed(x *job) bool {
 	c.mu.Lock()
 	vetted := c.vetted == x
@@ -167,14 +167,14 @@ func (c *answers) believed(x *job) bool {
 	return err == nil
 }
 
-// refusal returns why the connection is refused, if it is.
+// refusal returns why the connection is refused, or nil.
 func (c *answers) refusal() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.refused
 }
 
-// hostOf returns the address of a node's host, if the table has it as one.
+// hostOf returns the address of a node's host, and false where the table has a name instead.
 func (x *job) hostOf(id int32) (netip.Addr, bool) {
 	x.jobs.mu.RLock()
 	defer x.jobs.mu.RUnlock()
@@ -187,11 +187,10 @@ func (x *job) hostOf(id int32) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// acceptScheduler returns nil if a process of this host that sends a node table may
-// do so: it is in the scope whose process listens where the table says that the
-// scheduler is; for a table without one, it must be in the scope of a scheduler
-// that has sent its own table to the destination. Where nobody can tell, the other
-// side still judges.
+// acceptScheduler returns nil if a process of this host may send that node table. It must be in the
+// scope of the process that listens at the scheduler's address; a recovery's table has no
+// scheduler, and then it must be in the scope of a scheduler that has sent its table to the
+// destination. Where the agent cannot tell, the table passes: the far proxy judges it, too.
 func (c *requests) acceptScheduler(m *pslite.Meta) error {
 	if c.jobs.opts.Owner == nil || !c.scope.Known() {
 		return nil
@@ -225,8 +224,8 @@ func (c *requests) acceptScheduler(m *pslite.Meta) error {
 	return reason.Errorf(reason.Forged, "a node table of a process that is not the scheduler at %s", all[0])
 }
 
-// acceptNode returns nil unless a process of this host claims to be a node that
-// is another scope's.
+// acceptNode returns an error where a process of this host claims to be a node that belongs to
+// another scope.
 func (c *requests) acceptNode() error {
 	if c.sender == pslite.Empty || !c.scope.Known() {
 		return nil
@@ -252,6 +251,7 @@ func (c *requests) acceptNode() error {
 	return reason.Errorf(reason.Forged, "a process that claims to be node %d of job %s", c.sender, whose.name)
 }
 
+// isLocal reports whether a node of the job runs on this host.
 func (x *job) isLocal(id int32) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -10,43 +10,45 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// answers is a connection to a process of this host, in the eyes of the relay:
-// what it writes goes to the process, without what the router took, and with
-// what the router has to say.
+// answers is a connection to a process of this host, as the relay sees it: what the relay writes
+// goes to the process, without the messages that the router takes and with those that it makes.
 //
-// stream, rest, torn and all that is learned of sender and job belong to whoever holds
-// writing. A queued message is written between two others, never within one. Once
-// over, nothing is queued: what comes later is pending of the job.
+// Whoever holds writing owns stream, rest, torn and what is learned of sender and job. A queued
+// message is written between two others, never inside one, by the relay's goroutine after its
+// message or by a goroutine of its own (wake) while the relay has nothing to write. Once over is
+// set nothing is queued any more: later messages wait in the job's pendingDown for the next
+// connection.
 type answers struct {
 	net.Conn
 	tcp         *net.TCPConn
 	jobs        *Jobs
 	destination netip.AddrPort
 	scope       Scope // of the process
-	from        Peer  // the proxy at the other end; nil: its identity is not asked for
+	from        Peer  // the proxy at the other end; nil: it is not verified
 	sender      int32 // node id, from READY
 	peer        int32 // node id of the destination
 	job         *job
-	run         plan.Run // of the node table that comes next
+	run         plan.Run // named for the node table that comes next
 
-	writing sync.Mutex // held while something is written to the process
+	writing sync.Mutex // held during writes to the process; taken before mu
 	stream  stream
-	process handshake // of the process; nothing is put in before
-	rest    []byte    // came, and cannot be judged yet
-	torn    error     // of the write that ended within a message: nothing can follow it
+	process handshake // handshake of the process; before its end nothing is put in
+	rest    []byte    // bytes received that are too few to be judged
+	torn    error     // error of a write that ended inside a message: nothing can follow
 
 	mu      sync.Mutex // guards the rest
-	queue   [][]byte   // messages to put in between
+	queue   [][]byte   // messages to put in between, each whole
 	over    bool       // nothing more can be put in
 	closed  bool
-	vetted  *job           // of which the sender is known to be a node's host
-	refused error          // or why it is not
+	vetted  *job           // job for which the sender was verified
+	refused error          // why it was not accepted
 	waking  bool           // a goroutine is about to write the queue
-	writers sync.WaitGroup // such goroutines
+	writers sync.WaitGroup // those goroutines
 }
 
-// Inbound returns the connection to a process of this host, of that scope, that
-// came over a link from a proxy for the destination, with answers to parts of requests put together.
+// Inbound wraps the connection to a process of this host, of that scope, whose other end came over
+// a link from the proxy from. Answers to parts of requests are merged in it, and answers to the
+// router's own requests removed. The caller closes it like any other connection.
 func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, from Peer) net.Conn {
 	c := &answers{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, from: from, sender: pslite.Empty, peer: pslite.Empty}
 	c.stream.watcher = c
@@ -56,8 +58,8 @@ func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort, scope Scop
 // NetConn returns the connection to the process.
 func (c *answers) NetConn() net.Conn { return c.tcp }
 
-// CloseWrite ends the stream that the process receives, after the queue. Where
-// somebody is writing that does so, or puts it back.
+// CloseWrite ends the stream that the process receives, after the queue. Where another goroutine is
+// writing, it is left to that to write the queue, or to put it back for the next connection.
 func (c *answers) CloseWrite() error {
 	c.mu.Lock()
 	c.over = true
@@ -71,7 +73,8 @@ func (c *answers) CloseWrite() error {
 	return c.tcp.CloseWrite()
 }
 
-// Read implements net.Conn, for one goroutine.
+// Read implements net.Conn, for one goroutine. What the process sends passes unseen, except for its
+// handshake.
 func (c *answers) Read(p []byte) (int, error) {
 	n, err := c.tcp.Read(p)
 	if c.process.consume(p[:max(0, n)]) {
@@ -82,7 +85,12 @@ func (c *answers) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn, for one goroutine.
+// Write implements net.Conn, for one goroutine. It follows the stream, writes what passes, and
+// holds back an incomplete beginning that cannot be judged yet; p counts as written all the same.
+// An error of the stream ends the connection.
+//
+// All bytes that may pass are written in one call, unless a queued message has to go between two of
+// them.
 func (c *answers) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -122,7 +130,7 @@ func (c *answers) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes the message that passes, then the queue.
+// flush writes bytes that pass, then the queue if they end a message.
 func (c *answers) flush(b []byte) error {
 	if len(b) > 0 {
 		if _, err := c.write(b); err != nil {
@@ -132,7 +140,8 @@ func (c *answers) flush(b []byte) error {
 	return c.writeQueued()
 }
 
-// write writes to the process; the caller holds writing.
+// write writes to the process; the caller holds writing. After a failure inside a message it
+// refuses to write more: the process would take it for the rest of that message.
 func (c *answers) write(b []byte) (int, error) {
 	if c.torn != nil {
 		return 0, c.torn
@@ -144,14 +153,15 @@ func (c *answers) write(b []byte) (int, error) {
 	return n, err
 }
 
+// hasQueued reports whether messages of the router wait.
 func (c *answers) hasQueued() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.queue) > 0
 }
 
-// writeQueued writes the queue if the stream is between two messages; the caller
-// holds writing.
+// writeQueued writes the queue if the stream is between two messages; the caller holds writing.
+// Messages queued meanwhile are written too.
 func (c *answers) writeQueued() error {
 	if c.torn != nil || !c.stream.between() || !c.process.done.Load() {
 		return c.torn
@@ -175,7 +185,8 @@ func (c *answers) writeQueued() error {
 	}
 }
 
-// enqueue queues a message for the process.
+// enqueue queues a message for the process, and reports false where the connection takes none any
+// more. It does not block.
 func (c *answers) enqueue(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +198,9 @@ func (c *answers) enqueue(b []byte) bool {
 	return true
 }
 
-// wakeWriter has the queue written soon; the caller holds mu.
+// wakeWriter has the queue written by a goroutine of its own, unless one is on its way; the caller
+// holds mu. Writing may block for as long as the process does not read, and the caller holds the
+// job's lock.
 func (c *answers) wakeWriter() {
 	if len(c.queue) > 0 && !c.waking && !c.over && !c.closed && c.process.done.Load() {
 		c.waking = true
@@ -195,7 +208,8 @@ func (c *answers) wakeWriter() {
 	}
 }
 
-// wake writes the queue unless another goroutine is about to.
+// wake writes the queue. If the relay's goroutine is writing it waits for that, and mostly finds
+// the queue empty.
 func (c *answers) wake() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -205,7 +219,7 @@ func (c *answers) wake() {
 	c.writeQueued() // an error comes back to the next Write or Read
 }
 
-// retire returns the queue, and makes put refuse more.
+// retire returns the queue, and has enqueue refuse more.
 func (c *answers) retire() [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +228,7 @@ func (c *answers) retire() [][]byte {
 	return left
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. It closes the socket first, so that writers end.
 func (c *answers) Close() error {
 	c.mu.Lock()
 	already := c.closed
@@ -228,8 +242,8 @@ func (c *answers) Close() error {
 	return err
 }
 
-// ready joins at once: the router may have something to say on a connection on
-// which the server itself is silent.
+// ready implements watcher. A server's connection joins its job now, before its first message: the
+// router may have messages for it although the server is silent.
 func (c *answers) ready(id int32) error {
 	c.sender = id
 	if role, _, ok := pslite.Rank(id); ok && role == pslite.Server {
@@ -238,8 +252,10 @@ func (c *answers) ready(id int32) error {
 	return c.refusal()
 }
 
+// of implements waiter.
 func (c *answers) of() Scope { return c.scope }
 
+// open implements waiter and line.
 func (c *answers) open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,10 +265,11 @@ func (c *answers) open() bool {
 // named implements watcher.
 func (c *answers) named(run plan.Run) { c.run = run }
 
+// wantsKeys implements watcher. An answer is routed by its meta alone.
 func (c *answers) wantsKeys(*pslite.Meta) bool { return false }
 
-// known finds out whose connection it is; w, if not nil, joins when that can be
-// found out.
+// known reports whether the job of this connection is known, and looks for it. If not, and w is not
+// nil, w joins once it is.
 func (c *answers) known(w waiter) bool {
 	if c.job != nil && c.job.ended.Load() {
 		c.job = nil // another run has begun at these addresses
@@ -266,7 +283,8 @@ func (c *answers) known(w waiter) bool {
 	return c.job != nil
 }
 
-// join implements waiter. Only a server's connection to a worker is the router's.
+// join implements waiter. Only a server's connection to a worker is the router's, and only one
+// whose sender is believed: on it the router takes answers.
 func (c *answers) join(x *job, peer int32) {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(peer)
@@ -275,6 +293,7 @@ func (c *answers) join(x *job, peer int32) {
 	}
 }
 
+// routed reports whether this is a server's connection to a worker, of a known job.
 func (c *answers) routed() bool {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(c.peer)
@@ -300,6 +319,7 @@ func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err
 		// worker never did: its tracker has no such timestamp.
 		return m.Meta.Request || !isOwn(&m.Meta), nil
 	}
+	// The server will answer a proxy, and until it has, that answer must not bypass the proxies.
 	if m.Meta.Request && isOwn(&m.Meta) {
 		c.job.noteOwn()
 	}
@@ -318,6 +338,7 @@ func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err
 	return true, nil
 }
 
+// takeMessage implements watcher, for messages that inspect did not pass.
 func (c *answers) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	if m.Meta.Control.Cmd != pslite.NoCommand {
 		return nil // an ACK that the router has taken in

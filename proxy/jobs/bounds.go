@@ -7,20 +7,23 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Bounds of what jobs may take, whatever node tables say.
+// Bounds on jobs and nodes. Node tables come from processes, so their claims must not grow memory
+// without end.
 const (
 	maxJobs         = 256
 	maxJobsOfScope  = 64
 	maxNodes        = 8192 // of a job
 	maxNodesOfScope = 32768
-	// forgetOver is after what time a job that is over here is forgotten, if no
-	// key of it is displaced; otherwise forgetAfter is.
+	// forgetOver is the time after which a job that is over here is forgotten, if none of its keys
+	// is displaced; otherwise it is forgetAfter. A displaced job is kept longer since its processes
+	// may only be paused.
 	forgetOver = time.Hour
 )
 
-// makeRoom forgets jobs that are over so that one more of a scope, with this table,
-// stays within the bounds; an error says that none is left to forget. The caller
-// holds j.mu.
+// makeRoom makes sure that one more job of a scope, with this table, stays within the bounds. It
+// drops jobs that are over, longest first: the scope's own where the scope is at its bound, so that
+// it cannot evict those of other tenants, and anybody's where the host is. An error means that none
+// could be dropped. The caller holds j.mu.
 func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 	if n := len(t.Nodes()); n > maxNodes {
 		return fmt.Errorf("%d nodes, at most %d are possible", n, maxNodes)
@@ -58,15 +61,14 @@ func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 	}
 }
 
-// overSince reports whether a job has no connections here, of any role, and
-// since when.
+// overSince reports whether a job has no connection here, of any role, and since when.
 func (x *job) overSince() (since time.Time, over bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.unusedSince(time.Now())
 }
 
-// unusedSince is overSince while x.mu is locked.
+// unusedSince is overSince for callers that hold x.mu.
 func (x *job) unusedSince(now time.Time) (since time.Time, over bool) {
 	over = len(x.open) == 0 && x.over(now)
 	if x.left.After(x.inUse) {
@@ -75,7 +77,7 @@ func (x *job) unusedSince(now time.Time) (since time.Time, over bool) {
 	return x.inUse, over
 }
 
-// adopt notes an open connection of the job's.
+// adopt notes an open connection of the job.
 func (x *job) adopt(w waiter) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -84,7 +86,7 @@ func (x *job) adopt(w waiter) {
 	}
 }
 
-// forgetEnded forgets jobs that have been over for long.
+// forgetEnded drops the jobs that have been over for long.
 func (j *Jobs) forgetEnded(now time.Time) {
 	for _, x := range j.allJobs() {
 		since, over := x.overSince()
@@ -102,6 +104,7 @@ func (j *Jobs) forgetEnded(now time.Time) {
 	}
 }
 
+// mayHaveDisplaced reports whether keys of the job may be displaced.
 func (x *job) mayHaveDisplaced() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

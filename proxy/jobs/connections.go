@@ -10,14 +10,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// pair is a worker and a server, by rank.
+// pair is a worker and a server: worker is a node id, server a rank, as package route has them.
 type pair struct{ worker, server int32 }
 
-// maxPending is how many messages wait for one connection at most.
+// maxPending bounds the messages that wait for one connection.
 const maxPending = 4096
 
-// enqueueOut hands a message to the connection it belongs to, or keeps it until there
-// is one.
+// enqueueOut hands a message of the router to the connection that it belongs to, or keeps it until
+// there is one; the caller holds x.mu. An output without frames means that the job cannot go on.
 func (x *job) enqueueOut(o *route.Out) {
 	if o.Frames == nil {
 		x.failed = fmt.Errorf("job %s: a request to server %d waited while one of its keys moved, and cannot be split among the servers that have its keys now", x.name, o.Server)
@@ -32,8 +32,8 @@ func (x *job) enqueueOut(o *route.Out) {
 	}
 }
 
-// A line is a connection over which the router has its say: a worker's to a
-// server, or the reverse.
+// line is a connection into which the router puts messages: a worker's to a server (requests), or
+// the reverse (answers). enqueue and retire do not block.
 type line interface {
 	comparable
 	open() bool
@@ -41,8 +41,8 @@ type line interface {
 	retire() [][]byte
 }
 
-// say puts messages into a pair's connection, or where they wait for it. The caller
-// holds x.mu.
+// say queues messages on a pair's connection, or where they wait for the next one. The caller holds
+// x.mu.
 func say[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, messages ...[]byte) {
 	for _, m := range messages {
 		if c, ok := lines[p]; !ok || !c.enqueue(m) {
@@ -51,6 +51,7 @@ func say[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, me
 	}
 }
 
+// queueMessage appends to a queue of pending messages, and counts as lost what does not fit.
 func (x *job) queueMessage(queue [][]byte, message []byte) [][]byte {
 	if len(queue) >= maxPending {
 		x.lost++
@@ -59,12 +60,14 @@ func (x *job) queueMessage(queue [][]byte, message []byte) [][]byte {
 	return append(queue, message)
 }
 
+// rankOf returns the rank in a node id.
 func rankOf(id int32) int32 {
 	_, rank, _ := pslite.Rank(id)
 	return int32(rank)
 }
 
-// join makes c the connection over which a pair's messages go.
+// join makes c the connection for a pair's messages. What an older connection has queued comes
+// first, then what waited: order per pair is kept.
 func join[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, c C) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -81,8 +84,7 @@ func join[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, c
 	say(x, lines, pending, p, left...)
 }
 
-// removeConnection takes a closed connection out. What was still to be said on it waits for
-// the next one.
+// removeConnection removes a closed connection. What was still queued on it waits for the next one.
 func (x *job) removeConnection(w waiter) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -98,10 +100,12 @@ func (x *job) removeConnection(w waiter) {
 	}
 }
 
+// remove removes c from the pair that it serves.
 func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
 	for p, other := range lines {
 		if other == c {
 			x.router.SetCarried(false) // until another has taken its place
+			// What c has queued is older than what waits.
 			later := pending[p]
 			delete(lines, p)
 			delete(pending, p)
@@ -110,11 +114,11 @@ func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
 	}
 }
 
-// succeeded is called when a node of this host registers with the scheduler of the
-// run: a node of the run comes back, or another run begins, and the table that
-// follows says which. Where the scheduler's host has no proxy just now no table
-// comes this way. The caller holds jobs.mu. It reports whether the run is of no use
-// any more: another one must not be taken for it.
+// succeeded is called when a node of this host registers with the run's scheduler: either a node of
+// the run comes back, or another run begins, and the table that follows shows which. Where the
+// scheduler's host has no proxy just now that table does not come this way, and the new run could
+// be taken for this one. It returns true where the run can be dropped safely; otherwise it marks
+// the run as unsure, so that requests are refused rather than misrouted. The caller holds jobs.mu.
 func (x *job) succeeded() (drop bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -129,17 +133,17 @@ func (x *job) succeeded() (drop bool) {
 	return false
 }
 
-// errUnsure is why requests fail whose run is not known.
+// errUnsure is why requests of an unsure run fail.
 var errUnsure = errors.New("keys of the job are displaced, and a node registered anew: it is not known whether another run has begun, since the node table did not come through a proxy on the scheduler's host; start that proxy, then the job again")
 
-// sure says that the run goes on.
+// sure notes that the run goes on.
 func (x *job) sure() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.unsure = false
 }
 
-// lines are the open connections of the job's pairs, and where they go to.
+// lines removes and returns the open connections of the job's pairs, with their destinations.
 func (x *job) lines() map[waiter]netip.AddrPort {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -159,12 +163,13 @@ func (x *job) lines() map[waiter]netip.AddrPort {
 	return all
 }
 
-// errUnroutable is why a request cannot be served: its answers would go wrong.
+// errUnroutable is why a request cannot be served: its keys are displaced, and its answers would go
+// wrong.
 var errUnroutable = errors.New("requests of this dialect cannot be split")
 
-// request gives a worker's request to the router; passes says whether it goes on
-// unchanged to its server. BytePS answers on the connection of the request, so a
-// request of it cannot be split; it passes as long as none of its keys is displaced.
+// request shows a worker's request to the router; passes means that it goes on unchanged to its
+// server. BytePS answers on the connection of the request, where the router cannot merge answers,
+// so its requests pass while none of their keys is displaced, and fail otherwise.
 func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	err = x.locked(func() error {
 		if x.failed != nil {
@@ -189,7 +194,7 @@ func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes 
 	return passes, err
 }
 
-// worker makes sure that the router knows a worker that was seen on this host.
+// worker adds a worker that was seen on this host and is not known to the router yet.
 func (x *job) worker(id int32) {
 	if x.ledgers[id] == nil {
 		x.local[id] = true
@@ -200,10 +205,12 @@ func (x *job) worker(id int32) {
 	}
 }
 
+// takeRequest gives the router a whole request that it did not pass.
 func (x *job) takeRequest(c *requests, m *pslite.Message, d pslite.Dialect) error {
 	return x.locked(func() error { return x.router.Take(c.sender, rankOf(c.peer), m, d) })
 }
 
+// workerAck shows an ACK of a worker to the router.
 func (x *job) workerAck(c *requests, signature uint64) (passes bool, err error) {
 	err = x.locked(func() error {
 		x.worker(c.sender)
@@ -213,6 +220,7 @@ func (x *job) workerAck(c *requests, signature uint64) (passes bool, err error) 
 	return passes, err
 }
 
+// serverAck shows an ACK of a server to the router.
 func (x *job) serverAck(c *answers, signature uint64) (passes bool, err error) {
 	err = x.locked(func() error {
 		x.worker(c.peer)
@@ -222,6 +230,7 @@ func (x *job) serverAck(c *answers, signature uint64) (passes bool, err error) {
 	return passes, err
 }
 
+// answer shows the meta of a server's answer to the router.
 func (x *job) answer(c *answers, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	err = x.locked(func() error {
 		x.worker(c.peer)
@@ -231,6 +240,7 @@ func (x *job) answer(c *answers, m *pslite.Message, d pslite.Dialect) (passes bo
 	return passes, err
 }
 
+// takeAnswer gives the router a whole answer that it did not pass.
 func (x *job) takeAnswer(c *answers, m *pslite.Message, d pslite.Dialect) error {
 	return x.locked(func() error { return x.router.TakeAnswer(rankOf(c.sender), c.peer, m, d) })
 }

@@ -8,17 +8,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// copied is a run's table as Watch tells it.
+// copied is this host's copy of a run's table at the planner.
 type copied struct {
 	table   *route.Table
-	pieces  []plan.Range // of a snapshot that is not complete
-	stores  []string     // the planner's, and those that it goes on from
+	pieces  []plan.Range // of a snapshot that is incomplete; table is nil then
+	stores  []string     // ids: the planner's store, then those that it continues
 	version uint64
-	mark    uint64 // of the version; 0: unknown
+	mark    uint64 // of the version, as the planner gave it; 0: unknown
 }
 
-// beginCopies makes ready for what a Watch tells. Data of those before it stays until
-// it has sent everything.
+// beginCopies prepares for the events of a new Watch. Copies of the previous one stay in before
+// until this one has listed everything: the planner may confirm them (Kept) instead of sending them
+// again.
 func (p *plans) beginCopies() {
 	for k, c := range p.tables {
 		if c.table != nil {
@@ -28,7 +29,7 @@ func (p *plans) beginCopies() {
 	clear(p.tables)
 }
 
-// copyOf returns the copy of a run's table that is whole, nil where there is none.
+// copyOf returns the complete copy of a run's table, or nil.
 func (p *plans) copyOf(k runKey) *copied {
 	if c := p.tables[k]; c != nil && c.table != nil {
 		return c
@@ -36,7 +37,7 @@ func (p *plans) copyOf(k runKey) *copied {
 	return p.before[k]
 }
 
-// kept takes up the copy that the planner says is right.
+// kept takes up a copy that the planner has confirmed.
 func (p *plans) kept(e *api.PlanEvent) error {
 	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
 	c := p.before[k]
@@ -49,9 +50,8 @@ func (p *plans) kept(e *api.PlanEvent) error {
 	return nil
 }
 
-// snapshot adds one piece of a run's snapshot to the copy. The first piece drops the
-// table of before, and there is none until the last piece has come, so that nobody
-// sees half of it.
+// snapshot adds one piece of a run's snapshot to its copy. The first piece drops the earlier table,
+// and there is none until the last piece has come, so that nobody sees half of it.
 func (p *plans) snapshot(e *api.PlanEvent) error {
 	s := e.GetSnapshot()
 	ranges, err := displaced(s.GetDisplaced())

@@ -6,15 +6,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 
-// durations are how long the last moves took, in microseconds.
+// durations has how long the last moves took, in microseconds: whole, and by phase, in the same
+// order. At most lastMoves of each.
 type durations struct {
 	whole []uint64
 	parts [migrate.Phases][]uint64
 }
 
-// lastMoves is how many moves are remembered.
+// lastMoves bounds the moves that are remembered.
 const lastMoves = 1000
 
+// addMove adds a move, in the place of the oldest where there are lastMoves.
 func (d *durations) addMove(whole uint64, parts *[migrate.Phases]uint64) {
 	keep := func(list []uint64, v uint64) []uint64 {
 		if len(list) == lastMoves {
@@ -28,7 +30,7 @@ func (d *durations) addMove(whole uint64, parts *[migrate.Phases]uint64) {
 	}
 }
 
-// medians returns the median of each phase by its name; nil where nothing has
+// medians returns the median of each phase by its name, in microseconds; nil where nothing has
 // moved.
 func (d *durations) medians() map[string]uint64 {
 	if len(d.whole) == 0 {

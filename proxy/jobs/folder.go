@@ -16,22 +16,23 @@ import (
 	"github.com/psidecar/psidecar/proxy/ledger"
 )
 
-// folder is the state folder, of all jobs: what it may hold, and what of it was
-// found to be damaged.
+// folder is the state folder with the files of all jobs: a folder for each job, named by a digest,
+// and a file for each scheduler of this host (runs.go). A folder or file that was found damaged is
+// renamed to begin with aside, so that somebody can look at it and nothing reads it as if it were
+// good.
 type folder struct {
 	dir   string
 	log   *slog.Logger
-	space ledger.Space
+	space ledger.Space // of ledgers; bounds them together
 
-	damaged atomic.Uint64 // files and folders that were found damaged
+	damaged atomic.Uint64 // files and folders found damaged
 
 	mu   sync.Mutex // guards lost
 	lost []lostJob
 }
 
-// lostJob is a job of which not even its name is known any more. Keys of it may
-// be displaced, so that its workers' connections fail as long as its folder is
-// there.
+// lostJob is a job whose files are so damaged that not even its name is known. Its keys may be
+// displaced, so workers' connections to servers of unknown jobs fail as long as its folder exists.
 type lostJob struct {
 	path string
 	err  error
@@ -39,17 +40,20 @@ type lostJob struct {
 
 const (
 	aside = ".damaged-"
-	// maxAside is how many folders and files are set aside at most.
+	// maxAside bounds the folders that are kept aside.
 	maxAside = 16
 	bootFile = "boot"
-	// reserve is how many bytes are kept for the end.
+	// reserve is the size in bytes of a file that only takes up room. A proxy that ends removes it
+	// where the disk is full, to have room for what it must leave to the next one.
 	reserve     = 128 << 10
 	reserveFile = "reserve"
 	bootID      = "/proc/sys/kernel/random/boot_id"
-	// defaultLimit is how many bytes ledgers may have together.
+	// defaultLimit bounds the bytes of all ledgers.
 	defaultLimit = 256 << 20
 )
 
+// openFolder opens the state folder, and makes it if needed. It removes what is of no use any more:
+// files of before the host's boot, and old ones.
 func openFolder(dir string, limit int64, log *slog.Logger) (*folder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of jobs: %w", err)
@@ -66,8 +70,7 @@ func openFolder(dir string, limit int64, log *slog.Logger) (*folder, error) {
 	return f, nil
 }
 
-// keepReserve takes room for what a proxy that ends must leave to the next one,
-// where there is room.
+// keepReserve writes the reserve, if there is room.
 func (f *folder) keepReserve() {
 	name := filepath.Join(f.dir, reserveFile)
 	if info, err := os.Stat(name); err == nil && info.Size() == reserve {
@@ -79,11 +82,11 @@ func (f *folder) keepReserve() {
 	}
 }
 
-// giveReserve gives that room up.
+// giveReserve removes the reserve.
 func (f *folder) giveReserve() error { return os.Remove(filepath.Join(f.dir, reserveFile)) }
 
-// clearAfterBoot removes files that are older than the host's boot: the processes
-// of those jobs have ended with it.
+// clearAfterBoot removes jobs' folders from before the host's boot: the processes of those jobs
+// ended with it.
 func (f *folder) clearAfterBoot() {
 	now, err := os.ReadFile(bootID)
 	if err != nil {
@@ -111,8 +114,8 @@ func (f *folder) clearAfterBoot() {
 	}
 }
 
-// tidy removes files that have not been touched for long, and the oldest of those
-// set aside beyond their bound. Only jobs that are lost are left.
+// tidy removes folders that nothing has touched for forgetAfter, and the oldest of those set aside
+// beyond maxAside. The others that are set aside become lost jobs.
 func (f *folder) tidy() error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -148,14 +151,15 @@ func (f *folder) tidy() error {
 	return nil
 }
 
+// removePath removes a folder, and logs a failure.
 func (f *folder) removePath(path string) {
 	if err := os.RemoveAll(path); err != nil {
 		f.log.Warn("removing what is left of an old job", "folder", path, "error", err)
 	}
 }
 
-// lastTouched is when a job's folder, or what says of which job it is, was last
-// written.
+// lastTouched returns when a job's folder, or its job.json, was last written. The latter is touched
+// while the job is used.
 func lastTouched(path string, info fs.FileInfo) time.Time {
 	if job, err := os.Stat(filepath.Join(path, jobFile)); err == nil && job.ModTime().After(info.ModTime()) {
 		return job.ModTime()
@@ -163,7 +167,7 @@ func lastTouched(path string, info fs.FileInfo) time.Time {
 	return info.ModTime()
 }
 
-// jobs are the folders of jobs.
+// jobs returns the paths of the jobs' folders.
 func (f *folder) jobs() (all []string, err error) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -177,7 +181,7 @@ func (f *folder) jobs() (all []string, err error) {
 	return all, nil
 }
 
-// lose sets a job's folder aside whose job is not known any more.
+// lose sets aside the folder of a job whose name is not known.
 func (f *folder) lose(path string, err error) {
 	f.damaged.Add(1)
 	to := filepath.Join(f.dir, fmt.Sprintf("%s%s-%d", aside, filepath.Base(path), time.Now().UnixNano()))
@@ -191,8 +195,7 @@ func (f *folder) lose(path string, err error) {
 	f.lost = append(f.lost, lostJob{to, err})
 }
 
-// setAside moves a damaged file of a job out of the way, in place of one that was
-// before.
+// setAside moves a damaged file of a job out of the way, replacing one that was set aside before.
 func (f *folder) setAside(path string) {
 	f.damaged.Add(1)
 	to := filepath.Join(filepath.Dir(path), aside+filepath.Base(path))
@@ -201,8 +204,8 @@ func (f *folder) setAside(path string) {
 	}
 }
 
-// missing returns the jobs that are lost: those whose folders somebody has removed
-// do not count.
+// missing returns the lost jobs. Removing the folder of one is how an operator says that the job is
+// over.
 func (f *folder) missing() []lostJob {
 	f.mu.Lock()
 	defer f.mu.Unlock()

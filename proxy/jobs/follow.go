@@ -7,32 +7,34 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Waits is what waits of workers' pushes to be sent: values.Codec.
+// Waits is the view of what codecs hold back of workers' pushes (residuals and the like),
+// implemented by values.Codec. What is held back of a key must go to the server that owns the key
+// at that time.
 type Waits interface {
-	// Follow has what waits of a worker's pushes of keys in these ranges, or of any
-	// where keys is nil, be for the servers that own them; servers are the job's, by
-	// rank. It is for the process with that node id at an origin.
+	// Follow redirects what is held back of a worker's pushes to keys in these ranges, or to any
+	// where keys is nil, to the servers that own them; servers has the addresses of the job's
+	// servers, by rank. The worker is the process with that node id at an origin.
 	Follow(origin string, worker int32, servers []netip.AddrPort, keys []plan.Keys, owner func(key uint64) int32)
-	// Sends reports whether something of it is on its way by itself, which no router
-	// sees.
+	// Sends reports whether something of it is in flight in a message of the codec's own, which no
+	// router sees.
 	Sends(origin string, worker int32) bool
-	// WaitsOf reports whether something waits of a worker's pushes of keys in these
-	// ranges.
+	// WaitsOf reports whether something is held back of a worker's pushes to keys in these ranges.
 	WaitsOf(origin string, worker int32, keys []plan.Keys) bool
 	// Changes reports whether a rule may change values of a job.
 	Changes(job string) bool
-	// Taken counts the waiting values that were taken up from proxies before this
-	// one.
+	// Taken counts values that were taken up from proxies before this one. A change means that
+	// Follow is due again.
 	Taken() uint64
 }
 
-// origin is where a worker connects from: more than one address, perhaps.
+// origin is where a worker connects from, as codecs call it. A worker may have several.
 type origin struct {
 	worker int32
 	name   string
 }
 
-// follower has what waits of the pushes of a job's workers go along with keys.
+// follower is a job's [route.Follower]: what is held back of its workers' pushes moves along with
+// the keys.
 type follower struct{ x *job }
 
 // Follow implements [route.Follower]; the caller holds x.mu.
@@ -64,8 +66,8 @@ func (f follower) Waits(keys []plan.Keys) bool {
 	return false
 }
 
-// follow has the waiting values of all workers go along with their keys (nil: all
-// keys); the caller holds x.mu.
+// follow redirects what is held back of all workers' pushes to the current owners of keys (nil: of
+// all keys); the caller holds x.mu.
 func (x *job) follow(keys []plan.Keys) {
 	if x.jobs.opts.Waits == nil {
 		return
@@ -79,15 +81,16 @@ func (x *job) follow(keys []plan.Keys) {
 	}
 }
 
-// followTaken does so for values taken up from a proxy before this one, which may
-// not have known of the latest moves; the caller holds x.mu.
+// followTaken does that for values taken up from a proxy before this one, which may have missed the
+// latest moves; the caller holds x.mu.
 func (x *job) followTaken() {
 	if w := x.jobs.opts.Waits; w != nil && x.router.Ready() && w.Taken() != x.taken {
 		x.follow(nil)
 	}
 }
 
-// addresses are those of the servers, by rank; invalid where they are names.
+// addresses returns the servers' addresses by rank, invalid ones where the table has names; the
+// caller holds x.mu.
 func (x *job) addresses() []netip.AddrPort {
 	all := make([]netip.AddrPort, x.servers)
 	for _, n := range x.nodes.Nodes() {
@@ -99,11 +102,11 @@ func (x *job) addresses() []netip.AddrPort {
 	return all
 }
 
-// maxOrigins bounds the origins of a job's workers.
+// maxOrigins bounds the origins that a job remembers.
 const maxOrigins = 4096
 
-// connects notes where a worker connects from. What waits of its pushes may be of
-// a process before this one, that did not see keys move.
+// connects notes where a worker connects from. What is held back of its pushes may stem from an
+// earlier proxy that did not see the latest moves, so it is redirected.
 func (x *job) connects(c *requests) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -117,8 +120,8 @@ func (x *job) connects(c *requests) {
 	}
 }
 
-// settledKeys reports whether what waits of workers' pushes is for the servers that own
-// the keys, and none of these is on its way to another.
+// settledKeys reports whether no key is moving. It then makes sure that what is held back is
+// addressed to the current owners.
 func (x *job) settledKeys() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -6,18 +6,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// handshake follows what a process says first on a connection, until its READY has
-// passed. Before, nothing can be put in for it: libzmq ends a connection on which a
-// message comes while it has not said READY itself, and the message is lost. The other
-// process waits for that READY too. look is for one goroutine at a time.
+// handshake follows what a process sends first on a connection, up to its READY. Nothing may be put
+// in for the process before: libzmq ends a connection on which a message arrives before it has sent
+// READY itself, and the message is lost. The far process waits for that READY too. consume is for
+// one goroutine at a time; done may be read by any.
 type handshake struct {
 	done     atomic.Bool
 	greeting zmtp.Decoder
 	greeted  bool
-	rest     []byte // came, and is no whole command yet
+	rest     []byte // received, and no whole command yet; at most zmtp.MaxCommand
 }
 
-// consume is shown what comes next, and reports whether the handshake is done with it.
+// consume is shown the next bytes, and reports whether the handshake ended in them.
 func (s *handshake) consume(b []byte) (done bool) {
 	if len(b) == 0 || s.done.Load() {
 		return false
@@ -49,6 +49,7 @@ func (s *handshake) consume(b []byte) (done bool) {
 	}
 }
 
+// end marks the handshake as done.
 func (s *handshake) end() bool {
 	s.rest = nil
 	s.done.Store(true)

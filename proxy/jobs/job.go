@@ -17,17 +17,16 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// job is one job, as far as this host has to do with it.
+// job is one run of a job, as far as it concerns this host.
 //
 // Invariants, while mu is not held:
-//   - site is nil until a node of this host has the node table; without a site no
-//     request is routed.
-//   - what router and site want done has been done (carry), so that their queues of
-//     letters and results are empty.
-//   - up and down have those connections in open that are of a worker and a server;
-//     messages for a pair in neither are in pendingUp and pendingDown.
-//   - displaced is on disk before the first key leaves its home.
-//   - once gone, router and site are not used any more, and the files may be removed.
+//   - site is nil until a node of this host has the node table; without a site no request is routed.
+//   - everything that router and site asked for has been done (carry): their outputs are empty.
+//   - up and down have, for each pair of a worker and a server, the open connection; messages for a pair
+//     in neither wait in pendingUp and pendingDown.
+//   - displaced is on disk before the first key leaves its home. After a kill the next proxy must know that
+//     it has to ask, or it would route requests to servers that no longer have the keys.
+//   - once gone is set, router and site are not used any more, and the files may have been removed.
 type job struct {
 	jobs    *Jobs
 	name    string
@@ -38,73 +37,80 @@ type job struct {
 	dir     string
 	learned time.Time
 	inUse   time.Time // when it last had a connection
-	// scopes are the scopes of its processes on this host. Changed under jobs.mu
-	// and mu, read under either: lookups by scope hold jobs.mu only.
+	// scopes are the scopes of its processes on this host. They are changed, as nodes is, under
+	// both jobs.mu and mu, and read under either: lookups by scope hold jobs.mu only.
 	scopes  map[Scope]bool
-	unsaved bool // more than the file has
-	// expected is how long the processes of a job that was loaded from disk may
-	// take to connect, counted from when they can.
+	unsaved bool // scopes has more than the file
+	// expected is how long the processes of a job that was loaded from disk may take to connect
+	// again, counted from when they can; until then it does not count as over.
 	expected time.Duration
 
+	// mu guards the fields below, and inUse, unsaved and expected. It is held for every message of
+	// the job, so nothing under it may wait for the network. Files are written under it,
+	// deliberately: what a message depends on is on disk before the message goes.
 	mu      sync.Mutex // guards the rest, and nodes, inUse, unsaved and expected
 	site    *migrate.Site
 	router  *route.Router
 	ledgers map[int32]*ledger.Ledger
-	local   map[int32]bool  // ids of nodes on this host
-	open    map[waiter]bool // open connections, of nodes of any role
-	left    time.Time       // when the last of open closed
-	up      map[pair]*requests
-	origins map[origin]bool // origins of this host's workers
-	taken   uint64          // Waits.Taken when values of all workers followed their keys last
-	down    map[pair]*answers
-	// Frames for a pair that has no connection now.
+	local   map[int32]bool     // ids of the nodes on this host
+	open    map[waiter]bool    // open connections of nodes of any role
+	left    time.Time          // when the last of open was closed
+	up      map[pair]*requests // connections of this host's workers to servers
+	origins map[origin]bool    // origins of this host's workers, at most maxOrigins
+	taken   uint64             // Waits.Taken when the waiting values of all workers were last redirected
+	down    map[pair]*answers  // connections of servers to this host's workers
+	// Frames for a pair that has no connection now, at most maxPending messages each.
 	pendingUp, pendingDown map[pair][][]byte
-	lost                   uint64    // messages dropped from pendingUp and pendingDown: at their bound, or with the run
+	lost                   uint64    // messages dropped from pendingUp and pendingDown: beyond maxPending, or with the run
 	unsure                 bool      // another run may have begun whose table has not come; requests are refused
-	late                   bool      // the job was running before this host knew it
-	asked                  time.Time // when a proxy last sent a request of its own to a server of this host
-	// Since when connections bypass this proxy that it should carry, and when one was
-	// last seen; zero: none does.
+	late                   bool      // the job was running before this host knew of it
+	asked                  time.Time // when a proxy last sent a request of its own to a server of this host; see noteOwn
+	// Since when connections bypass this proxy that it should carry, and when that was last seen;
+	// zero: none do.
 	pastSince, pastSeen time.Time
-	// heard are the other sites that have sent a letter of this run, and so know it;
-	// unheardSince is when a move began to wait for others.
+	// heard are the other sites that have sent a letter of this run, which proves that they know
+	// it. unheardSince is when moves began to wait for the others.
 	heard        map[string]bool
 	unheardSince time.Time
-	// After a proxy was away: since when all connections are back, and whether that
-	// was long enough ago.
+	// After another proxy of this host was replaced: since when all connections are back, and
+	// whether that was long enough ago. See settleFor.
 	backSince        time.Time
 	settled          bool
 	displaced        bool      // keys may be displaced, and job.json says so
-	unsupported      string    // why requests are not routed; empty: they are
-	resumed          bool      // a proxy before this one carried the job
-	resuming         bool      // its ledgers must exist
-	unkept           error     // why a proxy after this one could not take the job up; nil: it could
-	keptSize         int64     // bytes of its file
+	unsupported      string    // why requests are not routed, for status; empty: they are
+	resumed          bool      // another proxy of this host carried the job before
+	resuming         bool      // while resume opens ledgers, which must exist
+	unkept           error     // why the next proxy could not take the job up; nil: it could
+	keptSize         int64     // size of its file, in bytes
 	failed           error     // why its requests are refused; nil: they are not
-	trouble          string    // of the kept files, as logged
-	unkeptAsked      bool      // a write of asked failed, and that is logged
-	immovable        string    // why no key moves, as last logged
-	checked, touched time.Time // what is kept
+	trouble          string    // of the files, as last logged
+	unkeptAsked      bool      // a write of asked has failed, and was logged
+	immovable        string    // why keys cannot move, as last logged
+	checked, touched time.Time // when the files were last checked and their times refreshed
 	gone             bool
 	seen             seen
 	saved            string  // seen.store as it is on disk
-	used             bool    // it has connections here, as reported to the planner
-	toldMoves        []int32 // servers whose moves this host makes, as reported to the planner; nil: nothing is reported yet
+	used             bool    // it has connections here, as last reported to the planner
+	toldMoves        []int32 // the servers whose moves this host makes, as last reported; nil: nothing was
 	lookedMoves      time.Time
-	lostStore        string // the planner's store has lost the owners of keys; its message
-	teaching         bool
+	lostStore        string      // the message of a planner whose store has lost the owners of keys; empty: it has them
+	teaching         bool        // a goroutine teaches the planner's store
 	journal          *journal    // nil until keys may be displaced
-	strangers        uint64      // letters of other runs that came for this job
+	strangers        uint64      // letters of other runs
 	ended            atomic.Bool // gone, for readers without mu
 	pace             *pace
-	gathers          *time.Timer // calls endGathers; nil until a request is gathered
-	gathering        bool        // gathers is set
+	gathers          *time.Timer // calls endGathers; nil until a request was gathered for the first time
+	gathering        bool        // gathers is running
 	parting          parting
 	movers
 }
 
-// newJob makes a job of which nothing has passed yet. Where the placement does not
-// fit there is an error beside it, and it must not be routed.
+// newJob makes a job of which nothing has passed yet; it is not registered. Where the placement
+// does not fit, it returns both the job and an error, and the job must not be routed. Without a
+// job, it cannot be carried.
+//
+// The folder's name is a digest of name, run and nodes, so that another proxy of this host finds it
+// by itself and two tenants' jobs of one name have two folders.
 func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int) (*job, error) {
 	if servers > route.MaxServers {
 		return nil, fmt.Errorf("the job has %d servers, at most %d are possible", servers, route.MaxServers)
@@ -134,7 +140,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 	return x, err
 }
 
-// placed returns the table with which a job begins.
+// placed returns the table with which a job begins: that of the placement, if there is one for it.
 func (j *Jobs) placed(name string, servers int) (*route.Table, error) {
 	t := route.NewTable(servers)
 	p := j.opts.Placement
@@ -158,7 +164,8 @@ func (j *Jobs) placed(name string, servers int) (*route.Table, error) {
 	return t, nil
 }
 
-// addLocal notes that a node runs on this host.
+// addLocal notes that a node runs on this host. The first one creates the site; a worker gets its
+// ledger.
 func (x *job) addLocal(id int32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -175,7 +182,11 @@ func (x *job) addLocal(id int32) {
 	x.carry()
 }
 
-// makeSite makes the site of a job that has just begun: all is known.
+// makeSite creates the site and opens the router. A job that was running before this host knew of
+// it has to join instead: keys may have moved already.
+//
+// The number from which the site counts its batches is the clock in nanoseconds: it grows from one
+// incarnation to the next without anything on disk.
 func (x *job) makeSite() {
 	if x.site == nil {
 		x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
@@ -195,7 +206,8 @@ func (x *job) makeSite() {
 	x.site.SetOthers(x.otherNames())
 }
 
-// addWorker opens a worker's ledger and makes it known to the router.
+// addWorker opens a worker's ledger and adds the worker to the router. Ids of other roles are
+// ignored.
 func (x *job) addWorker(id int32) {
 	if role, _, ok := pslite.Rank(id); !ok || role != pslite.Worker || x.ledgers[id] != nil {
 		return
@@ -205,7 +217,8 @@ func (x *job) addWorker(id int32) {
 	x.router.AddWorker(id, l)
 }
 
-// locked runs f on the router and carries out what it has to say.
+// locked runs f, which may use router and site, under x.mu, and then carries out what they ask for.
+// It does nothing for a job without a site or one that is gone. The error is f's.
 func (x *job) locked(f func() error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -218,11 +231,12 @@ func (x *job) locked(f func() error) error {
 	return err
 }
 
-// gatherWithin is how long slices of a request may wait for others, to twice that.
+// gatherWithin is the time that slices of a request wait for others at least; at most it is twice
+// that. It must be well below a round trip to be worth it.
 const gatherWithin = time.Millisecond
 
-// timeGathers has endGathers called while requests wait for others; the caller
-// holds x.mu.
+// timeGathers starts and stops the timer for endGathers, which runs only while requests wait for
+// slices; the caller holds x.mu.
 func (x *job) timeGathers() {
 	switch gathering := x.router.Gathering(); {
 	case gathering == x.gathering:
@@ -237,7 +251,7 @@ func (x *job) timeGathers() {
 	}
 }
 
-// endGathers lets requests go that have waited long enough.
+// endGathers is the timer's function: it ends gatherings that have lasted long enough.
 func (x *job) endGathers() {
 	x.locked(func() error {
 		x.gathering = false
@@ -246,7 +260,9 @@ func (x *job) endGathers() {
 	})
 }
 
-// carry carries out what router and site want done; the caller holds x.mu.
+// carry carries out what router and site ask for, until they ask for nothing more; the caller holds
+// x.mu. All of it only queues: messages for connections, letters for siteLinks, calls of the
+// planner for goroutines.
 func (x *job) carry() {
 	for out := x.site.Out(); len(out) > 0; out = x.site.Out() {
 		for _, o := range out {
@@ -269,7 +285,7 @@ func (x *job) carry() {
 	x.phases()
 }
 
-// tick is called again and again.
+// tick is called every tick. It does what depends on time: it repeats, expires and begins moves.
 func (x *job) tick() {
 	now := time.Now()
 	x.locked(func() error {
@@ -293,8 +309,9 @@ func (x *job) tick() {
 	x.guard()
 }
 
-// tellUse reports to the planner when the job gets its first connection here or
-// loses its last, or when this host has to carry out other moves.
+// tellUse has the Watch of the planner restarted when the job gets its first connection here or
+// loses its last, or when this host has become responsible for other moves: the request of a Watch
+// is what tells the planner.
 func (x *job) tellUse(now time.Time) {
 	if x.jobs.plans == nil || x.run == "" {
 		return
@@ -315,7 +332,7 @@ func (x *job) tellUse(now time.Time) {
 	}
 }
 
-// close ends what a job has open.
+// close marks a job as gone and closes its files, which stay on disk.
 func (x *job) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

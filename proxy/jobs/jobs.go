@@ -1,13 +1,43 @@
-// Package jobs knows the jobs whose connections a proxy carries, and routes
-// their workers' requests to whoever owns the keys.
+// Package jobs knows the jobs whose connections a proxy carries, and routes their workers' requests
+// to the owners of the keys.
 //
-// It stands on both sides of the relay: [Jobs.Outbound] wraps the connections
-// that processes of this host make, [Jobs.Inbound] those to processes of this
-// host. A job's node table is learned as it passes, requests and answers are
-// shown to the job's [route.Router], and what the router or the [migrate.Site]
-// wants sent is put between the job's own messages. Sites talk over links
-// between proxies ([Jobs.ServeSite]), moves and where keys are come from the
-// planner. Package proxy calls it.
+// It sits between the job's sockets and the relay: [Jobs.Outbound] wraps the connections that
+// processes of this host make, [Jobs.Inbound] those to processes of this host. The relay reads and
+// writes the wrapped connections as if they were the processes'; messages that the router takes do
+// not reach it, and messages that the router makes appear between two of the job's.
+//
+//	process ── requests (Outbound) ──► relay ──► link
+//	              │ stream: follows the frames, shows meta and keys
+//	              ▼
+//	             job ── route.Router, migrate.Site, ledgers
+//	              ▲
+//	process ◄── answers (Inbound) ◄── relay ◄── link
+//
+// # Parts
+//
+// A [Jobs] has a job for each run that has nodes on this host. A job is learned from the node table
+// as that passes on its way to a node (takeNodeTable), and the run from a name that the proxy on
+// the scheduler's host puts before the table (runs.go). From then on requests and answers are shown
+// to the job's [route.Router] (connections.go, requests.go, answers.go, stream.go).
+//
+// Keys move by plans of the planner (plans.go, movers.go, progress.go) or to divide large values
+// (parting.go, parts.go). The [migrate.Site] of each host exchanges letters with those of other
+// hosts over links between proxies (sites.go, letter.go, post.go).
+//
+// What must survive this process is in a folder for each job (folder.go, saved.go, kept.go): the
+// node table, a ledger for each worker (package ledger), the owners of keys (journal.go), and after
+// an orderly end what was unfinished (unfinished.go).
+//
+// Peers are not trusted: a node table, a connection in a node's name and a letter are accepted only
+// from where they can come from (accept.go, scope.go, visitor.go), and their memory is bounded
+// (bounds.go, post.go). Connections that bypass the proxy are dangerous while keys are displaced;
+// past.go has the rules.
+//
+// # Concurrency
+//
+// Each connection has a goroutine of the relay for each direction, which calls into its job under
+// job.mu. [Jobs.Run] runs the timers, the Watch of the planner and the senders of letters. The lock
+// order is at [Jobs]. Package proxy creates a Jobs and calls it.
 package jobs
 
 import (
@@ -37,79 +67,77 @@ import (
 
 // Options configure a [Jobs].
 type Options struct {
-	// Dir is where is kept what a proxy must know after it was killed: node
-	// tables, and ledgers.
+	// Dir is the state folder: it has what a proxy must know after a kill, such as node tables and
+	// ledgers.
 	Dir string
-	// Limit is how many bytes ledgers may have there; 0: 256 MiB.
+	// Limit bounds the bytes of all ledgers in Dir; 0 means 256 MiB.
 	Limit int64
-	// Placement is where keys are from a job's first request on; nil: at home.
+	// Placement has the owners of keys from a job's first request on; nil: all keys are at home.
 	Placement *plan.Placement
-	// Planner is the address of the planner whose plans are carried out; empty:
-	// none.
+	// Planner is the address of the planner whose plans are carried out; empty: keys do not move.
 	Planner string
-	// Credentials are how the planner is reached; nil: without TLS.
+	// Credentials are for the planner; nil: no TLS.
 	Credentials credentials.TransportCredentials
-	// DialPlanner is how it is connected to, besides the credentials.
+	// DialPlanner are options for connecting to it, besides the credentials.
 	DialPlanner []grpc.DialOption
 	Host        string // name of this host, for the planner
-	// Handler is what the servers do with pushes; Unknown: keys are placed, and
-	// not moved, unless Probe allows to find it out with a scratch key.
+	// Handler is what the servers do with pushes. With Unknown, keys can be placed but not moved,
+	// unless Probe allows a test on a scratch key.
 	Handler migrate.Handler
 	Probe   bool
-	// Parts is into how many parts large values go that are on one server, AutoParts, or
-	// 0: they stay whole.
+	// Parts is the number of parts into which large values are divided, AutoParts, or 0 for none.
 	Parts int
-	// Owner returns the process that listens at an address of this host: see
-	// [proxy.Reach]. nil: there is no agent.
+	// Owner returns the cgroup of the process that listens at an address of this host; see
+	// [proxy.Reach]. nil: there is no agent to ask.
 	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)
-	// Dial connects to the proxy of the host with that address.
+	// Dial connects to the proxy of the host with that address, for letters.
 	Dial func(ctx context.Context, host netip.Addr) (net.Conn, error)
-	// Guard keeps connections of jobs' processes from going past the proxy. May
-	// be nil.
+	// Guard keeps connections of jobs' processes from bypassing the proxy; may be nil.
 	Guard Guard
-	// Waits is what waits of workers' pushes to be sent; may be nil.
+	// Waits gives access to what codecs hold back of workers' pushes; may be nil.
 	Waits Waits
-	// Health is notified by each turn of the loops; may be nil.
+	// Health gets a beat for each turn of the loops; may be nil.
 	Health *health.Loops
 	Log    *slog.Logger
 }
 
-// Jobs is all jobs of a proxy. Its methods may be called from any goroutine.
+// Jobs is all jobs of a proxy. Its methods are safe for concurrent use.
 //
-// Locks of this package are acquired in this order, of which any may be left out:
+// Locks of this package are acquired in this order; any of them may be left out:
 //
-//	answers.writing   while a message of the job's is followed and passed on
-//	Jobs.mu           which jobs there are
-//	job.mu            all that a job's router, site and ledgers do
+//	answers.writing   while a message of the job is followed and passed on
+//	Jobs.mu           the set of jobs, and the scopes and nodes of each
+//	job.mu            everything that a job's router, site and ledgers do
 //	answers.mu, requests.mu, plans.mu, folder.mu,
-//	Jobs.schedulersMu, Jobs.refusedMu     one of them, and nothing within it
-//	Jobs.linksMu, Jobs.runMu              in this order, and nothing within them
+//	Jobs.schedulersMu, Jobs.refusedMu     one of them, and nothing inside it
+//	Jobs.linksMu, Jobs.runMu              in this order, and nothing inside them
 //
-// Nobody waits for the network under any of them but answers.writing; files of a
-// job are written under job.mu, those of schedulers under schedulersMu.
+// Only answers.writing is held during network I/O. Files of a job are written under job.mu, those
+// of schedulers under schedulersMu.
 type Jobs struct {
 	opts   Options
 	log    *slog.Logger
 	folder *folder
 	plans  *plans // nil without a planner
 
-	mu      sync.RWMutex              // guards jobs, waiting and dialled; see job.scopes too
+	mu      sync.RWMutex              // guards jobs, waiting and dialled; see job.scopes and job.nodes too
 	jobs    map[string]*job           // by job.key
-	waiting map[waiter]netip.AddrPort // where they go to
-	dialled map[Scope]*dialled
+	waiting map[waiter]netip.AddrPort // connections whose job is not known yet, and their destinations
+	dialled map[Scope]*dialled        // destinations of each scope, at most maxScopes
 
 	schedulersMu sync.Mutex                  // guards schedulers, their files and schedulersTaken
 	schedulers   map[schedulerKey]*scheduler // of this host
-	// schedulersTaken: what the proxy before has kept of others is among them.
+	// schedulersTaken means that schedulers includes those which the proxy before this one has
+	// kept.
 	schedulersTaken bool
 
 	refusedMu sync.Mutex // guards refused
 	refused   map[claim]uint64
-	refusals  *rate.Limiter // of their logs
+	refusals  *rate.Limiter // of their log messages
 
-	post *semaphore.Weighted // of letters that are being read and heard
+	post *semaphore.Weighted // bounds the memory of letters that are read and handled
 
-	strayAnswers atomic.Uint64 // dropped, since their job is not known
+	strayAnswers atomic.Uint64 // answers dropped because their job is not known
 
 	linksMu sync.Mutex // guards links
 	links   map[netip.Addr]*siteLink
@@ -119,7 +147,9 @@ type Jobs struct {
 	ctx   context.Context
 }
 
-// New returns the jobs that the folder remembers.
+// New returns a Jobs with the jobs that the state folder has. Damaged files make their own job
+// unusable, not this one; an error means that the folder itself cannot be used. Run must be called
+// for anything to move.
 func New(o Options) (*Jobs, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -137,10 +167,12 @@ func New(o Options) (*Jobs, error) {
 	return j, j.remember()
 }
 
-// tick is how often what may have been lost is said again.
+// tick is the period at which sites and routers repeat what may have been lost.
 const tick = 150 * time.Millisecond
 
-// Run talks to other sites and the planner until ctx ends.
+// Run talks to other sites and to the planner until ctx ends, and then writes what is unfinished
+// for the next proxy. It must run only once. The job's connections have to be closed by then: what
+// still arrives is not in the files.
 func (j *Jobs) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	j.runMu.Lock()
@@ -178,7 +210,8 @@ func (j *Jobs) Run(ctx context.Context) error {
 	return err
 }
 
-// start runs something until Run's context ends; false where it has ended.
+// start runs f in a goroutine of Run, with Run's context. It returns false, and does nothing,
+// unless Run is running.
 func (j *Jobs) start(f func(ctx context.Context)) bool {
 	j.runMu.Lock()
 	defer j.runMu.Unlock()
@@ -190,14 +223,16 @@ func (j *Jobs) start(f func(ctx context.Context)) bool {
 	return true
 }
 
+// allJobs returns the jobs of this moment. The caller does not hold j.mu, so any of them may be
+// dropped meanwhile: gone is set then.
 func (j *Jobs) allJobs() []*job {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	return slices.Collect(maps.Values(j.jobs))
 }
 
-// named returns a job by its name. Where tenants have jobs of one name, it is
-// the one with the run.
+// named returns a job by its name, or nil. Where several tenants have a job of that name, the one
+// with the run is preferred.
 func (j *Jobs) named(name string, run plan.Run) (found *job) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
@@ -209,7 +244,7 @@ func (j *Jobs) named(name string, run plan.Run) (found *job) {
 	return found
 }
 
-// register makes a job one of those that are known; the caller holds j.mu.
+// register adds a job under a key and with a folder that no other job has; the caller holds j.mu.
 func (j *Jobs) register(x *job) {
 	x.key = x.name
 	for n := 2; j.jobs[x.key] != nil; n++ {
@@ -223,9 +258,10 @@ func (j *Jobs) register(x *job) {
 	j.jobs[x.key] = x
 }
 
-// known returns the job that a node table is of which a process of a scope gets:
-// the scope's own of that name or, where another scope of its network namespace has
-// got the same table of the same run, that one's. The caller holds j.mu.
+// known returns the job that a node table belongs to, which a process of scope s receives: the
+// scope's own job of that name or, where another scope of its network namespace got the same table
+// of the same run, that scope's. The latter is how the containers of one pod share a job. The
+// caller holds j.mu.
 func (j *Jobs) known(name string, run plan.Run, t *pslite.Table, s Scope) *job {
 	for _, x := range j.jobs {
 		if x.name == name && x.hasScope(s) {
@@ -240,8 +276,10 @@ func (j *Jobs) known(name string, run plan.Run, t *pslite.Table, s Scope) *job {
 	return nil
 }
 
-// takeNodeTable takes in a node table of a run on its way to the node that listens at an
-// address of this host, a process of that scope.
+// takeNodeTable learns from a node table of a run, on its way to the node that listens at local, a
+// process of scope s. It begins a job, continues one, or replaces the job of an earlier run. The
+// table is seen before the node gets it, so the job is known when the node makes its first
+// connection.
 func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run, s Scope) {
 	var t pslite.Table
 	t.Learn(m)
@@ -282,6 +320,7 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 	job.sure()
 	job.joinScopes([]Scope{s})
 	j.mu.Unlock()
+	// Outside j.mu: a connection that joins may have its peer verified over the network.
 	job.addLocal(id)
 	j.joinWaiting(job)
 	if j.plans != nil {
@@ -289,9 +328,8 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 	}
 }
 
-// cameBack records the address of a node that came back, from the table that nodes
-// which stayed receive: it belongs to the run of the node at that address of this
-// host.
+// cameBack handles a recovery's table as sent to nodes that stayed: it has only the nodes that came
+// back, and no scheduler. It belongs to the job of the node at local.
 func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort, s Scope) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -301,7 +339,7 @@ func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort, s Scope) {
 	}
 }
 
-// renew takes over where nodes are now; the caller holds jobs.mu.
+// renew takes over the addresses in a recovery's table, and saves them; the caller holds jobs.mu.
 func (x *job) renew(t *pslite.Table) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -316,7 +354,7 @@ func (x *job) renew(t *pslite.Table) {
 	}
 }
 
-// jobName is the scheduler's host:port.
+// jobName returns a job's name, the scheduler's host:port, or "" for a table without a scheduler.
 func jobName(t *pslite.Table) string {
 	for _, n := range t.Nodes() {
 		if n.ID == pslite.SchedulerID {
@@ -326,15 +364,16 @@ func jobName(t *pslite.Table) string {
 	return ""
 }
 
+// sameNodes reports whether two tables have the same nodes at the same addresses.
 func sameNodes(a, b *pslite.Table) bool {
 	return slices.EqualFunc(a.Nodes(), b.Nodes(), func(x, y pslite.Node) bool {
 		return x.ID == y.ID && x.Hostname == y.Hostname && x.Port == y.Port
 	})
 }
 
-// restarted is called when a process registers with the scheduler of a job that
-// had all its nodes. Of a run that has a name nothing follows: either its node
-// recovers, or a table with another name comes.
+// restarted is called when a process registers with the scheduler of a job that had all its nodes.
+// Either one of the job's nodes recovers, or another run begins. A run without a name is dropped;
+// of one that has a name it cannot be known yet, and the next table shows it.
 func (j *Jobs) restarted(old *job) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -349,8 +388,8 @@ func (j *Jobs) restarted(old *job) {
 	}
 }
 
-// drop forgets a job; the caller holds j.mu. Connections that are still open find
-// the run that has taken its place.
+// drop forgets a job and removes its files; the caller holds j.mu. Connections that are still open
+// wait for the job that takes its place.
 func (j *Jobs) drop(old *job) {
 	if j.jobs[old.key] == old {
 		delete(j.jobs, old.key)

@@ -14,37 +14,39 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// journal is where a run's keys are as far as this host knows, in a file, so that
-// hosts can teach a planner's store that was lost, even if all proxies were
-// killed too. A proxy that takes a job up asks the others and the store all the
-// same; the journal counts only where there is no store to ask.
+// journal keeps a run's owners of keys, as far as this host knows them, in a file, so that hosts
+// can teach a planner whose store was lost even if all proxies were killed too. A proxy that takes
+// a job up asks the other hosts and the store in any case; the journal counts only where there is
+// no store to ask.
 //
-// The file is records, each its size, the CRC-32C of that, the CRC-32C of its body
-// (4 bytes each) and its body: one of all that is known, then what has changed. A
-// last record that is cut off was never taken for written; one that is damaged
-// makes the journal worthless.
+// The file is a sequence of records. A record is its body's size, the CRC-32C of that size, the
+// CRC-32C of the body (4 bytes each, big-endian), and the body. The first record has everything,
+// later ones a change each. A last record that was cut off counts as never written, since the
+// change had not taken effect. A damaged one makes the whole journal worthless: what comes after it
+// cannot be applied.
 //
-// job.mu guards it.
+// It is written with write(2) and never synced: it has to survive the process, not the machine,
+// whose boot ends the job. The caller holds job.mu.
 type journal struct {
 	path    string
 	file    *os.File
 	size    int64 // of the file
 	base    int64 // of its first record
-	broken  bool  // it could not be written, and was removed
+	broken  bool  // a write failed, and the file was removed
 	table   *route.Table
 	held    map[route.Batch][]plan.Keys
-	done    []route.Batch // the last ones released, the newest last
-	store   string
+	done    []route.Batch // released last, the newest at the end; at most maxDone
+	store   string        // id and version of the planner's store, as last seen
 	version uint64
 }
 
 const (
 	journalName = "owners"
-	// journalSlack is how many bytes of changes there may be beyond twice what
-	// all that is known takes.
+	// journalSlack is how many bytes the changes may take, beyond twice the first record, before
+	// the file is rewritten. The cost of rewriting is thus amortized.
 	journalSlack = 1 << 20
-	// maxDone is how many released batches are remembered: another host may
-	// still hold them, and say so to a proxy that takes the job up.
+	// maxDone bounds the released batches that are remembered. Another host may still hold one and
+	// report that to a proxy which takes the job up; it must not be held again.
 	maxDone = 256
 
 	recordHeader  = 12
@@ -55,7 +57,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// beginJournal writes a journal in place of one that is there.
+// beginJournal writes a new journal, in the place of one that exists. It owns table, held and done
+// from then on.
 func beginJournal(dir string, t *route.Table, held map[route.Batch][]plan.Keys, done []route.Batch, store string, version uint64) (*journal, error) {
 	j := &journal{path: filepath.Join(dir, journalName), table: t, held: held, done: done, store: store, version: version}
 	if err := j.rewrite(); err != nil {
@@ -64,7 +67,8 @@ func beginJournal(dir string, t *route.Table, held map[route.Batch][]plan.Keys, 
 	return j, nil
 }
 
-// rewrite writes all that is known to a new file.
+// rewrite writes everything to a new file and renames it over the old one, so that a kill leaves
+// one or the other.
 func (j *journal) rewrite() error {
 	body := []byte{recordWhole}
 	body = appendText(body, j.store)
@@ -104,6 +108,7 @@ func (j *journal) rewrite() error {
 	return nil
 }
 
+// appendRecord appends a record with this body.
 func appendRecord(dst, body []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(body)))
 	dst = binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[len(dst)-4:], castagnoli))
@@ -111,8 +116,8 @@ func appendRecord(dst, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// appendRecord appends a record. Where that fails the journal is removed: an incomplete
-// one would teach the planner wrong owners.
+// appendRecord writes a record. If that fails the journal is removed: an incomplete one would teach
+// the planner wrong owners.
 func (j *journal) appendRecord(body []byte) {
 	if j.broken {
 		return
@@ -130,7 +135,7 @@ func (j *journal) appendRecord(body []byte) {
 	}
 }
 
-// Held implements route.Keeper.
+// Held implements [route.Keeper].
 func (j *journal) Held(b route.Batch, keys []plan.Keys) {
 	if j.held[b] != nil || slices.Contains(j.done, b) {
 		return // it was released here; another host has yet to hear so
@@ -139,7 +144,8 @@ func (j *journal) Held(b route.Batch, keys []plan.Keys) {
 	j.appendRecord(appendKeys(appendBatch([]byte{recordHeld}, b), keys))
 }
 
-// Released implements route.Keeper.
+// Released implements [route.Keeper]. The record has the store's version too, which tells how much
+// of the store's content this journal covers.
 func (j *journal) Released(b route.Batch, owner int32) {
 	if j.held[b] == nil {
 		return
@@ -149,6 +155,7 @@ func (j *journal) Released(b route.Batch, owner int32) {
 	j.appendRecord(binary.AppendUvarint(appendText(body, j.store), j.version))
 }
 
+// recordRelease applies a release to the journal's own table.
 func (j *journal) recordRelease(b route.Batch, owner int32) {
 	if owner != route.Unchanged {
 		for _, k := range j.held[b] {
@@ -161,7 +168,7 @@ func (j *journal) recordRelease(b route.Batch, owner int32) {
 	}
 }
 
-// saw notes what the store is and has; it is on disk with what comes next.
+// saw notes the store's id and version; the next record writes them.
 func (j *journal) saw(store string, version uint64) { j.store, j.version = store, version }
 
 func (j *journal) close() error {
@@ -174,8 +181,8 @@ func (j *journal) close() error {
 // errJournal is why nothing can be learned from a journal.
 var errJournal = errors.New("the journal of where keys are is damaged")
 
-// openJournal reads the journal of a proxy before this one; nil where there is
-// none.
+// openJournal reads the journal of another proxy of this host, and rewrites it. It returns nil
+// where there is none, and an error where it is damaged.
 func openJournal(dir string, servers int) (*journal, error) {
 	j := &journal{path: filepath.Join(dir, journalName), held: map[route.Batch][]plan.Keys{}}
 	b, err := os.ReadFile(j.path)
@@ -212,7 +219,7 @@ func openJournal(dir string, servers int) (*journal, error) {
 	return j, nil
 }
 
-// replay takes in a record.
+// replay applies a record, and reports whether it is well formed.
 func (j *journal) replay(body []byte, servers int) bool {
 	p := parser{b: body}
 	switch kind := p.byte(); {

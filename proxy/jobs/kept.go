@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// kept is a file of a job's folder: JSON with a checksum, so that one that was
-// cut or changed is never taken for what was written. Files of before there were
-// versions are JSON alone.
+// kept is the form of a file in a job's folder: JSON with a checksum of the body, so that a file
+// that was cut or changed is never taken for what was written. Files from before there were
+// versions are the body alone.
 type kept struct {
 	Version int             `json:"version"`
 	CRC     uint32          `json:"crc32c"` // of Body, as it is in the file
@@ -21,17 +21,18 @@ type kept struct {
 
 const (
 	keptVersion = 2
-	// maxKept bounds such a file, which holds the values of unfinished requests.
+	// maxKept bounds such a file. One with unfinished requests has their values, in base64.
 	maxKept = 4 << 30
 )
 
-// errDamaged says that a file does not hold what was written to it.
+// errDamaged means that a file does not hold what was written to it.
 var errDamaged = errors.New("it is damaged")
 
 var keptTable = crc32.MakeTable(crc32.Castagnoli)
 
-// writeKept writes a file as a whole or not at all, as far as kills go. After a
-// crash of the host nobody needs it: the job's processes there are gone, too.
+// writeKept writes a file completely or not at all, as far as kills of the process go. It does not
+// sync: after a crash of the host nobody needs it, since the job's processes there are gone too. It
+// returns the file's size.
 func writeKept(path string, body any) (size int64, err error) {
 	text, err := json.Marshal(body)
 	if err == nil {
@@ -54,7 +55,7 @@ func writeKept(path string, body any) (size int64, err error) {
 	return int64(len(text)), nil
 }
 
-// readKept is the reverse of writeKept.
+// readKept reads a file of writeKept into body. The error wraps errDamaged, or fs.ErrNotExist.
 func readKept(path string, body any) error {
 	f, err := os.Open(path)
 	if err != nil {

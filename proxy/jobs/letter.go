@@ -10,19 +10,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// letter is a message between sites as it travels: which run of which job, from
-// whom, to whom.
+// letter is a [migrate.Message] as it travels between proxies: with the run that it concerns, its
+// sender and receiver, and the state of the planner's store as the sender knows it.
 type letter struct {
 	job      string
 	run      plan.Run
 	from, to string
-	store    string // the planner's, as the sender has seen it
+	store    string // id and version of the planner's store, as last seen by the sender
 	version  uint64
 	message  migrate.Message
 }
 
 const (
-	// letterVersion is that of the form below.
+	// letterVersion is that of the format below. A proxy refuses others, and the link ends.
 	letterVersion = 2
 	maxLetter     = 16 << 20
 	maxName       = 512
@@ -30,9 +30,9 @@ const (
 
 var errLetter = errors.New("malformed message of a site")
 
-// append appends the letter: its size (4 bytes), version, then numbers as
-// varints and texts with their length. Keys are ascending ranges, each as the
-// distance from the end of the one before and its length less one.
+// append appends the letter: its size (4 bytes, big-endian), a version byte, then numbers as
+// varints and texts with their lengths. Keys are ascending ranges; each has the distance from the
+// end of the one before, and its length less one.
 func (l *letter) append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0, letterVersion)
@@ -54,14 +54,17 @@ func (l *letter) append(dst []byte) []byte {
 	return dst
 }
 
+// appendText appends a text with its length.
 func appendText(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
+// appendBatch appends a batch.
 func appendBatch(dst []byte, b route.Batch) []byte {
 	return binary.AppendUvarint(appendText(dst, b.Mover), b.Number)
 }
 
+// appendKeys appends ascending ranges of keys.
 func appendKeys(dst []byte, keys []plan.Keys) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(keys)))
 	next := uint64(0)
@@ -73,6 +76,7 @@ func appendKeys(dst []byte, keys []plan.Keys) []byte {
 	return dst
 }
 
+// parseLetter parses a letter without its size. The result does not refer to b.
 func parseLetter(b []byte) (*letter, error) {
 	if err := checkVersion(b); err != nil {
 		return nil, err
@@ -85,6 +89,7 @@ func parseLetter(b []byte) (*letter, error) {
 	return l, nil
 }
 
+// checkVersion returns an error for a letter of another version.
 func checkVersion(b []byte) error {
 	if len(b) > 0 && b[0] != letterVersion {
 		return fmt.Errorf("%w: version %d, this proxy speaks %d", errLetter, b[0], letterVersion)
@@ -92,6 +97,7 @@ func checkVersion(b []byte) error {
 	return nil
 }
 
+// letter parses a letter, or counts its memory. Whoever calls it checks p.failed.
 func (p *parser) letter() *letter {
 	p.byte() // version
 	p.cost += letterCost
@@ -112,19 +118,20 @@ func (p *parser) letter() *letter {
 	return l
 }
 
-// What parts of a letter take at most once they are parsed, in bytes.
+// Upper bounds of the memory that parts of a letter take once parsed, in bytes.
 const (
-	heldCost = 128 // in a list that grows
+	heldCost = 128 // an element of Held, in a slice that grows
 	keysCost = 16
-	// letterCost is that of a letter without them, but for its texts.
+	// letterCost is for a letter without lists, apart from its texts.
 	letterCost = 1 << 10
 )
 
-// parser cuts values off b; a value that is missing is zero and sets the error.
+// parser cuts values off the front of b. After the first value that is missing or malformed, failed
+// is set and all further values are zero, so that callers need check only once.
 type parser struct {
 	b      []byte
 	failed bool
-	// counting: nothing is kept, cost is what it would take.
+	// counting means that nothing is kept: only cost, the memory that it would take, is computed.
 	counting bool
 	cost     int
 }
@@ -161,7 +168,8 @@ func (p *parser) varint() int64 {
 	return v
 }
 
-// readCount is a number of things of which each takes a byte at least.
+// readCount reads the number of elements of a list. Each element takes at least a byte, which
+// bounds the number by the bytes that are left.
 func (p *parser) readCount() int {
 	n := p.uvarint()
 	if n > uint64(len(p.b)) {
@@ -188,9 +196,9 @@ func (p *parser) text() string {
 
 func (p *parser) batch() route.Batch { return route.Batch{Mover: p.text(), Number: p.uvarint()} }
 
-// keys reads ranges of keys, ascending and coded as differences. A first pass counts
-// what they cost in memory (counting); only then are they stored, so that a length in a
-// letter cannot make this proxy allocate more than it may.
+// keys parses ascending ranges of keys. A first pass (counting) adds up what they cost; only after
+// that much is reserved are they stored, so that a length in a letter cannot make this proxy
+// allocate more than it may.
 func (p *parser) keys() []plan.Keys {
 	n := p.readCount()
 	if n == 0 {
@@ -204,6 +212,8 @@ func (p *parser) keys() []plan.Keys {
 	for i := range n {
 		first := next + p.uvarint()
 		last := first + p.uvarint()
+		// Overflow shows as a value that is too small; next is 0 only after a range that ends at
+		// the largest key.
 		if p.failed || first < next || last < first || i > 0 && next == 0 {
 			p.fail()
 			return nil

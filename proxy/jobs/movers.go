@@ -14,50 +14,49 @@ import (
 )
 
 const (
-	// moveKeys is how many keys move at a time, and maxMoving how many such
-	// groups. Smaller groups, of keys that go to many servers, are as many as have
-	// together that many keys, but no more than maxGroups: each takes as long as a
-	// large one.
+	// Up to moveKeys keys move together as a group, and up to maxMoving groups at a time. Smaller
+	// groups, as of keys that go to many servers, may be more: as many as have maxMoving*moveKeys
+	// keys together, but no more than maxGroups. A small group takes about as long as a large one.
 	moveKeys  = 2048
 	maxMoving = 4
 	maxGroups = 32
-	// expireAfter is how long a move may take before it is given up. Until it
-	// is recorded, requests for its keys wait.
+	// expireAfter is how long a move may take before it is given up. Requests for its keys wait
+	// until then.
 	expireAfter = 2 * time.Second
-	// maxListed is how many keys a range may have to be moved: which of them
-	// exist is not known.
+	// maxListed bounds the ranges that can be moved: keys of a range are listed one by one, since
+	// it is not known which exist.
 	maxListed = 1 << 20
 	// maxTries is how often a group of keys is tried that a site or a server
 	// keeps from moving for a while.
 	maxTries = 20
 )
 
-// movers is a job's moves that this host has to carry out. job.mu guards it, and all
-// that it points to.
+// movers has the moves that this host has to carry out. job.mu guards it, and all that it points
+// to.
 //
-// Invariant: a key of a batch that is not done is in one group of work or in one
-// attempt under way, and in no other.
+// Invariant: a key of a batch that is not done is in exactly one group of work or one attempt in
+// progress.
 type movers struct {
 	handler     migrate.Handler
-	fetching    bool    // it was asked where keys are
-	asking      bool    // the answer may be taken
-	work        []*work // groups of keys to move, in order
-	batches     map[uint64]*progress
-	underWay    map[uint64]*attempt // by number of the site's batch
-	moved       uint64
+	fetching    bool                 // the planner's table was asked for
+	asking      bool                 // an answer may be taken from now on
+	work        []*work              // groups of keys to move, in order
+	batches     map[uint64]*progress // of the planner, by number; until they are reported as done
+	underWay    map[uint64]*attempt  // attempts in progress, by the number of the site's batch
+	moved       uint64               // keys
 	movedBytes  uint64
 	refusedKeys uint64
 	held        durations
-	recording   map[route.Batch]bool
-	probe       *probe
-	notBefore   time.Time
+	recording   map[route.Batch]bool // batches for which a Record call is in progress
+	probe       *probe               // nil: the handler is known, or may not be tested
+	notBefore   time.Time            // no move begins before
 }
 
 func newMovers(h migrate.Handler) movers {
 	return movers{handler: h, batches: map[uint64]*progress{}, underWay: map[uint64]*attempt{}, recording: map[route.Batch]bool{}}
 }
 
-// work is keys of one of the planner's batches that move together.
+// work is a group of keys of one of the planner's batches that move together.
 type work struct {
 	plan     uint64 // the batch; 0: none of the planner's, see beginParts
 	from, to int32
@@ -65,7 +64,7 @@ type work struct {
 	tries    int
 }
 
-// attempt is one move under way.
+// attempt is one move in progress.
 type attempt struct {
 	work  *work
 	began time.Time
@@ -74,7 +73,8 @@ type attempt struct {
 	took  [migrate.Phases]uint64 // microseconds
 }
 
-// phases notes how long moves take for each of their phases.
+// phases updates the times that attempts have spent in their phases. It is called after each
+// change; the caller holds x.mu.
 func (x *job) phases() {
 	for number, a := range x.underWay {
 		if p := x.site.Phase(number); p != a.phase {
@@ -85,10 +85,10 @@ func (x *job) phases() {
 	}
 }
 
-// moves reports whether this host is the one to carry out moves away from a
-// server: the one on which it runs, or the first of the job where no worker
-// runs there. Keys are moved in the name of a worker, so that a host without
-// one moves none.
+// moves reports whether this host is the one that carries out moves away from a server. That is the
+// host of the server itself if it has a worker, and otherwise the job's first host with one, by
+// name. All hosts come to the same answer from the same node table, without talking. A move needs a
+// worker, in whose name the servers are asked.
 func (x *job) moves(from int32) bool {
 	movers := x.workerHosts()
 	if len(movers) == 0 {
@@ -103,8 +103,8 @@ func (x *job) moves(from int32) bool {
 	return slices.Contains(x.names(), mover)
 }
 
-// servedMoves are the ranks of all servers away from which this host moves keys, as
-// moves says, ascending, never nil; the caller holds x.mu.
+// servedMoves returns the ranks of all servers for which moves reports true, ascending, never nil;
+// the caller holds x.mu.
 func (x *job) servedMoves() []int32 {
 	ranks := []int32{}
 	movers := map[string]bool{}
@@ -138,7 +138,8 @@ func (x *job) servedMoves() []int32 {
 	return ranks
 }
 
-// accept takes a batch of the planner's; the caller holds x.mu.
+// accept takes a batch of the planner, and divides it into groups; the caller holds x.mu. A batch
+// that this host knows already, as after a new Watch, or that another host carries out, is ignored.
 func (x *job) accept(b *api.MoveBatch) {
 	if x.batches[b.GetBatch()] != nil || !x.moves(b.GetFrom()) {
 		return
@@ -171,7 +172,8 @@ func (x *job) accept(b *api.MoveBatch) {
 	p.changed = true
 }
 
-// cancel ends a batch: what has not begun does not begin.
+// cancel ends a batch: groups that have not begun are dropped. Attempts in progress are carried to
+// their end.
 func (x *job) cancel(batch uint64) {
 	x.work = slices.DeleteFunc(x.work, func(w *work) bool { return w.plan == batch })
 	if p := x.batches[batch]; p != nil {
@@ -179,7 +181,8 @@ func (x *job) cancel(batch uint64) {
 	}
 }
 
-// beginMoves begins what may begin; the caller holds x.mu.
+// beginMoves begins as many of the groups as may move now; the caller holds x.mu. Groups that can
+// never move are refused, which the planner learns by the next report; others wait in work.
 func (x *job) beginMoves() {
 	if !x.connected() || !x.router.Ready() || x.lostStore != "" || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
@@ -216,8 +219,7 @@ func (x *job) beginMoves() {
 	}
 }
 
-// mayMove reports whether a group of that many keys may move beside those that are
-// moving.
+// mayMove reports whether a group of that many keys may move beside those that are moving.
 func (x *job) mayMove(keys int) bool {
 	if groups := x.site.Moving(); groups < maxMoving || groups >= maxGroups {
 		return groups < maxMoving
@@ -228,7 +230,8 @@ func (x *job) mayMove(keys int) bool {
 	return keys <= maxMoving*moveKeys
 }
 
-// beginMove begins to move those of the keys that are where they should be.
+// beginMove begins the move of those of a group's keys that belong to their old owner; the others
+// have been moved already.
 func (x *job) beginMove(w *work) error {
 	table := x.router.Table()
 	var left []uint64
@@ -247,6 +250,7 @@ func (x *job) beginMove(w *work) error {
 	if x.seen.store == "" {
 		return errors.New("the planner has not said which store it keeps owners in")
 	}
+	// On disk before the first key moves: see job.displaced.
 	if err := x.mayBeDisplaced(); err != nil {
 		x.cannotMove(err)
 		return err
@@ -259,7 +263,7 @@ func (x *job) beginMove(w *work) error {
 	return nil
 }
 
-// expire gives up what takes too long.
+// expire gives up the attempts that take too long.
 func (x *job) expire(now time.Time) {
 	for number, a := range x.underWay {
 		if now.Sub(a.began) > a.work.expires() {
@@ -268,7 +272,8 @@ func (x *job) expire(now time.Time) {
 	}
 }
 
-// result takes in what became of a move; the caller holds x.mu.
+// result handles the outcome of a move; the caller holds x.mu. A move that failed for a passing
+// reason goes back to work, up to maxTries times.
 func (x *job) result(r *migrate.Result) {
 	delete(x.recording, r.Batch)
 	x.jobs.log.Debug("a move is over", "job", x.name, "batch", r.Batch, "from", r.Move.From, "to", r.Move.To, "keys", r.Move.Keys, "error", r.Err)

@@ -8,19 +8,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// unusedAfter is how long a job has no connection on this host when it counts as
-// over here: it has ended, or its worker on this host has.
+// unusedAfter is how long a job must be without a connection on this host to count as over here: it
+// has ended, or its processes on this host have. Reconnecting takes less.
 const unusedAfter = 2 * time.Second
 
 // errOver is why keys of a job that is over are not moved.
 var errOver = errors.New("the job is over: it has no connections any more on the host that would move these keys")
 
-// connected reports whether the job has connections on this host; the caller holds
-// x.mu.
+// connected reports whether a worker of the job on this host is connected to a server, or the
+// reverse; the caller holds x.mu.
 func (x *job) connected() bool { return len(x.up)+len(x.down) > 0 }
 
-// over reports whether the job is over, as far as this host can see; the caller
-// holds x.mu. It is to be called again and again.
+// over reports whether the job is over, as far as this host can see; the caller holds x.mu. It also
+// notes the time of use, so it has to be called regularly.
 func (x *job) over(now time.Time) bool {
 	if x.connected() {
 		x.inUse = now
@@ -29,8 +29,8 @@ func (x *job) over(now time.Time) bool {
 	return ok && now.Sub(x.inUse) >= unusedAfter && now.Sub(since) >= x.expected
 }
 
-// serving returns since when the job's processes on this host reach the proxy:
-// before that they have no connections, however much they want them.
+// serving returns the time since when the job's processes on this host reach the proxy. Before that
+// they cannot connect, and the lack of connections means nothing.
 func (x *job) serving() (since time.Time, ok bool) {
 	if g := x.jobs.opts.Guard; g != nil {
 		return g.Serving()
@@ -38,10 +38,9 @@ func (x *job) serving() (since time.Time, ok bool) {
 	return time.Time{}, true
 }
 
-// settleOver ends what a job that is over has to do; the caller holds x.mu. Moves
-// that the planner's store may have taken in are carried to their end, all others
-// are given up and refused, and nothing more is said to servers and workers. Keys
-// held for other sites stay held: their part may not be over.
+// settleOver winds up a job that is over; the caller holds x.mu. Moves that may have been recorded
+// are carried to their end, all others are given up and refused, and pending messages are dropped.
+// Keys held for other sites stay held: the job may not be over there.
 func (x *job) settleOver() {
 	for number := range x.underWay {
 		x.site.Drop(route.Batch{Mover: x.site.Name(), Number: number}, errOver)
@@ -62,7 +61,7 @@ func (x *job) settleOver() {
 	}
 }
 
-// dropPending empties queues and returns how many messages they had.
+// dropPending empties queues and returns the number of messages in them.
 func dropPending(queues map[pair][][]byte) (n uint64) {
 	for _, q := range queues {
 		n += uint64(len(q))
@@ -71,25 +70,25 @@ func dropPending(queues map[pair][][]byte) (n uint64) {
 	return n
 }
 
-// Guard keeps connections of a run's processes from going past the proxy. It is a
+// Guard makes connections of a run's processes fail rather than bypass the proxy. It is a
 // [proxy.Guard].
 type Guard interface {
-	// Need says whether connections of a run of a job must fail rather than go
-	// past the proxy. It does not block, and is said again and again.
+	// Need sets whether connections of a run of a job must fail rather than bypass the proxy. It
+	// does not block, and is called again and again with the same value.
 	Need(run, job string, on bool)
-	// Guarded reports whether that is so by now.
+	// Guarded reports whether that is in effect.
 	Guarded(run string) bool
-	// Serving returns since when processes of this host reach the proxy; false:
-	// they do not yet.
+	// Serving returns the time since when processes of this host reach the proxy; false: they do
+	// not yet.
 	Serving() (since time.Time, ok bool)
 }
 
-// runName tells this run of a job from others.
+// runName identifies the run on this host: its folder's name.
 func (x *job) runName() string { return filepath.Base(x.dir) }
 
-// guard has connections fail rather than go past this proxy while keys are, or
-// may be, displaced, or a server here may owe a proxy an answer: the latter also
-// where no worker runs, without whose connections the job counts as over.
+// guard updates the guard. Connections must not bypass this proxy while keys are displaced, or may
+// be, or while a server here may owe a proxy an answer. The latter also holds where no worker runs,
+// whose connections alone keep a job from being over.
 func (x *job) guard() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -103,14 +102,14 @@ func (x *job) guard() {
 	x.needGuard(displaced && !x.over(now) || x.owes(now) && !unused)
 }
 
-// needGuard says whether connections must not pass; the caller holds x.mu.
+// needGuard sets the guard; the caller holds x.mu.
 func (x *job) needGuard(on bool) {
 	if g := x.jobs.opts.Guard; g != nil {
 		g.Need(x.runName(), x.name, on)
 	}
 }
 
-// guarded reports whether connections that pass this proxy by fail.
+// guarded reports whether connections that bypass this proxy fail.
 func (x *job) guarded() bool {
 	g := x.jobs.opts.Guard
 	return g != nil && g.Guarded(x.runName())

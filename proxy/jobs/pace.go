@@ -4,26 +4,25 @@ import (
 	"hash/maphash"
 )
 
-// pace says when the proxies' own requests to servers that nobody has acknowledged
-// go again: a server that is slow has one letter of each waiting, not one a tick.
-// It counts ticks, and knows those requests alone that were asked about in the last
-// one. Whoever calls it holds a lock.
+// pace spreads the repetitions of the router's own requests that are not acknowledged (PS_RESEND),
+// so that a slow server gets one of each in a while and not one in every tick. It counts ticks, and
+// remembers only requests that were asked about in the last one. The caller holds job.mu.
 type pace struct {
 	tick   uint64
-	random func(worker, own int32, tries int) uint64
+	random func(worker, own int32, tries int) uint64 // jitter
 	all    map[ownRequest]*repeated
 }
 
 type ownRequest struct{ worker, own int32 }
 
-// repeated is the state of a letter that is sent again until it is answered.
+// repeated is the state of one request.
 type repeated struct {
 	tries      int
 	due, asked uint64 // ticks
 }
 
-// mostPause is the largest number of ticks between two repetitions, without jitter,
-// which adds at most half of it.
+// mostPause is the maximum pause between two repetitions in ticks, without jitter, which adds at
+// most half of it.
 const mostPause = 4
 
 func newPace() *pace {
@@ -33,7 +32,8 @@ func newPace() *pace {
 	}}
 }
 
-// nextTick begins a tick and forgets what was not asked about in the one before.
+// nextTick begins a tick, and forgets requests that were not asked about in the previous one: they
+// have been acknowledged.
 func (p *pace) nextTick() {
 	for k, r := range p.all {
 		if r.asked != p.tick {
@@ -43,9 +43,8 @@ func (p *pace) nextTick() {
 	p.tick++
 }
 
-// again reports whether a request is to be said again in this tick: first in the one
-// after it was asked about first, then after pauses that are twice as long each
-// time.
+// again reports whether a request is to be repeated in this tick: for the first time in the tick
+// after it was first asked about, then with pauses that double up to mostPause.
 func (p *pace) again(worker, own int32) bool {
 	k := ownRequest{worker, own}
 	r := p.all[k]

@@ -8,49 +8,51 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// AutoParts, as [Options.Parts], has the number of parts be found by measured steps.
+// AutoParts, as [Options.Parts], means that the number of parts is found by measuring steps.
 const AutoParts = -1
 
 const (
-	// partFrom is how many bytes a value has that is worth parts, and partBytes how many
-	// each of its parts has at least.
+	// partFrom is the size in bytes from which on a value is worth dividing, and partBytes the
+	// minimum size of each part.
 	partFrom  = 1 << 20
 	partBytes = 1 << 16
-	// partAfter is after how many pushes of a key it is known what becomes of it: the
-	// first may have initial values.
+	// partAfter is the number of pushes after which a key is considered: the first ones may carry
+	// initial values.
 	partAfter = 3
-	// mostAutoParts bounds the numbers of parts that are tried. While a value changes from
-	// n parts to n/2, a request may be for keys in both, and for whole ones.
+	// mostAutoParts bounds the numbers of parts that are tried. While a job's values change from n
+	// parts to n/2, one request may have keys in both and whole keys, which takes a layer each (see
+	// package route).
 	mostAutoParts = 8
-	// maxPartValues bounds the keys that are looked at.
+	// maxPartValues bounds the keys that are followed.
 	maxPartValues = 4096
-	// A number of parts is measured over at least this many steps and this long, or
-	// over the steps that come in partPatience, but not over none. The first two are
-	// the last of before.
+	// A number of parts is measured over at least partSteps steps and partTime, or over at least
+	// fewPartSteps that come within partPatience. The first partSkip steps are left out: they began
+	// with the previous number.
 	partSkip, partSteps, fewPartSteps = 2, 8, 3
 	partTime, partPatience            = 2 * time.Second, 30 * time.Second
 	maxPartTries                      = 5
 )
 
-// parting decides into how many parts the large values of a job go whose servers' keys
-// this host moves. It is a state machine: what workers push goes in, and the time; out
-// come moves. job.mu guards it.
+// parting decides into how many parts the large values of a job are divided, for those servers
+// whose keys this host moves. It is a state machine: pushes of workers and the time go in, moves
+// come out. job.mu guards it.
 //
-// Invariants: target is 0 until the first number of parts is known. Once off is set,
-// nothing more is divided; values in parts stay so.
+// Invariants: target is 0 until the first number of parts is chosen. Once off is set, nothing more
+// is divided, and values in parts stay so.
 type parting struct {
-	wanted int // parts, AutoParts, or 0
-	values map[uint64]*partValue
-	target int
-	search *plan.PartSearch // of AutoParts; nil before the first number
-	found  bool             // the search is over
+	wanted int                   // parts, AutoParts, or 0
+	values map[uint64]*partValue // large values by key; at most maxPartValues
+	target int                   // current number of parts
+	search *plan.PartSearch      // of AutoParts; nil before the first number
+	found  bool                  // the search is over
 	step   partStep
 	again  time.Time // no move before
-	tries  int       // that came to nothing, since the last that did
-	off    PartsGap
+	tries  int       // failed moves since the last that succeeded
+	off    PartsGap  // the number of parts being measured; 0: none
 }
 
-// PartsGap is why a job's large values are left alone; zero: they are not.
+// PartsGap is why a job's large values are left alone; the zero value means that they are not.
+// Reason is a fixed word, Why a sentence, and Do what an operator can do about it.
 type PartsGap struct {
 	Reason string `json:"reason,omitempty"`
 	Why    string `json:"why,omitempty"`
@@ -61,27 +63,27 @@ type PartsGap struct {
 type partValue struct {
 	bytes  int
 	pushes int
-	put    int32 // the owner that it got here last; 0: none
+	put    int32 // the owner that parting has given it; 0: none
 }
 
-// partStep measures steps: a worker's pushes of a key.
+// partStep measures steps: the time between two pushes of the same key by the same worker.
 type partStep struct {
 	key    uint64
 	worker int32
 	of     int // the number of parts being measured; 0: none is
-	skip   int
+	skip   int // steps left to skip
 	began  time.Time
-	last   time.Time
+	last   time.Time // end of the last step
 	took   []time.Duration
 }
 
-// partMove is a key that is to have another owner.
+// partMove is a key that is to get another owner.
 type partMove struct {
 	key      uint64
 	from, to int32
 }
 
-// notePush records a push of a key, with its bytes.
+// notePush notes a push of a key with a value of that many bytes.
 func (p *parting) notePush(key uint64, bytes int, worker int32, now time.Time) {
 	v := p.values[key]
 	if v == nil {
@@ -101,7 +103,7 @@ func (p *parting) notePush(key uint64, bytes int, worker int32, now time.Time) {
 	}
 }
 
-// endStep takes in the end of a step.
+// endStep notes the end of a step.
 func (s *partStep) endStep(now time.Time) {
 	switch {
 	case s.skip > 0:
@@ -114,7 +116,8 @@ func (s *partStep) endStep(now time.Time) {
 	s.last = now
 }
 
-// median returns how long a step takes, ok where enough were measured.
+// median returns the median duration of a step, and false while too few were measured. The median
+// is not moved by single slow steps, as at a checkpoint.
 func (s *partStep) median(now time.Time) (took time.Duration, ok bool) {
 	n, since := len(s.took), now.Sub(s.began)
 	if s.skip > 0 || n < fewPartSteps || (n < partSteps || since < partTime) && since < partPatience {
@@ -123,7 +126,7 @@ func (s *partStep) median(now time.Time) (took time.Duration, ok bool) {
 	return slices.Sorted(slices.Values(s.took))[n/2], true
 }
 
-// known returns the keys that have been pushed often enough, ascending.
+// known returns the keys that were pushed often enough, ascending.
 func (p *parting) known() (keys []uint64) {
 	for key, v := range p.values {
 		if v.pushes >= partAfter {
@@ -134,8 +137,9 @@ func (p *parting) known() (keys []uint64) {
 	return keys
 }
 
-// next returns the keys to move now. moves says whether this host moves a server's keys,
-// and busy whether a key is moving.
+// next returns the keys to move now. moves reports whether this host moves a server's keys, and
+// busy whether a key is moving. A key that parting had divided and that is whole again was brought
+// home by somebody, which ends the parting: it must not fight an operator.
 func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, moves func(int32) bool, busy func(uint64) bool) (all []partMove) {
 	keys := slices.DeleteFunc(p.known(), func(key uint64) bool {
 		at := owner(key)
@@ -164,8 +168,8 @@ func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, mov
 	return all
 }
 
-// whole returns the server of a key with that owner, where it is in parts its home: whoever
-// moves that server's keys decides on its parts.
+// whole returns the server that decides about a key: the owner, or for a key in parts its home.
+// Moves of the key are carried out by that server's host.
 func whole(key uint64, owner int32, servers int) int32 {
 	if plan.PartsOf(owner) > 0 {
 		return plan.HomeOf(key, servers)
@@ -173,7 +177,9 @@ func whole(key uint64, owner int32, servers int) int32 {
 	return owner
 }
 
-// choose finds out how many parts there are to be; false: it is not known yet.
+// choose updates the target, and returns false while none can be chosen. With AutoParts it feeds
+// the measured time of the current number into the search, which needs theta0 + theta1/P + theta2 P
+// to fit; see [plan.PartSearch].
 func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(uint64) int32) bool {
 	if p.wanted != AutoParts {
 		p.target = p.wanted
@@ -200,7 +206,8 @@ func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(u
 	return true
 }
 
-// ownerFor returns the owner that a key is to have: its home where it is to be whole.
+// ownerFor returns the owner that a key is to have: parts of at least partBytes each, and its home
+// where that makes less than two.
 func (p *parting) ownerFor(key uint64, servers int) int32 {
 	n := min(p.target, servers, plan.MaxParts, p.values[key].bytes/partBytes)
 	if _, ok := plan.PartKey(key, 0, max(n, 2), servers); !ok || n < 2 {
@@ -209,7 +216,7 @@ func (p *parting) ownerFor(key uint64, servers int) int32 {
 	return plan.Parted(n)
 }
 
-// moved takes in that a key has its new owner.
+// moved notes that a key has its new owner.
 func (p *parting) moved(m partMove) {
 	p.tries = 0
 	if v := p.values[m.key]; v != nil {
@@ -217,7 +224,7 @@ func (p *parting) moved(m partMove) {
 	}
 }
 
-// failed takes in that it has not, and that this may be otherwise later.
+// failed notes that a move has failed for a reason that may pass, and delays the next.
 func (p *parting) failed(now time.Time, why error) {
 	if p.tries++; p.tries >= maxPartTries {
 		p.stop("busy", why.Error(), "")
@@ -226,26 +233,27 @@ func (p *parting) failed(now time.Time, why error) {
 	p.again = now.Add(time.Second << (p.tries - 1))
 }
 
-// stop leaves all as it is from now on.
+// stop leaves everything as it is from now on. The first reason is kept.
 func (p *parting) stop(reason, why, do string) {
 	p.off = PartsGap{cmp.Or(p.off.Reason, reason), cmp.Or(p.off.Why, why), cmp.Or(p.off.Do, do)}
 	p.step = partStep{}
 }
 
-// PartsState lists the values of a job that are in parts, on one host.
+// PartsState describes the values of a job that are in parts, on one host.
 type PartsState struct {
-	Wanted int `json:"wanted"` // parts; AutoParts: as steps are measured
-	Keys   int `json:"keys"`   // that are in parts, whoever has put them there
+	Wanted int `json:"wanted"` // parts; AutoParts: found by measuring
+	Keys   int `json:"keys"`   // in parts, whoever divided them
 	Large  int `json:"large"`  // keys with large values that this host's workers push
-	// Target is into how many parts this host puts the keys that it moves, and Settled
-	// that no other number is tried any more.
+	// Target is the number of parts that this host gives the keys that it moves. Settled means that
+	// no other number will be tried.
 	Target  int               `json:"target,omitempty"`
 	Settled bool              `json:"settled"`
-	Samples []plan.PartSample `json:"samples,omitempty"` // steps that were measured
-	Fit     *plan.PartFit     `json:"fit,omitempty"`     // of theta0 + theta1/P + theta2 P to them
+	Samples []plan.PartSample `json:"samples,omitempty"` // measured steps
+	Fit     *plan.PartFit     `json:"fit,omitempty"`     // of theta0 + theta1/P + theta2 P to the samples
 	Not     PartsGap          `json:"not"`               // why large values are left alone
 }
 
+// state returns the state for status.
 func (p *parting) state() PartsState {
 	s := PartsState{Wanted: p.wanted, Large: len(p.values), Target: p.target, Settled: p.wanted != AutoParts || p.found, Not: p.off}
 	if p.search != nil {

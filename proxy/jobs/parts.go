@@ -14,12 +14,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// expirePartAfter is how long a move of a key in parts, or into parts, may take: its value
-// is as large as those of requests that must have been answered first.
+// expirePartAfter is how long a move of a key in parts, or into parts, may take. Its value is
+// large, and so are the requests that must be answered first.
 const expirePartAfter = 2 * time.Minute
 
-// notePush shows a push to what decides on parts; the caller holds x.mu. How long a value
-// is the message has to say: by its size, where it has no lengths or one key.
+// notePush shows a push to parting; the caller holds x.mu. Only the meta is at hand, so the size of
+// a value is known only where all keys have the same or there is one key.
 func (x *job) notePush(c *requests, m *pslite.Message) {
 	n, size := m.Keys().Len(), int(m.Meta.DataSize)
 	if x.jobs.opts.Parts == 0 || !m.Meta.Push || n == 0 || size < partFrom || len(m.Meta.DataTypes) > 2 && n > 1 {
@@ -38,7 +38,8 @@ func (x *job) notePush(c *requests, m *pslite.Message) {
 	}
 }
 
-// beginParts has large values go into parts, if they may; the caller holds x.mu.
+// beginParts adds the moves that parting asks for to the work; the caller holds x.mu. They have
+// plan 0, as no plan of the planner.
 func (x *job) beginParts(now time.Time) {
 	if x.jobs.opts.Parts == 0 || len(x.parting.values) == 0 || x.site == nil || !x.router.Ready() || x.run == "" {
 		return
@@ -68,7 +69,9 @@ func (x *job) beginParts(now time.Time) {
 	}
 }
 
-// wholeBecause says why the job's values are left alone; the caller holds x.mu.
+// wholeBecause returns why the job's values are left alone, and the zero value where they are not;
+// the caller holds x.mu. Codecs that hold values back do not go together with parts: see
+// migrate.ErrWaits.
 func (x *job) wholeBecause() PartsGap {
 	_, err := x.router.Mover()
 	switch {
@@ -89,7 +92,7 @@ func (x *job) wholeBecause() PartsGap {
 	return PartsGap{}
 }
 
-// partResult takes in what became of a move of beginParts; the caller holds x.mu.
+// partResult handles the outcome of a move of beginParts; the caller holds x.mu.
 func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 	m := partMove{w.keys[0], w.from, w.to}
 	switch {
@@ -120,7 +123,8 @@ func (w *work) expires() time.Duration {
 	return expireAfter
 }
 
-// groupOf is how many keys move at a time away from an owner: values in parts are large.
+// groupOf returns how many keys of an owner move together: values in parts are large, and go one by
+// one.
 func groupOf(from int32) int {
 	if plan.PartsOf(from) > 0 {
 		return 1
@@ -128,8 +132,8 @@ func groupOf(from int32) int {
 	return moveKeys
 }
 
-// partsState returns the values in parts, nil where none is or can be; the caller
-// holds x.mu.
+// partsState returns the state of values in parts, and nil where there are none and will be none;
+// the caller holds x.mu.
 func (x *job) partsState() *PartsState {
 	table := x.router.Table()
 	if x.jobs.opts.Parts == 0 && !table.Parted() {

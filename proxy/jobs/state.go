@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// State describes a job's routing.
+// State describes a job's routing, as in the proxy's HTTP API. Field names in JSON are stable.
 type State struct {
 	Job        string   `json:"job"`
 	Run        plan.Run `json:"run,omitempty"` // which of the job's runs
@@ -18,34 +18,34 @@ type State struct {
 	Guarded    bool     `json:"guarded"` // connections fail while there is no proxy
 	Over       bool     `json:"over"`    // no connection on this host for two seconds
 	Ready      bool     `json:"ready"`
-	LostStore  string   `json:"lost_store,omitempty"` // the planner's store does not know where keys are: what it waits for
-	Joining    []string `json:"joining,omitempty"`    // hosts waited for
+	LostStore  string   `json:"lost_store,omitempty"` // messages of the router, dropped for want of a connection
+	Joining    []string `json:"joining,omitempty"`    // hosts whose holds are missing
 	Holds      int      `json:"holds"`
 	Waiting    int      `json:"waiting_requests"`
-	UnderWay   []string `json:"under_way,omitempty"` // requests, some of them
+	UnderWay   []string `json:"under_way,omitempty"` // requests in flight, at most 8 of them
 	Handler    string   `json:"handler"`
 	Plain      uint64   `json:"plain_requests"`
 	Split      uint64   `json:"split_requests"`
 	Parts      uint64   `json:"parts"`
-	Joint      uint64   `json:"gathered_requests"`     // of Split: with others of their timestamp
-	Ungathered uint64   `json:"ungathered_timestamps"` // whose requests did not all come in time
+	Joint      uint64   `json:"gathered_requests"`     // of Split: gathered with others of their timestamp
+	Ungathered uint64   `json:"ungathered_timestamps"` // timestamps whose slices did not all come in time
 	Held       uint64   `json:"held_requests"`
 	Repeated   uint64   `json:"repeated_requests"`
 	Moved      uint64   `json:"moved_keys"`
 	MovedBytes uint64   `json:"moved_bytes"`
 	Refused    uint64   `json:"refused_keys"`
-	Strangers  uint64   `json:"letters_of_other_runs"` // that sites sent, and that were dropped
+	Strangers  uint64   `json:"letters_of_other_runs"` // received and dropped
 	Lost       uint64   `json:"lost_messages"`         // of the proxy's own, for want of a connection to send them over
-	Kept       int      `json:"kept_messages"`         // that only this proxy has, and that survive a kill
-	Unkept     uint64   `json:"unkept_messages"`       // that did not, for want of room in the state folder
-	// Trouble is what keeps the job from surviving a kill of the proxy, or why its
-	// requests are refused; empty: nothing.
+	Kept       int      `json:"kept_messages"`         // messages that only this proxy has, and that survive a kill
+	Unkept     uint64   `json:"unkept_messages"`       // messages that do not survive one, for want of room in the state folder
+	// Trouble is what keeps the job from surviving a kill of the proxy, or why its requests are
+	// refused; empty: neither.
 	Trouble    string   `json:"trouble,omitempty"`
-	HeldMicros []uint64 `json:"held_micros,omitempty"` // of the last batches that this host moved
-	// PhaseMicros are the medians of what those batches waited for: requests
-	// under way, the old owner, the new one, the check, the planner's disk.
+	HeldMicros []uint64 `json:"held_micros,omitempty"` // of the last batches that this host moved: how long their keys were held
+	// PhaseMicros has the median times of those batches' phases: until quiet, the old owner, the
+	// new one, the check, the planner's disk.
 	PhaseMicros map[string]uint64 `json:"phase_micros,omitempty"`
-	InParts     *PartsState       `json:"in_parts,omitempty"` // nil: nothing is to be
+	InParts     *PartsState       `json:"in_parts,omitempty"` // nil: no value is in parts or may be
 }
 
 // FolderState describes the state folder.
@@ -54,9 +54,9 @@ type FolderState struct {
 	LedgerBytes int64    `json:"ledger_bytes"`
 	LedgerLimit int64    `json:"ledger_limit"`
 	Damaged     uint64   `json:"damaged"`        // files and folders found damaged since the start
-	Lost        []string `json:"lost,omitempty"` // jobs of which not even the name is known: their folders, and why
-	// StrayAnswers are answers to requests of proxies that came for workers of jobs
-	// that are not known, and were dropped.
+	Lost        []string `json:"lost,omitempty"` // folders of jobs whose names are not known, and why
+	// StrayAnswers counts answers to requests of proxies that came for workers of unknown jobs, and
+	// were dropped.
 	StrayAnswers uint64 `json:"stray_answers"`
 }
 
@@ -70,7 +70,7 @@ func (j *Jobs) Folder() FolderState {
 	return s
 }
 
-// States returns the state of every job.
+// States returns the states of all jobs, by name.
 func (j *Jobs) States() []State {
 	states := []State{}
 	for _, job := range j.allJobs() {
@@ -85,7 +85,7 @@ func (j *Jobs) States() []State {
 	return states
 }
 
-// state returns the job's part of the proxy's state, for status and metrics.
+// state returns the job's state.
 func (x *job) state() State {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -113,8 +113,8 @@ func (x *job) state() State {
 	return s
 }
 
-// Placed reports whether a file says where keys are from the first request on.
+// Placed reports whether a placement file gives the owners of keys from the first request on.
 func (j *Jobs) Placed() bool { return j.opts.Placement != nil }
 
-// Moves reports whether the planner's plans are carried out.
+// Moves reports whether plans of a planner are carried out.
 func (j *Jobs) Moves() bool { return j.opts.Planner != "" }
