@@ -145,11 +145,10 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 	return nil
 }
 
-// cut appends the keys, values and lengths of a slice to the parts of their owners; among lists the
-// owners in the order of parts.
-//
-// It goes over the keys twice: the first pass counts, so that each part is allocated once at its
-// final size, and the second copies. Values dominate the cost, and are copied once.
+// cut appends what each of the owners gets of a slice to their parts. Neighbours with
+// one owner are copied together: where data and keys were placed together, most of a
+// worker's keys have the same one. Room is made first, so that the copying stores no
+// pointers, which would cost more than the keys do while the collector runs.
 func (s *slice) cut(parts []part, among []int32) error {
 	m := s.message
 	lens := m.Lens()
@@ -390,8 +389,8 @@ func (f *feed) run(limit uint64) (at, from int) {
 	return at, from
 }
 
-// merge merges the answers by ascending key, n keys in all. There are at most MaxOwners of them, so
-// the smallest head is found by scanning.
+// merge merges the sorted parts, n keys in all, by runs of keys that one of them has
+// between two keys of others.
 func (s *split) merge(n int) [][]byte {
 	size := 0
 	feeds := make([]feed, len(s.answers))
