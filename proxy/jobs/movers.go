@@ -26,8 +26,7 @@ const (
 	// maxListed bounds the ranges that can be moved: keys of a range are listed one by one, since
 	// it is not known which exist.
 	maxListed = 1 << 20
-	// maxTries is how often a group of keys is tried that a site or a server
-	// keeps from moving for a while.
+	// maxTries is how often a group is tried that a site or a server keeps from moving.
 	maxTries = 20
 )
 
@@ -94,6 +93,8 @@ func (x *job) moves(from int32) bool {
 	if len(movers) == 0 {
 		return false
 	}
+	// The host of the server saves the most: its proxy's pulls and pushes to that server stay on
+	// the host.
 	mover := slices.Min(movers)
 	for _, n := range x.nodes.Nodes() {
 		if n.ID == pslite.ServerID(int(from)) && slices.Contains(movers, siteName(n)) {

@@ -16,26 +16,22 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// A connection made while a proxy is away goes direct, and stays so until it
-// breaks. A request on such a connection is not routed; an answer to a request of
-// the proxies' own, or to a part of one, reaches a worker that never asked: PS-lite
-// takes its timestamp for a place in its tables. So
-//   - nothing is asked in a worker's name, and no key moves, unless this proxy
-//     carries all connections of its workers, both ways ([job.carried]);
-//   - a host whose server was asked such a thing lately fails closed
-//     ([job.noteOwn]);
-//   - a server's proxy lets no answer to such a thing go past the mesh: it ends
-//     the connection ([requests.misleads]), and the server, which makes another
-//     that may be carried, says the answer again.
+// A connection made while a proxy is away is direct, and stays so until it breaks. A request on it
+// is not routed. An answer on it to a request of a proxy's own, or to a part of one, reaches a
+// worker that never asked: PS-lite takes its timestamp for an index into its tables. Therefore:
+//   - nothing is asked in a worker's name, and no key moves, unless this proxy carries all connections of its workers,
+//     both ways ([job.carried]);
+//   - a host whose server was asked such a thing lately fails closed ([job.noteOwn]);
+//   - a server's proxy lets no answer to such a thing bypass the mesh: it ends the connection ([requests.misleads]), and
+//     the server, which connects again and may then be carried, repeats the answer.
 
-// isOwn reports whether a message's timestamp is none of the job's own.
+// isOwn reports whether a message has a timestamp that a router has made.
 func isOwn(m *pslite.Meta) bool {
 	return m.Data() && m.Timestamp >= route.FirstOwn && m.Timestamp <= route.LastOwn
 }
 
-// carried returns nil if all connections between this host's workers and the
-// servers, both ways, are carried by this proxy, and what went past it while it was
-// away is settled; the caller holds x.mu.
+// carried returns nil if this proxy carries all connections between this host's workers and the
+// servers, both ways, and what bypassed it while it was away has settled; the caller holds x.mu.
 func (x *job) carried() error {
 	for _, worker := range x.router.Workers() {
 		for rank := range int32(x.servers) {
@@ -57,15 +53,16 @@ func (x *job) carried() error {
 	return nil
 }
 
-// settleFor is how long after all connections came back to a proxy that was away
-// nothing moves: with PS_RESEND a worker says again what went past meanwhile and
-// was not acknowledged, and only then is it known to be under way. It might be
-// taken for new, and split, when its server has it already.
+// settleFor is how long after all connections are back nothing moves, where another proxy was
+// replaced. With PS_RESEND a worker repeats what bypassed the proxy and was not acknowledged, and
+// only then is that known to be in flight. If a key moved before, the repetition could be taken for
+// a new request and be split, although its server has it already.
 const settleFor = 3 * time.Second
 
+// errSettling is why nothing moves for a while after a proxy was away.
 var errSettling = errors.New("the connections of the job have just come back to this proxy")
 
-// settlePast returns nil when that is over; the caller holds x.mu.
+// settlePast returns nil once that time is over; the caller holds x.mu.
 func (x *job) settlePast(now time.Time) error {
 	if x.backSince.IsZero() {
 		x.backSince = now
@@ -76,21 +73,20 @@ func (x *job) settlePast(now time.Time) error {
 	return nil
 }
 
-// pastAfter is for how long connections may be missing, which their nodes make
-// again, before they count as gone past.
+// pastAfter is how long connections may be missing before they count as bypassing the proxy: nodes
+// reconnect in less.
 const pastAfter = 10 * time.Second
 
-// Where another host says that connections of its workers go past its proxy, a move
-// is tried again, pastTries times in all: after pastPause first, since when a job
-// begins they may only not be there yet, then after twice as long each time.
+// Where another host reports that connections of its workers bypass its proxy, a move is tried
+// pastTries times in all. The first pause is pastPause, since at the beginning of a job they may
+// just not be there yet; each further one is twice as long.
 const (
 	pastPause = 250 * time.Millisecond
 	pastTries = 6
 )
 
-// mayAsk reports whether the servers may be asked in a worker's name, and keys be
-// moved. Where that will not be, what was to be moved is refused; the caller holds
-// x.mu.
+// mayAsk reports whether servers may be asked in a worker's name, and so keys be moved. Where that
+// has not been so for pastAfter, it refuses all work; the caller holds x.mu.
 func (x *job) mayAsk(now time.Time) bool {
 	err := x.carried()
 	x.router.SetCarried(err == nil)
@@ -111,12 +107,11 @@ func (x *job) mayAsk(now time.Time) bool {
 	return false
 }
 
-// known reports whether the sites of all other workers know this run. One whose
-// processes met the scheduler while their proxy was away may not. It would never be
-// quiet, so that no move would end; and a proxy that is killed once keys may be
-// displaced waits for its answer. So before anything is held each is asked what it
-// holds, until it has said something. Where one says nothing for pastAfter, what was to
-// be moved is refused; the caller holds x.mu.
+// known reports whether the sites of all other workers know this run. One whose processes met the
+// scheduler while its proxy was away may not. It would never become quiet, so no move would end;
+// and a proxy that is killed once keys may be displaced waits for its answer. So before anything is
+// held each site is asked for its holds until it has sent some letter. Where one is silent for
+// pastAfter, all work is refused; the caller holds x.mu.
 func (x *job) known(now time.Time) bool {
 	var silent []string
 	for _, name := range x.otherNames() {
@@ -140,11 +135,12 @@ func (x *job) known(now time.Time) bool {
 	return false
 }
 
-// owesFor is for how long after a request of the proxies' own a server may still
-// answer it. With PS_RESEND it says so again until that is acknowledged.
+// owesFor is how long after a request of a proxy's own a server may still answer it. With PS_RESEND
+// it repeats the answer until that is acknowledged.
 const owesFor = 10 * time.Second
 
-// noteOwn notes that a server of this host is asked something by a proxy.
+// noteOwn notes that a proxy has sent a request of its own to a server of this host, before the
+// server gets it. The time is written at most once a second.
 func (x *job) noteOwn() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -157,11 +153,11 @@ func (x *job) noteOwn() {
 	x.keepAsked(now)
 }
 
-// askedFile was last changed when a proxy asked a server of this host something.
+// askedFile is an empty file whose modification time is that of the last such request.
 const askedFile = "asked"
 
-// makeAsked makes the file when there is room for it, with a time long ago: where
-// the disk is full later, its time can still be changed. The caller holds x.mu.
+// makeAsked creates the file while there is room for it, with a time long ago. On a full disk its
+// time can still be changed, which is why a time is kept and not a content. The caller holds x.mu.
 func (x *job) makeAsked() error {
 	path := filepath.Join(x.dir, askedFile)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -178,8 +174,8 @@ func (x *job) makeAsked() error {
 	return errors.Join(f.Close(), os.Chtimes(path, at, at))
 }
 
-// keepAsked keeps when that was, for a proxy after this one, and says once where it
-// cannot; the caller holds x.mu.
+// keepAsked writes the time for the next proxy, and logs once where it cannot; the caller holds
+// x.mu.
 func (x *job) keepAsked(now time.Time) {
 	err := os.Chtimes(filepath.Join(x.dir, askedFile), now, now)
 	if err == nil || x.unkeptAsked {
@@ -189,8 +185,7 @@ func (x *job) keepAsked(now time.Time) {
 	x.jobs.log.Warn("that a server owes a proxy an answer would not be known after a kill of this proxy: connections made while it is away may go past it, and a worker get that answer", "job", x.name, "error", err)
 }
 
-// askedBefore returns when a proxy asked a server of this host something while a
-// proxy before this one carried it; the caller holds x.mu.
+// askedBefore returns the time that another proxy of this host has written; the caller holds x.mu.
 func (x *job) askedBefore(now time.Time) (asked time.Time) {
 	info, err := os.Stat(filepath.Join(x.dir, askedFile))
 	if err != nil {
@@ -202,12 +197,11 @@ func (x *job) askedBefore(now time.Time) (asked time.Time) {
 	return asked
 }
 
-// owes reports whether a server of this host may owe a proxy an answer; the caller
-// holds x.mu.
+// owes reports whether a server of this host may owe a proxy an answer; the caller holds x.mu.
 func (x *job) owes(now time.Time) bool { return now.Sub(x.asked) < owesFor }
 
-// misleads returns why a message must not go on over a connection that leads past
-// the mesh: it is an answer for a proxy, and nobody would keep it from the worker.
+// misleads returns an error for a message that must not go on over a connection that bypasses the
+// mesh: an answer for a proxy, which nobody would keep from the worker.
 func (c *requests) misleads(m *pslite.Meta) error {
 	role, _, ok := pslite.Rank(c.sender)
 	if c.linked || !ok || role != pslite.Server || m.Request || !isOwn(m) {

@@ -23,23 +23,26 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// plans mirrors the planner for a proxy: the owners of keys in its store, and the
-// batches to move.
+// plans is the proxy's side of the planner's protocol: it follows a Watch, which sends the owners
+// of displaced keys and the batches to move, and sends what has become of them.
+//
+// Only the goroutine of watchPlans uses tables and before; mu guards the fields from client to
+// began.
 type plans struct {
 	jobs *Jobs
-	done chan struct{} // a batch is
+	done chan struct{} // has a value when a batch is done
 
-	mu     sync.Mutex // guards the rest; a job's router gets a copy of its table
+	mu     sync.Mutex // a job's router gets a copy of its table
 	client api.PlansClient
-	watch  context.CancelFunc // ends the present Watch; another follows
-	listed bool               // the present Watch has sent its snapshot in full
-	wanted int                // how often another Watch was asked for
-	began  int                // wanted, when the present one began
+	watch  context.CancelFunc // ends the current Watch; another follows
+	listed bool               // the current Watch has listed everything
+	wanted int                // counter of requests for a new Watch
+	began  int                // wanted, when the current Watch began
 	tables map[runKey]*copied
-	before map[runKey]*copied // of the Watch before, while the present one's snapshot is incomplete
+	before map[runKey]*copied // of the previous Watch, until the current one has listed everything
 }
 
-// runKey is a run of a job.
+// runKey identifies a run of a job.
 type runKey struct {
 	job string
 	run plan.Run
@@ -49,14 +52,15 @@ func newPlans(j *Jobs) *plans {
 	return &plans{jobs: j, done: make(chan struct{}, 1), tables: map[runKey]*copied{}, before: map[runKey]*copied{}}
 }
 
-// connected reports whether the planner can be heard.
+// connected reports whether the planner is connected and has listed everything.
 func (p *plans) connected() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.listed
 }
 
-// watchPlans watches until ctx ends.
+// watchPlans follows the planner until ctx ends, over one connection after another. Without a
+// planner keys stay where they are, and requests go on.
 func (p *plans) watchPlans(ctx context.Context) error {
 	creds := p.jobs.opts.Credentials
 	if creds == nil {
@@ -90,15 +94,15 @@ func (p *plans) setClient(client api.PlansClient) {
 	p.client = client
 }
 
-// planner is where the planner is asked: by the connection of the present session, or of
-// the last, which fails, while there is none.
+// planner returns the client of the current connection or, while there is none, of the last, whose
+// calls fail.
 func (p *plans) planner() api.PlansClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.client
 }
 
-// ended records the end of a Watch, and reports whether its snapshot was complete.
+// ended notes the end of a Watch, and reports whether it had listed everything.
 func (p *plans) ended() (listed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,9 +110,10 @@ func (p *plans) ended() (listed bool) {
 	return listed
 }
 
+// errAgain ends a Watch that is to start over at once.
 var errAgain = errors.New("watching again")
 
-// session is one Watch.
+// session is one Watch. It returns errAgain where another is to follow over the same connection.
 func (p *plans) session(ctx context.Context) error {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -143,7 +148,7 @@ func (p *plans) session(ctx context.Context) error {
 	}
 }
 
-// applyEvent takes one event; it is called from one goroutine.
+// applyEvent handles one event of a Watch.
 func (p *plans) applyEvent(e *api.PlanEvent) error {
 	switch {
 	case e.GetSnapshot() != nil:
@@ -198,7 +203,8 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 	return nil
 }
 
-// running are the runs that this host carries.
+// running returns the runs that this host carries, and which version of their tables it has a copy
+// of.
 func (p *plans) running() (all []*api.Running) {
 	for _, x := range p.jobs.allJobs() {
 		if x.run != "" {
@@ -214,8 +220,7 @@ func (p *plans) running() (all []*api.Running) {
 	return all
 }
 
-// jobOf returns the job whose run an event is of, nil where this host does not
-// carry it.
+// jobOf returns the job of an event's run, and nil where this host does not carry that.
 func (p *plans) jobOf(e *api.PlanEvent) *job {
 	if x := p.jobs.named(e.GetJob(), plan.Run(e.GetRun())); x != nil && x.run != "" && string(x.run) == e.GetRun() {
 		return x
@@ -223,7 +228,7 @@ func (p *plans) jobOf(e *api.PlanEvent) *job {
 	return nil
 }
 
-// saw notes which store it is that has a run, and its version.
+// saw notes the planner's store, and the version that it has of a run.
 func (p *plans) saw(e *api.PlanEvent, c *copied) {
 	x := p.jobOf(e)
 	if x == nil || len(c.stores) == 0 {
@@ -237,8 +242,9 @@ func (p *plans) saw(e *api.PlanEvent, c *copied) {
 	}
 }
 
-// fetched hands the planner's answer to a job that waits for it, if its store
-// has what this host has seen.
+// fetched hands the planner's table to a job that waits for it, if the store has everything that
+// this host has seen. An older store, as one restored from a backup, would bring keys to servers
+// that no longer have them.
 func (p *plans) fetched(x *job) {
 	c := p.tables[runKey{x.name, x.run}]
 	if c == nil || c.table == nil || c.table.Servers() != x.servers {
@@ -260,7 +266,7 @@ func (p *plans) fetched(x *job) {
 	x.fetched(c.table.Clone())
 }
 
-// again makes Watch start over: what it tells then is not older than this call.
+// again has the Watch start over, so that what it lists is not older than this call.
 func (p *plans) again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,6 +277,8 @@ func (p *plans) again() {
 	}
 }
 
+// displaced converts the planner's list of displaced keys. Without ends each range is one key; a
+// single owner is that of all.
 func displaced(d *api.Displaced) ([]plan.Range, error) {
 	first, last, owner := d.GetFirst(), d.GetLast(), d.GetOwner()
 	if len(last) != 0 && len(last) != len(first) || len(owner) != 1 && len(owner) != len(first) && len(first) > 0 {
@@ -286,7 +294,8 @@ func displaced(d *api.Displaced) ([]plan.Range, error) {
 	return all, nil
 }
 
-// fetch asks where keys are by the planner's store; the caller holds x.mu.
+// fetch asks the planner's store for the owners of keys, for a site that joins; the caller holds
+// x.mu. The answer comes by fetched.
 func (x *job) fetch() {
 	if x.jobs.plans == nil { // nobody moves keys
 		x.site.Fetched(x.router.Table())
@@ -295,6 +304,8 @@ func (x *job) fetch() {
 	if x.fetching {
 		return
 	}
+	// A Record call of this host's previous proxy may still be on its way, and must not arrive
+	// after the answer.
 	x.fetching = x.jobs.start(func(ctx context.Context) {
 		// What this host had recorded before it was killed must have arrived.
 		select {
@@ -309,11 +320,11 @@ func (x *job) fetch() {
 	})
 }
 
-// settled is how long after its start a proxy takes what the planner has for
-// all that it will ever have from the proxy before.
+// settled is how long after its start a proxy waits until it takes the planner's table for final: a
+// Record call of the killed proxy that was still in flight has arrived by then.
 const settled = 400 * time.Millisecond
 
-// fetched takes the answer.
+// fetched gives the planner's table to the site that asked for it.
 func (x *job) fetched(t *route.Table) {
 	x.locked(func() error {
 		if x.asking {
@@ -328,7 +339,9 @@ func (x *job) fetched(t *route.Table) {
 	})
 }
 
-// record has the planner's store take in a move; the caller holds x.mu.
+// record has the planner's store write a move; the caller holds x.mu. Only the listed status codes
+// are an answer: they say that the move is on disk, or that it was refused for good. After any
+// other error, as a timeout, it may be on disk or not; the site repeats the record until it knows.
 func (x *job) record(r *migrate.Record) {
 	if x.recording[r.Batch] {
 		return

@@ -12,33 +12,35 @@ import (
 )
 
 const (
-	// postMemory is what all letters take together that are being read or heard:
-	// their bytes, and what they are once they are parsed, many times as much.
-	// Further ones wait, and block their senders.
+	// postMemory bounds the memory of all letters that are being read or handled: their bytes, and
+	// their parsed form, which is many times as large. Beyond it readers wait, and thereby block
+	// their senders.
 	postMemory = 192 << 20
-	// letterMemory is what one takes at most once it is parsed.
+	// letterMemory bounds the parsed form of one letter.
 	letterMemory = 128 << 20
-	// letterStep is how much of a letter is read at a time, as it comes and
-	// whatever it claims to hold.
+	// letterStep is how much of a letter is read, and its memory reserved, at a time: a size that
+	// is merely claimed costs nothing.
 	letterStep = 1 << 20
-	// letterWithin is how long a letter that has begun may take to come whole,
-	// and how long it waits for memory.
+	// letterWithin is how long a letter that has begun may take to arrive completely, and how long
+	// it waits for memory.
 	letterWithin = 15 * time.Second
-	// letterRoom is how large a buffer is that is kept from letter to letter.
+	// letterRoom is the largest buffer that is kept from letter to letter.
 	letterRoom = 64 << 10
 )
 
-// A post reads the letters of one connection within a bound that all share.
+// post reads the letters of one connection, within the memory that all connections share. It is for
+// one goroutine.
 type post struct {
-	conn  net.Conn  // for deadlines; nil: none
-	r     io.Reader // of conn
-	bound *semaphore.Weighted
-	held  int64 // of bound
+	conn  net.Conn            // for deadlines; nil: none
+	r     io.Reader           // of conn
+	bound *semaphore.Weighted // shared by all
+	held  int64               // what this post has acquired of bound
 	buf   []byte
 }
 
-// readLetter returns the next letter. It counts until done is called, which it must be
-// after an error too.
+// readLetter returns the next letter. Its memory counts until done is called, which must happen
+// after an error too. It blocks without limit for a letter to begin, and for letterWithin once it
+// has.
 func (p *post) readLetter(ctx context.Context) (*letter, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(p.r, head[:]); err != nil {
@@ -81,6 +83,7 @@ func (p *post) readLetter(ctx context.Context) (*letter, error) {
 	return parseLetter(p.buf)
 }
 
+// reserve acquires n bytes of the bound, or waits.
 func (p *post) reserve(ctx context.Context, n int) error {
 	if err := p.bound.Acquire(ctx, int64(n)); err != nil {
 		return fmt.Errorf("a message of a site: no memory within the bound of %d bytes for %d more: %w", postMemory, n, err)
@@ -89,7 +92,7 @@ func (p *post) reserve(ctx context.Context, n int) error {
 	return nil
 }
 
-// done says that the last letter is not used any more.
+// done releases the memory of the last letter, which must not be used any more.
 func (p *post) done() {
 	p.bound.Release(p.held)
 	p.held = 0
@@ -98,7 +101,8 @@ func (p *post) done() {
 	}
 }
 
-// costOfLetter returns what a letter takes once it is parsed, without parsing it.
+// costOfLetter returns the memory that a letter takes once parsed, by parsing it without keeping
+// anything.
 func costOfLetter(b []byte) (int, error) {
 	if err := checkVersion(b); err != nil {
 		return 0, err

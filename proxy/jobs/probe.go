@@ -15,49 +15,52 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// A probe finds out what the servers' handler does with pushes, on keys that no
-// job uses: the last ones of the last server's range. Every host that carries out
-// moves asks for itself, on keys of its own, so that no two ask on one; what
-// fails is tried again on another key, and is never taken for an answer. What
-// fits no handler that is known is believed when another key says the same.
+// probe finds out what the servers' handler does with pushes, on keys that no job uses: the last
+// ones of the last server's range. It pushes 1.5, pulls, pushes 0.25 and pulls again, and judges by
+// the two values.
+//
+// Each host that carries out moves tests for itself, on keys of its own, so that no two hosts use
+// the same one. An attempt that fails is made again on another key, and is never taken for an
+// answer. A result that fits no known handler is believed only when another key gives the same: the
+// first may have been used by somebody.
 type probe struct {
 	worker int32
-	op     *route.Op // nil: none is under way
-	step   int
+	op     *route.Op // nil: none in flight
+	step   int       // 0 to 3: push, pull, push, pull
 	since  time.Time // when the step began
-	first  []byte
+	first  []byte    // value after the first push
 
-	slot   int       // of probeKeys; it chooses the key
-	failed int       // attempts in a row that came to nothing
-	odd    *finding  // what fitted no handler last
-	odds   int       // how often something did
-	again  time.Time // not before
+	slot   int       // of probeKeys; it determines the key
+	failed int       // failed attempts in a row
+	odd    *finding  // last result that fitted no handler
+	odds   int       // number of such results
+	again  time.Time // no attempt before
 }
 
-// finding is what became of a key: its values after the two pushes.
+// finding is the result of an attempt: the values of the key after the two pushes.
 type finding struct {
 	first, second []byte
 	values        pslite.DataType
 }
 
 const (
-	// probeKeys is how many keys a host has to probe with. Which one is drawn for
-	// each attempt: another proxy of the host, which this one takes the place of,
-	// may be at it still, and must not be met twice.
+	// probeKeys is the number of keys that a host has for tests. Each attempt draws one: another
+	// proxy of the host, which this one replaces, may still be testing, and must not use the same
+	// key twice.
 	probeKeys = 4096
 	// probeStep is how long an answer may take.
 	probeStep = 5 * time.Second
-	// probePause is how long is waited after the first failure, doubled with
-	// each one up to probePauses times.
+	// probePause is the pause after the first failure; it is doubled after each further one, up to
+	// probePauses times.
 	probePause  = 100 * time.Millisecond
 	probePauses = 6
-	// probeOdd is after how many attempts that fit nothing, and never twice the
-	// same, the handler is none that is known.
+	// probeOdd is the number of results that fit no handler, without two being the same, after
+	// which the handler counts as unknown to us.
 	probeOdd = 8
 )
 
-// settleHandler reports whether it is known what the handler does, or that it
-// will never be known; it is to be called again and again.
+// settleHandler reports whether it is known what the handler does, or that it will not be found
+// out. Until then it drives the test, so it has to be called in each tick; the caller holds x.mu.
 func (x *job) settleHandler(*work) bool {
 	if x.handler != migrate.Unknown || !x.jobs.opts.Probe {
 		return true
@@ -80,7 +83,8 @@ func (x *job) settleHandler(*work) bool {
 	return x.handler != migrate.Unknown
 }
 
-// scratchKey is the key that a probe uses: no other host's are the same.
+// scratchKey returns the key of the current attempt. Hosts have disjoint ranges of probeKeys keys,
+// by their place among the workers' hosts.
 func (x *job) scratchKey() uint64 {
 	hosts := x.workerHosts()
 	slices.Sort(hosts)
@@ -89,7 +93,7 @@ func (x *job) scratchKey() uint64 {
 	return min(k.Last, math.MaxUint64-1) - 1 - uint64(host*probeKeys+x.probe.slot)
 }
 
-// ask begins the next step: push 1.5, pull, push 0.25, pull.
+// ask sends the push or pull of the current step.
 func (x *job) ask() {
 	p := x.probe
 	key := x.scratchKey()
@@ -107,7 +111,7 @@ func (x *job) ask() {
 	x.router.Start(p.worker, op)
 }
 
-// probed looks at an answer and goes on.
+// probed handles the answer of a step, and begins the next. It is called by the router, under x.mu.
 func (x *job) probed() {
 	p := x.probe
 	op := p.op
@@ -129,7 +133,7 @@ func (x *job) probed() {
 	x.ask()
 }
 
-// probeFails notes that an attempt came to nothing. There will be another.
+// probeFails ends an attempt without a result, and schedules another on another key.
 func (x *job) probeFails(why error) {
 	p := x.probe
 	x.jobs.log.Info("a test on a scratch key came to nothing; it will be made again on another", "job", x.name, "key", x.scratchKey(), "step", p.step, "error", why)
@@ -139,7 +143,7 @@ func (x *job) probeFails(why error) {
 	p.slot = rand.IntN(probeKeys)
 }
 
-// found takes in what became of a key.
+// found handles the result of an attempt.
 func (x *job) found(f finding) {
 	p := x.probe
 	handler := judge(f.first, f.second, f.values)
@@ -155,8 +159,9 @@ func (x *job) found(f finding) {
 	x.jobs.log.Info("the test on a scratch key says what the servers do with pushes", "job", x.name, "handler", x.handler, "key", key)
 }
 
-// judge says what a handler is that had the first value after a push of 1.5 to
-// a key that it did not know, and the second after another of 0.25.
+// judge returns the handler that gives these values, after a push of 1.5 to an unknown key and
+// another one of 0.25. A server that adds may start from a value that is not 0, so only the
+// difference counts there.
 func judge(first, second []byte, t pslite.DataType) migrate.Handler {
 	if t != pslite.Float || len(first) != 4 || len(second) != 4 {
 		return migrate.Opaque

@@ -8,18 +8,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 
-// progress is what has become of one of the planner's batches; pending are the keys
-// that are neither moved nor refused yet, and it is done when there are none. job.mu
-// guards it.
+// progress is what has become of one of the planner's batches. pending are the keys that are
+// neither moved nor refused yet; without any the batch is done. job.mu guards it.
 type progress struct {
 	batch        *api.MoveBatch
 	moved, bytes uint64
 	pending      uint64
-	refused      map[string]*api.Refusal
-	micros       []uint64
-	changed      bool
+	refused      map[string]*api.Refusal // by reason
+	micros       []uint64                // how long each group took
+	changed      bool                    // since the last report
 }
 
+// refuse notes that a number of keys will not move, with the reason and one of the keys.
 func (p *progress) refuse(label, message string, keys, example uint64) {
 	r := p.refused[label]
 	if r == nil {
@@ -30,6 +30,7 @@ func (p *progress) refuse(label, message string, keys, example uint64) {
 	p.changed = true
 }
 
+// refuse notes that keys of a group will not move; the caller holds x.mu.
 func (x *job) refuse(w *work, label, message string, keys int) {
 	x.refusedKeys += uint64(keys)
 	p := x.batches[w.plan]
@@ -40,8 +41,8 @@ func (x *job) refuse(w *work, label, message string, keys int) {
 	p.refuse(label, message, uint64(keys), w.keys[0])
 }
 
-// reports returns the progress that the planner does not have yet; the caller holds
-// x.mu.
+// reports returns the progress that the planner does not have yet; the caller holds x.mu. Durations
+// go as a histogram of distinct values. Batches that are done are forgotten.
 func (x *job) reports() (all []*api.MoveReport) {
 	for number, p := range x.batches {
 		if !p.changed {
@@ -70,6 +71,7 @@ func (x *job) reports() (all []*api.MoveReport) {
 	return all
 }
 
+// handlers returns what is known of the servers' handlers, for the planner.
 func (x *job) handlers() (all []*api.Handler) {
 	kind, message := api.Handler_UNKNOWN, "say --handler add or assign, or allow the test on a scratch key with --allow-probe"
 	switch x.handler {
@@ -86,7 +88,7 @@ func (x *job) handlers() (all []*api.Handler) {
 	return all
 }
 
-// ranges are a record's keys as the planner wants them.
+// ranges converts ranges of keys to the planner's form.
 func ranges(keys []plan.Keys) (first, last []uint64) {
 	for _, k := range keys {
 		first, last = append(first, k.First), append(last, k.Last)

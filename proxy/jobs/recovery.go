@@ -8,21 +8,21 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// addressSize is how many bytes of a record stand for a node's address.
+// addressSize is the number of bytes by which a record of a scheduler has a node's address.
 const addressSize = 8
 
-// maxAddresses bounds a record with the addresses at which nodes came back, in
-// bytes.
+// maxAddresses bounds the addresses in a record, in bytes; nodes that come back elsewhere add some.
 const maxAddresses = 16384 * addressSize
 
-// appendAddress appends a digest of a node's address: jobs have thousands of them.
+// appendAddress appends a digest of a node's address. Jobs have thousands of nodes, so a record has
+// digests instead of addresses; a collision merely lets a scheduler be asked about that should not
+// be.
 func appendAddress(dst []byte, at netip.AddrPort) []byte {
 	sum := sha256.Sum256([]byte(netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()))
 	return append(dst, sum[:addressSize]...)
 }
 
-// addressesOf are the addresses of a table's nodes, where it has any, as a record
-// keeps them.
+// addressesOf returns the digests of all nodes of a table that have an address.
 func addressesOf(t *pslite.Table) (all []byte) {
 	for _, n := range t.Nodes() {
 		if ip, err := netip.ParseAddr(n.Hostname); err == nil {
@@ -43,9 +43,9 @@ func (r *schedulerRecord) has(at netip.AddrPort) bool {
 	return false
 }
 
-// schedulersOf returns the known addresses of schedulers of this host that have
-// sent the node at an address their table. A table that names one node alone means
-// that the node has come back; the destination tells whose table it can be.
+// schedulersOf returns the addresses of this host's schedulers that may have sent the node at an
+// address its table. A recovery's table names neither job nor scheduler, so the destination has to
+// show whose table it can be.
 func (j *Jobs) schedulersOf(to netip.AddrPort, s Scope) (all []netip.AddrPort) {
 	add := func(name string) {
 		if at, err := netip.ParseAddrPort(name); err == nil {
@@ -70,8 +70,8 @@ func (j *Jobs) schedulersOf(to netip.AddrPort, s Scope) (all []netip.AddrPort) {
 	return all
 }
 
-// takeSchedulers takes up, once, what the proxy before has kept of schedulers; the
-// caller holds j.schedulersMu.
+// takeSchedulers loads, once, what another proxy of this host has kept of schedulers; the caller
+// holds j.schedulersMu.
 func (j *Jobs) takeSchedulers() {
 	if j.schedulersTaken {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// report tells the planner what became of its batches.
+// report sends the planner what has become of its batches.
 func (p *plans) report(ctx context.Context) error {
 	if !p.connected() {
 		return nil
@@ -24,10 +24,10 @@ func (p *plans) report(ctx context.Context) error {
 	return p.sendReports(ctx, all)
 }
 
-// tellWithin bounds how long reports may take to be taken.
+// tellWithin bounds the time in which the planner takes reports.
 const tellWithin = 30 * time.Second
 
-// sendReports tells the planner reports over a stream that has ended when it returns.
+// sendReports sends reports over a stream of their own, each confirmed, and ends the stream.
 func (p *plans) sendReports(ctx context.Context, all []*api.MoveReport) error {
 	ctx, cancel := context.WithTimeout(ctx, tellWithin)
 	defer cancel() // what keeps a stream goes with it
@@ -46,7 +46,7 @@ func (p *plans) sendReports(ctx context.Context, all []*api.MoveReport) error {
 	return stream.CloseSend()
 }
 
-// batchDone has a batch that is done reported at once: the planner has the next.
+// batchDone has a batch reported at once: the planner then sends the next.
 func (p *plans) batchDone() {
 	select {
 	case p.done <- struct{}{}:
@@ -54,8 +54,8 @@ func (p *plans) batchDone() {
 	}
 }
 
-// reporting reports again and again until ctx ends. What was lost with a
-// planner that ended it finds out from what was recorded.
+// reporting sends reports until ctx ends. A report that fails is lost; the planner then finds out
+// from its store what has been recorded.
 func (p *plans) reporting(ctx context.Context) {
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()

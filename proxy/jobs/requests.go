@@ -11,51 +11,59 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// readAhead is how many bytes are read at a time, to be looked at.
+// readAhead is the size of the buffer in which messages are looked at.
 const readAhead = 64 << 10
 
-// requests is a connection that a process of this host made, in the eyes of the
-// relay: what it reads is what the process sent, without what the router took,
-// and with what the router has to say.
+// requests is a connection that a process of this host made, as the relay sees it: what the relay
+// reads is what the process sent, without the messages that the router takes and with those that it
+// makes.
+//
+// The buffer has, from r on: pass bytes that were looked at and may be handed on, then skip bytes
+// of a message that the router took, then bytes that were not looked at. due is a message of the
+// router, or a run's name, that is handed on after the first before bytes.
+//
+// The fields above mu belong to the reader, that is the relay's goroutine, except far, which
+// belongs to the writer. A message is queued by whichever goroutine the router runs in; it then
+// wakes the reader by a read deadline in the past.
 type requests struct {
 	net.Conn
 	tcp         *net.TCPConn
 	jobs        *Jobs
 	destination netip.AddrPort
 	scope       Scope  // of the process
-	origin      string // where it connects from, as codecs call it
+	origin      string // where it connects from, as codecs know it
 	sender      int32  // node id, from READY
 	peer        int32  // node id of the destination
-	refused     error  // why nothing more passes
+	refused     error  // why nothing passes any more
 	job         *job
 	linked      bool     // the far side is a proxy that understands commandRun
-	run         plan.Run // that was named over this connection, for
-	table       uint64   // the node table of that digest
+	run         plan.Run // sent over this connection, for the
+	table       uint64   // node table with that digest
 	stream      stream
 	buf         []byte // read and not looked at are buf[r:w]
 	r, w        int
-	due         []byte // to be handed on, before anything else but
-	before      int    // bytes of buf
-	pass        int    // bytes at the start of buf that are to be handed on
-	skip        int    // bytes behind those, which the router took
-	failed      error  // what comes then
-	inMessage   atomic.Bool
-	far         handshake           // of the process at the far end; nothing is put in before
-	routes      atomic.Pointer[job] // job, once it is a worker's to a server
+	due         []byte              // to be handed on, after
+	before      int                 // that many bytes of buf
+	pass        int                 // bytes from buf[r] on to be handed on
+	skip        int                 // bytes after those, which the router took
+	failed      error               // the error that follows what is to be handed on
+	inMessage   atomic.Bool         // see InMessage
+	far         handshake           // handshake of the far process; before its end nothing is put in
+	routes      atomic.Pointer[job] // its job, once this is known to be a worker's connection to a server
 
 	mu      sync.Mutex // guards the rest; fields above belong to the reader, far to the writer
-	queue   [][]byte   // messages to put in between
-	queued  int        // bytes
+	queue   [][]byte   // messages to put in between, each whole
+	queued  int        // their bytes
 	expires bool       // the relay has set a deadline
-	halt    bool       // Read is to end between two messages
-	stands  bool       // it did
+	halt    bool       // Read has to end between two messages
+	stands  bool       // Read has ended so
 	over    bool       // nothing more can be put in
 	closed  bool
 }
 
-// Outbound returns the connection that a process of this host, of that scope,
-// has made to a destination, with requests for displaced keys taken out of it.
-// Codecs call where the process is the origin.
+// Outbound wraps the connection that a process of this host, of that scope, has made to a
+// destination. Requests for displaced keys are taken out of it, and their parts put in where they
+// belong. Codecs know the process by origin.
 func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, origin string) net.Conn {
 	j.noteDialled(scope, destination)
 	c := &requests{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, origin: origin, sender: pslite.Empty, peer: pslite.Empty}
@@ -63,14 +71,15 @@ func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort, scope Sco
 	return c
 }
 
-// Linked says, before anything is read, that the far side is a proxy to which
-// runs may be named.
+// Linked notes that the far side is a proxy that runs may be named to. It must be called before the
+// first Read.
 func (c *requests) Linked() { c.linked = true }
 
 // NetConn returns the connection to the process.
 func (c *requests) NetConn() net.Conn { return c.tcp }
 
-// Write implements net.Conn, for one goroutine.
+// Write implements net.Conn, for one goroutine. What comes for the process passes unseen, except
+// for the far process's handshake: after it the queue may be read.
 func (c *requests) Write(p []byte) (int, error) {
 	n, err := c.tcp.Write(p)
 	if c.far.consume(p[:max(0, n)]) {
@@ -83,11 +92,11 @@ func (c *requests) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends what the process receives.
+// CloseWrite ends the stream that the process receives.
 func (c *requests) CloseWrite() error { return c.tcp.CloseWrite() }
 
-// SetReadDeadline implements net.Conn, for deadlines in the past: one of the
-// relay's ends one Read.
+// SetReadDeadline implements net.Conn, for deadlines in the past only, by which the relay is woken.
+// It is remembered, since deadlines also wake Read for the queue: see read.
 func (c *requests) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,11 +104,12 @@ func (c *requests) SetReadDeadline(t time.Time) error {
 	return c.tcp.SetReadDeadline(t)
 }
 
-// InMessage reports whether the process has said a part of a message, of which the
-// relay need not know: one that does not pass as it is is held until all has come.
+// InMessage reports whether the process has sent a part of a message. The relay need not know of
+// that part: a message that does not pass is held back until all of it has come.
 func (c *requests) InMessage() bool { return c.inMessage.Load() }
 
-// enqueue queues a message for the destination.
+// enqueue queues a message for the destination and wakes the reader. It reports false where the
+// connection takes none any more.
 func (c *requests) enqueue(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +122,7 @@ func (c *requests) enqueue(b []byte) bool {
 	return true
 }
 
-// retire returns the queue, and makes put refuse more.
+// retire returns the queue, and has enqueue refuse more.
 func (c *requests) retire() [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,8 +143,8 @@ func (c *requests) Close() error {
 	return c.tcp.Close()
 }
 
-// ready joins at once: the router may have something to say on a connection on
-// which the worker itself is silent.
+// ready implements watcher. A worker's connection joins its job now, before its first message: the
+// router may have messages for the server although the worker is silent.
 func (c *requests) ready(id int32) error {
 	c.sender = id
 	if c.refused = c.acceptNode(); c.refused != nil {
@@ -154,15 +164,16 @@ func (c *requests) open() bool {
 	return !c.over && !c.closed
 }
 
+// wantsKeys implements watcher: the router needs the keys of requests.
 func (c *requests) wantsKeys(m *pslite.Meta) bool {
 	return m.Data() && m.Request && c.known(nil) && c.routed()
 }
 
-// named implements watcher: what a process says of runs is worth nothing.
+// named implements watcher. Only proxies name runs; a process that does is ignored.
 func (c *requests) named(plan.Run) {}
 
-// inspect decides about a message from the process before any of it goes on; passes
-// says whether it goes on unchanged.
+// inspect implements watcher: it decides about a message of the process before any of it goes on;
+// passes means that it goes on unchanged.
 func (c *requests) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if c.refused != nil {
 		return false, c.refused
@@ -194,6 +205,7 @@ func (c *requests) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, er
 	return true, nil
 }
 
+// takeMessage implements watcher, for messages that inspect did not pass.
 func (c *requests) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	if m.Meta.Control.Cmd != pslite.NoCommand {
 		return nil // an ACK that the router has taken in
@@ -201,8 +213,8 @@ func (c *requests) takeMessage(m *pslite.Message, d pslite.Dialect) error {
 	return c.job.takeRequest(c, m, d)
 }
 
-// known finds out whose connection it is; w, if not nil, joins when that can be
-// found out.
+// known reports whether the job of this connection is known, and looks for it. If not, and w is not
+// nil, w joins once it is.
 func (c *requests) known(w waiter) bool {
 	if c.job != nil && c.job.ended.Load() {
 		c.job = nil // another run has begun at these addresses
@@ -216,7 +228,8 @@ func (c *requests) known(w waiter) bool {
 	return c.job != nil
 }
 
-// unknown says why a message of a job that is not known cannot pass.
+// unknown returns why a message of an unknown job cannot pass, or nil. Only requests of workers are
+// refused, and only while a job is lost whose keys may be displaced.
 func (c *requests) unknown(m *pslite.Message) error {
 	if role, _, ok := pslite.Rank(c.sender); !ok || role != pslite.Worker || !m.Meta.Data() || !m.Meta.Request {
 		return nil
@@ -252,7 +265,7 @@ func (c *requests) join(x *job, peer int32) {
 	}
 }
 
-// routed reports whether it is a worker's to a server.
+// routed reports whether this is a worker's connection to a server, of a known job.
 func (c *requests) routed() bool {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(c.peer)

@@ -6,8 +6,11 @@ import (
 	"time"
 )
 
-// Read implements net.Conn, for one goroutine. All that is there and may pass
-// comes at once, for the relay to write it at once.
+// Read implements net.Conn, for one goroutine. It returns everything that is buffered and may pass
+// in one call, so that the relay writes it in one. An error of the stream comes after what passed
+// before it.
+//
+// The body of a large frame that passes is read directly into p, and not buffered.
 func (c *requests) Read(p []byte) (int, error) {
 	for {
 		if n := c.handOn(p); n > 0 {
@@ -42,9 +45,9 @@ func (c *requests) Read(p []byte) (int, error) {
 	}
 }
 
-// lookAhead parses the buffered bytes until n of them may pass, or another message
-// must come before the rest. It returns how many bytes must be there to go on, 0
-// where that is not what it waits for.
+// lookAhead follows the buffered bytes until most of them may pass, or a message has to go between.
+// It returns how many unread bytes must be there to go on, and 0 where it stopped for another
+// reason.
 func (c *requests) lookAhead(most int) (need int) {
 	for c.pass < most && (c.pass == 0 || !c.stream.between() || !c.hasQueued()) {
 		n, passes, need, err := c.stream.next(c.buf[c.r+c.pass : c.w])
@@ -68,8 +71,8 @@ func (c *requests) lookAhead(most int) (need int) {
 	return 0
 }
 
-// endQueue reports whether nothing is left to be put in, and from then on nothing can
-// be.
+// endQueue is called at the end of the process's stream. It reports whether nothing is left to put
+// in; from then on nothing can be.
 func (c *requests) endQueue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +83,7 @@ func (c *requests) endQueue() bool {
 	return true
 }
 
-// handOn copies to p what may be handed on.
+// handOn copies to p what may be handed on, in order, and returns how much.
 func (c *requests) handOn(p []byte) (n int) {
 	most := c.pass
 	if len(c.due) > 0 {
@@ -102,13 +105,14 @@ func (c *requests) handOn(p []byte) (n int) {
 	return n
 }
 
+// hasQueued reports whether messages of the router may be put in.
 func (c *requests) hasQueued() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.queue) > 0 && c.far.done.Load()
 }
 
-// takeQueued makes ready what the router has put in.
+// takeQueued makes the first message of the queue due, and reports whether there was one.
 func (c *requests) takeQueued() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,8 +125,8 @@ func (c *requests) takeQueued() bool {
 	return true
 }
 
-// fill reads until need bytes are in the buffer, or what it has must be looked
-// at again.
+// fill reads more into the buffer, whose unread part must then hold need bytes. The buffer grows to
+// little more than twice what has come, so that a size that a header merely claims costs no memory.
 func (c *requests) fill(need int) error {
 	if c.r == c.w {
 		c.r, c.w = 0, 0
@@ -144,9 +148,9 @@ func (c *requests) fill(need int) error {
 	return err
 }
 
-// read reads what there is. It returns nothing, and no error, when it was woken
-// because the router has something to say, and the relay's own deadline as such:
-// so it is woken when the codec has.
+// read reads what there is. A deadline in the past has one of two reasons. Where enqueue or Halt
+// has set it, read returns nothing and no error, and Read looks at the queue. Where the relay has
+// set it, as its codec has a message, that error is returned once.
 func (c *requests) read(p []byte) (int, error) {
 	c.inMessage.Store(c.stream.inside || c.stream.left > 0 || c.r < c.w)
 	n, err := c.tcp.Read(p)
