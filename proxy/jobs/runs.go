@@ -21,55 +21,59 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// commandRun is the ZMTP command that goes before a node table from the proxy on
-// the scheduler's host to the one on the node's. Its data is the run's name.
-// Processes neither send nor see it.
+// commandRun is a ZMTP command that precedes a node table on its way from the proxy on the
+// scheduler's host to the one on the node's host. Its data is the run's name. Processes neither
+// send nor see it.
 const commandRun = "PSRUN"
 
-// maxSchedulers is how many schedulers of this host are remembered.
+// maxSchedulers bounds the schedulers of this host that are remembered.
 const maxSchedulers = 256
 
-// maxRecord bounds the bytes read of a scheduler's record; most of it are nodes.
+// maxRecord bounds the bytes read of a scheduler's file; nodes' addresses take up most of it.
 const maxRecord = 1 << 20
 
-// scheduler is the state of a scheduler of this host: the run that it began last,
-// and the nodes that got its table. A node gets a table once in a run, but for
-// recoveries, which say so; one that gets it again is in another run.
+// scheduler is the state of a scheduler of this host: the run that it began last, and the nodes
+// that got its table.
 //
-// It is kept in a file, a line of JSON and a line for each node that got the
-// table, so that another proxy does not take the next run for this one.
+// PS-lite has no name for a run, but all hosts must agree on one: keys, letters and stored plans
+// are of a run, and a job that is started again at the same addresses begins with all keys at home.
+// The rule is that a scheduler sends a node its table once in a run, except for recoveries, which
+// say so. A node that gets a table again, or one with other nodes, is in another run.
+//
+// The state is kept in a file, a line of JSON and then a line for each node that got the table, so
+// that another proxy of this host does not take the next run for this one. Jobs.schedulersMu guards
+// it.
 type scheduler struct {
 	file   string
 	record schedulerRecord
 	told   map[int32]bool
-	// unnamed is a run after record's of which some node got the table without a
-	// name, because the name could not be written to disk; nil: there is none.
+	// unnamed is a run later than record's whose nodes get the table without a name, because the
+	// name could not be written to disk; nil: there is none.
 	unnamed *unnamedRun
 }
 
-// unnamedRun is a run whose nodes all get the table without a name: if some had one
-// and others not, their hosts would take it for two runs and wait for each other
-// for ever. It is in memory alone.
+// unnamedRun is a run whose nodes all get the table without a name. If some got one and others did
+// not, their hosts would take it for two runs and wait for each other forever. It is kept in memory
+// only.
 type unnamedRun struct {
 	digest uint64
 	told   map[int32]bool
 }
 
+// errUnnamed is why a run has no name although one could be written by now.
 var errUnnamed = errors.New("some of its nodes were told without a name before")
 
-// schedulerRecord is the file of a scheduler: the run that it began last, and the nodes
-// that got its table. It tells the next proxy whether a table belongs to that run or
-// begins another.
+// schedulerRecord is the first line of a scheduler's file.
 type schedulerRecord struct {
 	Job    string   `json:"job"`
 	Run    plan.Run `json:"run"`
 	Digest uint64   `json:"digest"`
 	Netns  uint64   `json:"netns,omitempty"`
-	Nodes  []byte   `json:"nodes,omitempty"` // their addresses, see [addressesOf]
+	Nodes  []byte   `json:"nodes,omitempty"` // digests of their addresses, see [addressesOf]
 }
 
-// nameRun says which run it is ahead of a node table that leaves a scheduler of
-// this host.
+// nameRun puts the run's name before a node table that leaves a scheduler of this host. The name is
+// on disk before the table goes, so that a kill in between cannot give the same run two names.
 func (c *requests) nameRun(m *pslite.Meta) {
 	if !c.linked {
 		return // the process itself would get it
@@ -99,16 +103,16 @@ func recovers(m *pslite.Meta) bool {
 	return slices.ContainsFunc(m.Control.Nodes, func(n pslite.Node) bool { return n.IsRecovery })
 }
 
-// schedulerKey is a job and the network namespace of its scheduler: in one of
-// them only one process at a time can listen at the address by which a job is
-// known.
+// schedulerKey is a job and the network namespace of its scheduler. Only one process at a time can
+// listen at the job's address in a namespace.
 type schedulerKey struct {
 	job   string
 	netns uint64
 }
 
-// runOf returns the run of a scheduler of this host that tells the node at an
-// address its table: the present one, or a new one. It is on disk then.
+// runOf returns the run of a table that a scheduler of this host sends to the node at an address:
+// the scheduler's last run, or a new one. It is on disk when runOf returns. It returns no run for a
+// recovery of an unknown one, and for a destination that is not in the table.
 func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recovers bool) (plan.Run, error) {
 	j.schedulersMu.Lock()
 	defer j.schedulersMu.Unlock()
@@ -158,8 +162,8 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	return s.record.Run, nil
 }
 
-// forgetUnnamed forgets schedulers of which nothing is on disk, where there are too
-// many; the caller holds j.schedulersMu.
+// forgetUnnamed forgets schedulers that have nothing on disk, while there are too many; the caller
+// holds j.schedulersMu.
 func (j *Jobs) forgetUnnamed() {
 	for k, s := range j.schedulers {
 		if len(j.schedulers) < maxSchedulers {
@@ -173,12 +177,15 @@ func (j *Jobs) forgetUnnamed() {
 
 const schedulerSuffix = ".run"
 
+// schedulerFile returns the name of a scheduler's file: a digest, as a job's name has characters
+// that paths cannot have.
 func schedulerFile(k schedulerKey) string {
 	sum := sha256.Sum256(fmt.Append(nil, k.job, " ", k.netns))
 	return hex.EncodeToString(sum[:8]) + schedulerSuffix
 }
 
-// readRecord takes up what another proxy has kept, of a job of that name if there is one.
+// readRecord reads the file that another proxy has written. A file that does not exist is no error.
+// job is the expected job, or empty for any.
 func (s *scheduler) readRecord(job string) error {
 	f, err := os.Open(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +218,7 @@ func (s *scheduler) readRecord(job string) error {
 	return lines.Err()
 }
 
-// replaceRecord writes a file in place of the one of the run before.
+// replaceRecord writes the file of a new run, in the place of the previous run's.
 func (s *scheduler) replaceRecord() error {
 	text, err := json.Marshal(s.record)
 	if err != nil {
@@ -226,7 +233,7 @@ func (s *scheduler) replaceRecord() error {
 	return nil
 }
 
-// noteNode records that a node gets the table.
+// noteNode appends a node that gets the table to the file.
 func (s *scheduler) noteNode(id int32) error {
 	if s.told[id] {
 		return nil
@@ -242,8 +249,8 @@ func (s *scheduler) noteNode(id int32) error {
 	return f.Close()
 }
 
-// forgetSchedulers makes room for one more: those that began a run the longest
-// ago are forgotten.
+// forgetSchedulers removes the files of the schedulers that began a run the longest ago, beyond
+// maxSchedulers; the caller holds j.schedulersMu.
 func (j *Jobs) forgetSchedulers() {
 	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*"+schedulerSuffix))
 	if err != nil || len(files) <= maxSchedulers {

@@ -23,15 +23,17 @@ type saved struct {
 	Run   plan.Run      `json:"run,omitempty"`
 	Nodes []pslite.Node `json:"nodes"`
 	Local []int32       `json:"local"`
-	// Displaced: keys may have been displaced; where they are others know.
+	// Displaced means that keys may have been displaced. The file does not say which: the other
+	// hosts and the planner's store know, and must be asked.
 	Displaced bool `json:"displaced"`
-	// Store is the id of the planner's store by which they were.
+	// Store is the id of the planner's store that has the owners of keys.
 	Store string `json:"store,omitempty"`
-	// Scopes are those whose processes take part.
+	// Scopes are those whose processes take part in the job.
 	Scopes []Scope `json:"scopes,omitempty"`
 }
 
-// save writes what must be known after a restart.
+// save writes job.json, and keeps in unkept why it could not; the caller holds x.mu or is the only
+// one to know x.
 func (x *job) save() error {
 	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced, Store: x.seen.store}
 	for id := range x.local {
@@ -45,15 +47,13 @@ func (x *job) save() error {
 	return x.unkept
 }
 
-// jobFile is what says of which job a folder is.
+// jobFile identifies the job of a folder.
 const jobFile = "job.json"
 
-// forgetAfter is how long the files of a job that nothing touches are worth
-// keeping.
+// forgetAfter is how long the files of a job are kept that nothing touches.
 const forgetAfter = 24 * time.Hour
 
-// remember takes up the jobs that were kept. A damaged file affects its own job
-// only.
+// remember loads the jobs from the state folder. A damaged file affects only its own job.
 func (j *Jobs) remember() error {
 	folders, err := j.folder.jobs()
 	if err != nil {
@@ -67,12 +67,12 @@ func (j *Jobs) remember() error {
 	return nil
 }
 
-// errNoName says that a folder has ledgers, and nothing that says of which job.
+// errNoName means that a folder has ledgers but no job.json.
 var errNoName = errors.New(jobFile + " is not there")
 
-// rememberJob takes up the job that a proxy before this one kept in a folder. A folder
-// with ledgers but without job.json is an error, since nothing says whose requests
-// they are. Of two runs in the same place the later one counts.
+// rememberJob loads the job that another proxy of this host has kept in a folder. A folder with
+// ledgers but without job.json is an error, since nothing says whose requests they are. Of two runs
+// in the same scopes the later one counts.
 func (j *Jobs) rememberJob(folder string) error {
 	file := filepath.Join(folder, jobFile)
 	var s saved
@@ -122,9 +122,9 @@ func (j *Jobs) rememberJob(folder string) error {
 	return x.resume()
 }
 
-// rememberScheduler notes that processes of scopes have dialled the scheduler of a table:
-// they do so again for the next run at its address, perhaps before this proxy carries
-// anything of theirs, and the table of that run would be refused.
+// rememberScheduler notes that processes of scopes have dialled the scheduler of a table. They are
+// still connected to it, possibly bypassing this proxy, and the table of the next run at its
+// address would be refused without this; see acceptTable.
 func (j *Jobs) rememberScheduler(t *pslite.Table, scopes []Scope) {
 	for _, n := range t.Nodes() {
 		ip, err := netip.ParseAddr(n.Hostname)
@@ -137,7 +137,7 @@ func (j *Jobs) rememberScheduler(t *pslite.Table, scopes []Scope) {
 	}
 }
 
-// later reports whether a run that was kept began after another one of its job.
+// later reports whether run a began after run b of the same job. Names of runs are ordered by time.
 func later(a, b *job) bool {
 	if a.run != b.run {
 		return a.run > b.run
@@ -150,8 +150,9 @@ func later(a, b *job) bool {
 	return err != nil || !one.ModTime().Before(other.ModTime())
 }
 
-// resume takes a job up where another process was killed. Where keys may be
-// displaced, it must learn them from other hosts before any request passes.
+// resume takes the job up where another proxy of this host was killed or has ended. Where keys may
+// be displaced, the site joins: it learns their owners from other hosts and the planner before any
+// request passes.
 func (x *job) resume() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

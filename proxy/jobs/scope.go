@@ -12,17 +12,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A Scope is a set of processes on this host whose word counts for one another:
-// those in a cgroup whose connects the agent has redirected, or below it, in one
-// network namespace. What processes of one scope say changes nothing for those
-// of another. The zero Scope is that of processes of which the agent does not
-// tell: explicit listeners', and those at ports that the administrator names.
+// Scope is a set of processes on this host that may speak for one another: those in a cgroup whose
+// connects the agent has redirected, or below it, in one network namespace; in Kubernetes, a
+// container's or a pod's. What processes of one scope claim changes nothing for those of another.
+// The zero Scope has the processes that the agent does not identify: those of explicit listeners,
+// and of ports that an administrator names.
 type Scope struct {
-	Cgroup uint64 `json:"cgroup"`
-	Netns  uint64 `json:"netns"`
+	Cgroup uint64 `json:"cgroup"` // id of the cgroup
+	Netns  uint64 `json:"netns"`  // inode of the network namespace
 }
 
-// Known reports whether the agent has reported it.
+// Known reports whether the agent has identified the scope.
 func (s Scope) Known() bool { return s != Scope{} }
 
 func (s Scope) compare(o Scope) int {
@@ -36,22 +36,23 @@ func (s Scope) String() string {
 	return fmt.Sprintf("cgroup %d netns %d", s.Cgroup, s.Netns)
 }
 
-// A Peer is the proxy at the other end of a link.
+// Peer is the proxy at the other end of a link.
 type Peer interface {
-	// At returns nil if it is the proxy that answers at the mesh port of a
-	// host, or did a moment ago; it may ask there. An error says that it is
-	// not, or that nobody answers.
+	// At returns nil if it is the proxy that answers at the mesh port of a host, or was a moment
+	// ago. It may ask there, and so block until ctx ends. An error means that it is another one, or
+	// that nobody answers.
 	At(ctx context.Context, host netip.Addr) error
 }
 
-// Bounds of the remembered scopes.
+// Bounds on the scopes and destinations that are remembered; the ones used the longest ago give
+// way.
 const (
 	maxScopes  = 1024
 	maxDialled = 1024 // destinations of a scope
 )
 
-// dialled are the destinations to which processes of a scope have connected, and
-// when they last did. At most maxDialled.
+// dialled has the destinations to which processes of a scope have connected, with the times of the
+// last connection; at most maxDialled.
 type dialled struct {
 	to   map[netip.AddrPort]time.Time
 	last time.Time
@@ -76,20 +77,21 @@ func (j *Jobs) noteDialled(s Scope, to netip.AddrPort) {
 	d.to[to], d.last = now, now
 }
 
-// Names notes that, by the agent's word, processes of a scope have the scheduler
-// at that address, as host:port. Anything else is ignored.
+// Names notes that processes of a scope have their scheduler at that address (host:port), as the
+// agent has found out from their environment. Anything that is no address is ignored.
 func (j *Jobs) Names(s Scope, scheduler string) {
 	if at, err := netip.ParseAddrPort(scheduler); err == nil {
 		j.noteDialled(s, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
 	}
 }
 
+// oldest returns the key of the element with the earliest time; m must not be empty.
 func oldest[K comparable, V any](m map[K]V, when func(V) time.Time) K {
 	return slices.MinFunc(slices.Collect(maps.Keys(m)), func(a, b K) int { return when(m[a]).Compare(when(m[b])) })
 }
 
-// scheduler returns the address at which processes of a scope have met the
-// scheduler of a node table. Where the scope is not known, any may have.
+// scheduler returns the address at which processes of a scope have dialled the scheduler of a node
+// table. For the unknown scope, any scope's dialling counts.
 func (j *Jobs) scheduler(t *pslite.Table, s Scope) (at netip.AddrPort, ok bool) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
@@ -106,13 +108,12 @@ func (j *Jobs) scheduler(t *pslite.Table, s Scope) (at netip.AddrPort, ok bool) 
 	return at, false
 }
 
-// hasScope reports whether processes of a scope take part in the job; the caller
-// holds jobs.mu. An unknown job or process is no reason to separate them.
+// hasScope reports whether processes of a scope take part in the job; the caller holds jobs.mu. An
+// unknown scope, of the process or of the job, separates nothing.
 func (x *job) hasScope(s Scope) bool { return !s.Known() || x.scopes[s] || x.scopes[Scope{}] }
 
-// sharing returns another job of the same name in which processes of the same
-// scopes take part, nil where there is none; the caller holds j.mu, or nobody else
-// knows of j yet.
+// sharing returns another job of the same name in which processes of one of x's scopes take part,
+// or nil; the caller holds j.mu, or is the only one to know j.
 func (j *Jobs) sharing(x *job) *job {
 	for _, other := range j.jobs {
 		if other == x || other.name != x.name {
@@ -127,8 +128,8 @@ func (j *Jobs) sharing(x *job) *job {
 	return nil
 }
 
-// near reports whether the job has processes in the same network namespace; the
-// caller holds jobs.mu.
+// near reports whether the job has processes in the scope's network namespace; the caller holds
+// jobs.mu.
 func (x *job) near(s Scope) bool {
 	for mine := range x.scopes {
 		if mine.Netns == s.Netns {
@@ -138,8 +139,8 @@ func (x *job) near(s Scope) bool {
 	return false
 }
 
-// joinScopes has the processes of scopes take part, of the unknown one where there
-// are none; the caller holds jobs.mu.
+// joinScopes adds scopes to the job, the unknown one where there are none; the caller holds
+// jobs.mu.
 func (x *job) joinScopes(all []Scope) {
 	if len(all) == 0 {
 		all = []Scope{{}} // kept by an older version

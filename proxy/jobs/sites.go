@@ -13,18 +13,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// siteLink carries messages to the sites of one other host. What cannot be sent
-// is lost: sites say again what counts.
+// siteLink carries letters to the sites of one other host. What cannot be sent is dropped: sites
+// repeat what has not been answered.
 type siteLink struct{ queue chan []byte }
 
 const (
-	linkQueue  = 4096 // messages
-	linkRetry  = 100 * time.Millisecond
-	writeLimit = 5 * time.Second // a proxy that does not read for so long is given up
+	linkQueue  = 4096                   // letters
+	linkRetry  = 100 * time.Millisecond // pause before connecting again
+	writeLimit = 5 * time.Second        // after which a proxy that does not read is given up
 )
 
-// names are those of this host among the sites: the addresses of its workers,
-// or of its servers where it has none, ascending.
+// names returns the names of this host among the job's sites: the addresses of its workers or,
+// without any, of its servers, or of its scheduler; ascending. A host with several addresses has
+// several names; the first one is its site's.
 func (x *job) names() []string {
 	for _, wanted := range []pslite.Role{pslite.Worker, pslite.Server, pslite.Scheduler} {
 		set := map[string]bool{}
@@ -40,6 +41,7 @@ func (x *job) names() []string {
 	return []string{""}
 }
 
+// siteName returns the name of a node's site: its address, or host name, as the node table has it.
 func siteName(n pslite.Node) string {
 	if ip, err := netip.ParseAddr(n.Hostname); err == nil {
 		return ip.Unmap().String()
@@ -47,8 +49,7 @@ func siteName(n pslite.Node) string {
 	return n.Hostname
 }
 
-// hasWorker reports whether a worker of the run is on this host; the caller holds
-// x.mu.
+// hasWorker reports whether a worker of the run is on this host; the caller holds x.mu.
 func (x *job) hasWorker() bool {
 	for id := range x.local {
 		if role, _, ok := pslite.Rank(id); ok && role == pslite.Worker {
@@ -58,7 +59,7 @@ func (x *job) hasWorker() bool {
 	return false
 }
 
-// workerHosts are the hosts of all workers.
+// workerHosts returns the hosts of all workers, with repetitions.
 func (x *job) workerHosts() (all []string) {
 	for _, n := range x.nodes.Nodes() {
 		if role, _, ok := pslite.Rank(n.ID); ok && role == pslite.Worker {
@@ -68,7 +69,8 @@ func (x *job) workerHosts() (all []string) {
 	return all
 }
 
-// otherNames are the hosts of all other workers, ascending.
+// otherNames returns the names of the other hosts that have workers, ascending. Hosts with servers
+// only send no requests, so moves need not wait for them.
 func (x *job) otherNames() []string {
 	mine := x.names()
 	others := slices.DeleteFunc(x.workerHosts(), func(n string) bool { return slices.Contains(mine, n) })
@@ -76,7 +78,8 @@ func (x *job) otherNames() []string {
 	return slices.Compact(others)
 }
 
-// sendSite queues a message for another site; the caller holds x.mu.
+// sendSite queues a message for another site; the caller holds x.mu. Answers go in all names of
+// this host, since the other site may wait for any of them.
 func (x *job) sendSite(to string, m *migrate.Message) {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {
@@ -93,6 +96,8 @@ func (x *job) sendSite(to string, m *migrate.Message) {
 	}
 }
 
+// send queues a letter for a host, and starts a link if there is none. It does not block: a full
+// queue drops the letter.
 func (j *Jobs) send(addr netip.Addr, b []byte) {
 	j.linksMu.Lock()
 	l := j.links[addr]
@@ -109,7 +114,7 @@ func (j *Jobs) send(addr netip.Addr, b []byte) {
 	}
 }
 
-// sendQueued sends the queue, over one connection after another.
+// sendQueued sends the queue over one connection after another, until ctx ends.
 func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 	told := ""
 	for ctx.Err() == nil {
@@ -129,8 +134,8 @@ func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 	}
 }
 
-// session sends letters over one connection until it fails. It connects only when there
-// is a letter. A letter whose write failed is lost: sites repeat what is not answered.
+// session sends letters over one connection until it fails. It connects only when there is a
+// letter. Letters whose write has failed are dropped.
 func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error {
 	var first []byte
 	select {
@@ -169,9 +174,9 @@ func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error 
 	}
 }
 
-// ServeSite takes messages of another host's sites until the connection ends.
-// from is the proxy at its other end, and at the address of this host at which
-// it arrived.
+// ServeSite handles the letters of another host's sites that come over conn, until it ends, and
+// closes it. from is the proxy at the other end, nil where it is not verified, and at the address
+// of this host at which conn arrived. A letter that cannot be from that proxy ends the connection.
 func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip.Addr) error {
 	v := visitor{jobs: j, from: from, at: at.Unmap().String(), known: map[string]bool{}}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -194,7 +199,7 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip
 	}
 }
 
-// hear takes a message of another site.
+// hear handles a letter of another site.
 func (x *job) hear(l *letter) {
 	x.locked(func() error {
 		if l.run != x.run || x.run == "" {
@@ -210,6 +215,8 @@ func (x *job) hear(l *letter) {
 		}
 		x.heard[l.from] = true
 		x.see(l.store, l.version, nil)
+		// From the first hold on keys may be displaced, and that must be on disk before this host
+		// answers that it is quiet: the mover relies on the hold.
 		if l.message.Kind == migrate.Hold || l.message.Kind == migrate.Holding && len(l.message.Held) > 0 {
 			if err := x.mayBeDisplaced(); err != nil {
 				x.cannotMove(err)
@@ -223,7 +230,7 @@ func (x *job) hear(l *letter) {
 	})
 }
 
-// cannotMove says once why keys stay where they are.
+// cannotMove logs why keys cannot move, once for each reason.
 func (x *job) cannotMove(err error) {
 	if text := err.Error(); text != x.immovable {
 		x.immovable = text
@@ -231,8 +238,9 @@ func (x *job) cannotMove(err error) {
 	}
 }
 
-// mayBeDisplaced makes sure that a proxy after this one asks before it lets
-// anything pass.
+// mayBeDisplaced makes sure that the next proxy asks before it lets anything pass, by writing
+// displaced and the store's id. It returns an error where that, or a ledger, cannot be written;
+// then no key may move. The caller holds x.mu.
 func (x *job) mayBeDisplaced() error {
 	if x.displaced && x.saved == x.seen.store {
 		return nil

@@ -9,56 +9,58 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// Bounds of the bytes of a message that are held.
+// Bounds on the bytes that are held of a message.
 const (
 	maxMeta  = 1 << 20
 	maxKeys  = 64 << 20
-	maxTaken = 256 << 20 // one that does not pass as it is
+	maxTaken = 256 << 20 // of one that does not pass
 )
 
-// watcher is what a stream's messages are shown to.
+// watcher is shown the messages of a stream; requests and answers are watchers. All methods are
+// called by the goroutine that calls next.
 type watcher interface {
-	// ready is called with the sender's node id, Empty where it has none yet. With
-	// an error the connection ends, and nobody behind this proxy hears of it: a
-	// sender that the other side believed would take the real one's place.
+	// ready is called with the sender's node id, Empty where it has none yet. With an error the
+	// connection ends, and its READY does not pass: a sender that the other side believed would
+	// take the place of the real one.
 	ready(id int32) error
-	// named is called with the run of the node table that follows, sent by the
-	// proxy on the scheduler's host.
+	// named is called with the run of the node table that follows, as the proxy on the scheduler's
+	// host has sent it.
 	named(run plan.Run)
-	// look is shown the beginning of a message: its meta and, where frames
-	// follow, the first of them if wantsKeys said so. It reports whether the
-	// message passes as it is; otherwise take is called with all of it, whose
-	// memory is the watcher's.
+	// inspect is shown the beginning of a message: its meta and, if there are data frames and
+	// wantsKeys asks for it, the keys. It reports whether the message passes unchanged. Otherwise
+	// takeMessage is called with the whole message, whose memory is the watcher's to keep.
 	wantsKeys(m *pslite.Meta) bool
 	inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error)
 	takeMessage(m *pslite.Message, d pslite.Dialect) error
 }
 
-// stream follows one direction of a connection and lets its bytes pass, but for
-// the messages that its watcher takes. One goroutine at a time may use it.
+// stream follows the frames of one direction of a connection, and lets its bytes pass, except for
+// messages that its watcher takes. It does no I/O: next is called with the bytes at hand. It is for
+// one goroutine at a time.
 //
-// Invariants: once blind, it stays so, and all passes. left is what remains of the
-// frame that passes; it is 0 while taking.
+// Invariants: once blind is set it stays so, and everything passes. left is the rest of the current
+// frame of a message that passes; it is 0 while taking.
 type stream struct {
 	watcher  watcher
 	greeting zmtp.Decoder
 	greeted  bool
-	blind    bool // not ZMTP, or not PS-lite: all passes
-	inside   bool // a message that passes is unfinished
+	blind    bool // not ZMTP 3 with NULL, or not PS-lite
+	inside   bool // between frames of a message that passes
 	left     uint64
-	taking   bool // the watcher wants the present message whole
+	taking   bool // the watcher takes the current message, of which more has to come
 	detector pslite.Detector
 	message  pslite.Message
 	frames   [][]byte
 }
 
-// between reports whether something else may be put in at this place.
+// between reports whether a message may be put in at this place.
 func (s *stream) between() bool {
 	return s.greeted && !s.blind && !s.inside && s.left == 0 && !s.taking
 }
 
-// next consumes from b, the bytes that come next, and reports whether what it
-// consumed passes. With n 0 it needs more bytes, at least need in all.
+// next consumes the first n bytes of b, the next bytes of the stream, and reports whether they
+// pass. With n 0 it needs more bytes, at least need in all, and must be called again with the same
+// beginning.
 func (s *stream) next(b []byte) (n int, passes bool, need int, err error) {
 	switch {
 	case len(b) == 0:
@@ -87,7 +89,7 @@ func (s *stream) next(b []byte) (n int, passes bool, need int, err error) {
 	return s.beginMessage(b, h, n)
 }
 
-// greet consumes the greeting.
+// greet consumes bytes of the greeting. A stream that does not begin with one is blind.
 func (s *stream) greet(b []byte) (n int) {
 	ev, rest, err := s.greeting.Next(b)
 	switch {
@@ -102,7 +104,8 @@ func (s *stream) greet(b []byte) (n int) {
 	return len(b) - len(rest)
 }
 
-// command passes a command, and reports the id of a READY.
+// command passes a command, and shows the watcher a READY and a run's name. The latter does not
+// pass.
 func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
 	if h.Size > zmtp.MaxCommand { // it may be a READY with an identity
 		return 0, false, 0, reason.Errorf(reason.MalformedJob, "following a job's messages: a command of %d bytes, at most %d are allowed", h.Size, zmtp.MaxCommand)
@@ -132,7 +135,8 @@ func (s *stream) command(b []byte, h zmtp.Header, n int) (int, bool, int, error)
 	return total, true, 0, nil
 }
 
-// beginMessage looks at a message.
+// beginMessage handles the start of a message, or of one that is being taken. A first frame too
+// large for a meta is not PS-lite's; such a message passes.
 func (s *stream) beginMessage(b []byte, h zmtp.Header, n int) (int, bool, int, error) {
 	if h.Size > maxMeta {
 		s.inside, s.left = h.More(), h.Size
@@ -164,7 +168,8 @@ func (s *stream) beginMessage(b []byte, h zmtp.Header, n int) (int, bool, int, e
 	return total, false, 0, s.takeWhole(b[:total])
 }
 
-// look shows the watcher meta and keys. It returns how many bytes they take.
+// look shows the watcher meta and keys, and returns how many bytes of b they take. It returns need
+// where there are too few.
 func (s *stream) look(b []byte, from, end int, more bool) (passes bool, held, need int, err error) {
 	m := &s.message
 	m.Identity, m.Data = nil, nil
@@ -197,7 +202,7 @@ func (s *stream) look(b []byte, from, end int, more bool) (passes bool, held, ne
 	return passes, held, 0, err
 }
 
-// cut returns how many bytes the message at the start of b takes.
+// cut returns the size of the message at the start of b, or need where it is incomplete.
 func (s *stream) cut(b []byte) (total, need int, err error) {
 	for {
 		h, n, err := zmtp.CutHeader(b[total:])
@@ -218,7 +223,7 @@ func (s *stream) cut(b []byte) (total, need int, err error) {
 	}
 }
 
-// takeWhole gives the watcher a copy of a whole message.
+// takeWhole gives the watcher a copy of a message: b is a buffer that will be overwritten.
 func (s *stream) takeWhole(b []byte) error {
 	frames, err := cutMessage(bytes.Clone(b))
 	if err != nil {
@@ -235,8 +240,8 @@ func (s *stream) takeWhole(b []byte) error {
 	return nil
 }
 
-// cutMessage is the reverse of appendMessage, of a message that is whole. The
-// frames are b's memory.
+// cutMessage is the inverse of appendMessage, for a complete message. The frames refer to b's
+// memory.
 func cutMessage(b []byte) (frames [][]byte, err error) {
 	for len(b) > 0 {
 		h, n, err := zmtp.CutHeader(b)

@@ -10,16 +10,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// seen is the last that a host has seen of the planner's store, for one run. It
-// is kept before a key of the run may move: a store that does not have it does
-// not know where keys are.
+// seen is what this host last knew of the planner's store, for one run. It is written to disk
+// before a key of the run may move. A store that does not reach it has lost something, and does not
+// know where keys are.
 type seen struct {
 	store   string // its id; empty: no key has moved
 	version uint64
 }
 
-// see takes in what the store is and has; the caller holds x.mu. A store with
-// another id counts where stores, those that it goes on from, has the one before.
+// see takes note of the planner's store and its version; the caller holds x.mu. A store with
+// another id replaces the one before only if that is among stores, those that it continues.
+// Versions only grow.
 func (x *job) see(store string, version uint64, stores []string) {
 	switch {
 	case store == "":
@@ -38,13 +39,12 @@ func (x *job) see(store string, version uint64, stores []string) {
 	}
 }
 
-// trusts reports whether a store has what this host has seen; the caller holds
-// x.mu.
+// trusts reports whether a store has everything that this host has seen; the caller holds x.mu.
 func (x *job) trusts(c *copied) bool {
 	return !x.displaced || x.seen.store == "" || slices.Contains(c.stores, x.seen.store) && c.version >= x.seen.version
 }
 
-// running is the run's state for the planner; the caller holds x.mu.
+// running describes the run for the planner; the caller holds x.mu.
 func (x *job) running() *api.Running {
 	r := &api.Running{Job: x.name, Run: string(x.run), Servers: uint32(x.servers), Used: x.used}
 	if x.displaced {
@@ -55,8 +55,8 @@ func (x *job) running() *api.Running {
 	return r
 }
 
-// storeLost is called when the planner's store does not know where keys of the
-// run are.
+// storeLost is called when the planner's store does not know the owners of the run's keys. It
+// starts teaching the store. Plans that were accepted are dropped: the store knows nothing of them.
 func (x *job) storeLost(e *api.Lost) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -80,10 +80,11 @@ func (x *job) storeLost(e *api.Lost) {
 	})
 }
 
-// teachAgain is how often a host teaches a store that does not know yet.
+// teachAgain is the pause between two attempts to teach the store.
 const teachAgain = time.Second
 
-// teach tells the planner what this host knows until the store has learned.
+// teach sends the planner what this host knows, until the store has learned. The store needs the
+// lessons of all hosts with workers: only together do they prove where keys are.
 func (x *job) teach(ctx context.Context) {
 	for told := ""; ctx.Err() == nil; {
 		x.mu.Lock()
@@ -110,6 +111,7 @@ func (x *job) teach(ctx context.Context) {
 	}
 }
 
+// errorText returns an error's text, and "" for none.
 func errorText(err error) string {
 	if err == nil {
 		return ""
@@ -117,6 +119,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
+// teach sends lessons over a stream of their own, and returns the planner's answer.
 func (p *plans) teach(ctx context.Context, lessons []*api.Lesson) (*api.Taught, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -132,12 +135,13 @@ func (p *plans) teach(ctx context.Context, lessons []*api.Lesson) (*api.Taught, 
 	return stream.CloseAndRecv()
 }
 
-// lessonRanges is how many ranges a piece of a lesson has.
+// lessonRanges is the number of ranges in one message of a lesson, which keeps it below gRPC's
+// limit of 4 MiB.
 const lessonRanges = 8192
 
-// lessons are what this host knows of where keys are, in pieces; none where it does
-// not know; the caller holds x.mu. A host without workers of the run hears of no
-// moves, so its ignorance of any does not prove that all keys are at home.
+// lessons returns what this host knows of the owners of keys, in pieces; the caller holds x.mu. It
+// returns none where the host does not know, as while it joins without a journal. A host without
+// workers of the run receives no letters about moves, so what it does not know proves nothing.
 func (x *job) lessons() (all []*api.Lesson) {
 	var table *route.Table
 	held := map[route.Batch][]plan.Keys{}
@@ -209,7 +213,8 @@ func (x *job) keepJournal() {
 	x.router.Keep(x.journal)
 }
 
-// takeJournal takes up the journal of the proxy before; the caller holds x.mu.
+// takeJournal opens the journal of another proxy of this host, if there is one; the caller holds
+// x.mu.
 func (x *job) takeJournal() {
 	j, err := openJournal(x.dir, x.servers)
 	if err != nil {

@@ -11,9 +11,11 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// openLedger opens the ledger of a worker. Where what it had is lost, requests that
-// come again would not be recognised: with displaced keys, whose parts would be
-// applied twice, the job's requests are refused. The caller holds x.mu.
+// openLedger opens a worker's ledger; the caller holds x.mu. It always returns one: where the file
+// cannot be used, in memory.
+//
+// A ledger that is lost has consequences only while keys are displaced: requests that come again
+// would not be recognized, and parts of them be applied twice. The job's requests are refused then.
 func (x *job) openLedger(id int32) *ledger.Ledger {
 	path := filepath.Join(x.dir, fmt.Sprintf("worker-%d", id))
 	o := ledger.Options{Worker: id, Servers: x.servers, Another: x.resumed, MustExist: x.resuming && x.displaced, Space: &x.jobs.folder.space}
@@ -40,19 +42,19 @@ func (x *job) openLedger(id int32) *ledger.Ledger {
 	return l
 }
 
-// failUnkept refuses the requests of a job whose keys are displaced from the start
-// and which a proxy after this one would not know; the caller holds x.mu. It would
-// send them to servers that do not have the keys.
+// failUnkept refuses the requests of a job whose keys are placed from the start and which the next
+// proxy would not know; the caller holds x.mu. That proxy would send requests to servers that do
+// not have the keys.
 func (x *job) failUnkept() {
 	if x.unkept != nil && !x.router.Table().Empty() {
 		x.failed = reason.Errorf(reason.State, "job %s: its requests wait until the state folder can be written: its keys are placed, and after a kill nobody would know: %w", x.name, x.unkept)
 	}
 }
 
-// checkEvery is the period at which kept files are checked.
+// checkEvery is the period at which files are checked.
 const checkEvery = time.Second
 
-// checkKept retries writes that failed, and logs a problem once.
+// checkKept repeats writes that have failed, and logs when trouble begins and ends.
 func (x *job) checkKept(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -82,8 +84,8 @@ func (x *job) checkKept(now time.Time) {
 	}
 }
 
-// touch refreshes the file time of a job that is in use: a proxy that begins
-// removes what is older than forgetAfter.
+// touch refreshes the time of the job's file while the job is used: a proxy that starts removes
+// what is older than forgetAfter.
 func (x *job) touch(now time.Time) {
 	if !x.connected() || now.Sub(x.touched) < forgetAfter/24 {
 		return
@@ -94,13 +96,14 @@ func (x *job) touch(now time.Time) {
 	}
 }
 
-// unwritten reports whether somebody has removed or cut the job's file.
+// unwritten reports whether somebody has removed or truncated the job's file.
 func (x *job) unwritten() bool {
 	info, err := os.Stat(filepath.Join(x.dir, jobFile))
 	return err != nil || info.Size() != x.keptSize
 }
 
-// keptTrouble describes the files that could not be written; the caller holds x.mu.
+// keptTrouble returns why the job would not survive a kill of this proxy, or nil; the caller holds
+// x.mu.
 func (x *job) keptTrouble() error {
 	if x.failed != nil {
 		return x.failed
@@ -116,7 +119,8 @@ func (x *job) keptTrouble() error {
 	return nil
 }
 
-// errLost is why a connection of a worker fails that belongs to no known job.
+// errLost returns why a worker's connection that belongs to no known job must fail, or nil: while
+// any job is lost it could be of that one.
 func (j *Jobs) errLost() error {
 	for _, l := range j.folder.missing() {
 		return reason.Errorf(reason.State, "a worker's connection to a server of a job that is not known, while what was kept of a job is damaged: its keys may be displaced; end the job, and remove %s: %w", l.path, l.err)

@@ -14,8 +14,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// unfinished is what a proxy that ends in order leaves to the next one of a job
-// that repeats nothing: requests under way, with the answers that have come, and
+// unfinished is the content of unfinished.json, which a proxy that ends in order leaves to the next
+// one, of a job that repeats nothing: requests in flight, with the answers that have come, and
 // messages that wait for a connection.
 type unfinished struct {
 	Requests map[int32][]route.Unfinished `json:"requests"` // by worker
@@ -23,21 +23,21 @@ type unfinished struct {
 	Down     []queued                     `json:"down"`
 }
 
-// queued are messages from a worker to a server, or the reverse.
+// queued are messages of a worker for a server (Up), or the reverse (Down).
 type queued struct {
-	Worker   int32    `json:"worker"`
-	Server   int32    `json:"server"`
+	Worker   int32    `json:"worker"` // node id
+	Server   int32    `json:"server"` // rank
 	Messages [][]byte `json:"messages"`
 }
 
-// patience is how long a job that has left something unfinished counts as running
-// without connections: its processes may need so long to make them again.
+// patience is how long a job that has left something unfinished counts as running without
+// connections: its processes may need that long to connect again.
 const patience = 10 * time.Second
 
 func (x *job) unfinishedFile() string { return filepath.Join(x.dir, "unfinished.json") }
 
-// leaveUnfinished writes what the next proxy must know. No connection is there
-// any more.
+// leaveUnfinished writes what the next proxy must know. All connections have been closed by then,
+// so what was queued on them is pending. On a full disk it gives up the reserve.
 func (x *job) leaveUnfinished() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,8 +64,8 @@ func (x *job) leaveUnfinished() error {
 	return err
 }
 
-// lasts reports whether a message to a server is still to go when this proxy has
-// ended: those of moves are not, since where keys are is found out again.
+// lasts reports whether a message for a server must still be sent when this proxy has ended. Those
+// of moves must not: the next site decides its moves anew.
 func (x *job) lasts(worker int32, message []byte) bool {
 	frames, err := cutMessage(message)
 	if err != nil {
@@ -79,6 +79,7 @@ func (x *job) lasts(worker int32, message []byte) bool {
 	return x.router.Knows(worker, m.Meta.Timestamp)
 }
 
+// queues converts pending messages.
 func queues(pending map[pair][][]byte) (all []queued) {
 	for p, messages := range pending {
 		if len(messages) > 0 {
@@ -88,8 +89,7 @@ func queues(pending map[pair][][]byte) (all []queued) {
 	return all
 }
 
-// takeUnfinished takes up what the proxy before this one has left; the caller holds
-// x.mu.
+// takeUnfinished takes up what another proxy of this host has left; the caller holds x.mu.
 func (x *job) takeUnfinished() error {
 	var left unfinished
 	err := readKept(x.unfinishedFile(), &left)

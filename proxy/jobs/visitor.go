@@ -8,19 +8,20 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// visitor is a link over which letters of another host's sites come.
+// visitor is a link over which letters come. It remembers which hosts the proxy at its other end
+// speaks for, so that each is verified once.
 type visitor struct {
 	jobs  *Jobs
-	from  Peer // nil: its identity is not asked for
-	at    string
-	known map[string]bool // hosts as which it may speak; at most maxNames
+	from  Peer            // nil: not verified
+	at    string          // address of this host at which the link arrived
+	known map[string]bool // hosts that it speaks for; at most maxNames
 }
 
-// maxNames bounds the names of one host.
+// maxNames bounds the names of one host that a link remembers.
 const maxNames = 64
 
-// believe returns nil if a letter comes from where it says it comes from and has
-// arrived where it says it goes to.
+// believe returns nil if a letter comes from the host of its sender, and has arrived at the host of
+// its receiver.
 func (v *visitor) believe(x *job, l *letter) error {
 	if v.from == nil || v.known[l.from] && l.to == v.at {
 		return nil
@@ -36,6 +37,7 @@ func (v *visitor) believe(x *job, l *letter) error {
 	return reason.Errorf(reason.Forged, "a letter in the name of %s: %w", l.from, why)
 }
 
+// check verifies a letter's sender and receiver, over the network if need be.
 func (v *visitor) check(l *letter) error {
 	host, err := netip.ParseAddr(l.from)
 	if err != nil {

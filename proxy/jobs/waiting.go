@@ -6,20 +6,21 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A waiter is a connection whose sender is known and whose job is not: nodes
-// connect as soon as they have the node table, which may be before it has come
-// to the node they connect to. The router may have something to say on it though
-// its own nodes stay silent, so it joins when the job is learned.
+// waiter is a connection whose sender is known and whose job is not. Nodes connect as soon as they
+// have the node table, which may be before the node that they connect to has it. The router may
+// have messages for such a connection although its process is silent, so it joins when the job is
+// learned.
 type waiter interface {
-	// join makes the connection, to that node, one of the job's.
+	// join makes the connection, to the node peer, one of the job's. It may block for the
+	// verification of its sender.
 	join(x *job, peer int32)
-	// of is the scope of the process of this host at its end.
+	// of returns the scope of the process of this host at its end.
 	of() Scope
 	open() bool
 }
 
-// findJob returns the job of a scope and the node that listens at an address. Where there is
-// none yet and w is not nil, w joins when there is.
+// findJob returns the job of a scope and its node that listens at an address. If there is none yet
+// and w is not nil, w joins once there is.
 func (j *Jobs) findJob(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 	j.mu.RLock()
 	x, id := j.at(addr, s)
@@ -35,7 +36,7 @@ func (j *Jobs) findJob(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 	return x, id
 }
 
-// at is find; the caller holds j.mu.
+// at is findJob without waiting; the caller holds j.mu.
 func (j *Jobs) at(addr netip.AddrPort, s Scope) (*job, int32) {
 	for _, x := range j.jobs {
 		if !x.hasScope(s) {
@@ -48,7 +49,7 @@ func (j *Jobs) at(addr netip.AddrPort, s Scope) (*job, int32) {
 	return nil, pslite.Empty
 }
 
-// joinWaiting has the connections join that have waited for the job.
+// joinWaiting joins the connections that have waited for the job.
 func (j *Jobs) joinWaiting(x *job) {
 	found := map[waiter]int32{}
 	j.mu.Lock()
