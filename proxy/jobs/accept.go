@@ -118,6 +118,8 @@ func (c *answers) acceptTable(m *pslite.Meta) (learn bool, err error) {
 		return true, nil
 	}
 	c.jobs.refuse(claimTable, "a node table was refused: it does not come from the job's scheduler", "job", jobName(&t), "to", c.destination, "scope", c.scope, "error", why)
+	// Passing the table without learning from it is safe here: this host does not route the job,
+	// and its site answers no letters, so that no other host can move keys of it either.
 	if !ok && x == nil && c.jobs.opts.Placement == nil {
 		// The process may have met its scheduler before the agent found it. Keys
 		// do not move where one host does not know the job.
@@ -158,6 +160,8 @@ func (c *answers) believed(x *job) bool {
 	if vetted {
 		return true
 	}
+	// Without c.mu: the verification may ask the other host. Two goroutines may do so at the same
+	// time, with the same result.
 	err := c.acceptSender(x)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,6 +244,8 @@ func (c *requests) acceptNode() error {
 		if x.hasScope(c.scope) {
 			mine = true
 		} else if x.isLocal(c.sender) {
+			// A process that claims a node of a job in its own network namespace, to which it does
+			// not belong, while no job of its own has the destination.
 			whose = x
 		}
 	}

@@ -64,6 +64,8 @@ func (c *answers) CloseWrite() error {
 	c.mu.Lock()
 	c.over = true
 	c.mu.Unlock()
+	// Lock instead of TryLock could block for as long as the process does not read, and with it the
+	// end of the link.
 	if c.writing.TryLock() {
 		defer c.writing.Unlock()
 		if err := c.writeQueued(); err != nil {
@@ -77,6 +79,7 @@ func (c *answers) CloseWrite() error {
 // handshake.
 func (c *answers) Read(p []byte) (int, error) {
 	n, err := c.tcp.Read(p)
+	// The process has just said READY: what was queued for it before can go now.
 	if c.process.consume(p[:max(0, n)]) {
 		c.mu.Lock()
 		c.wakeWriter()
@@ -105,6 +108,8 @@ func (c *answers) Write(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		// Bytes that pass are collected, and written together. Only at the end of a message, and
+		// when something is queued, are they written now, so that the queued message comes between.
 		if n > 0 && passes {
 			pass += n
 			if c.stream.between() && c.hasQueued() {
@@ -123,6 +128,7 @@ func (c *answers) Write(p []byte) (int, error) {
 			break
 		}
 	}
+	// A large message that the router took has made rest grow.
 	if len(b) == 0 && cap(c.rest) > 1<<20 {
 		c.rest = nil
 	}
@@ -174,6 +180,8 @@ func (c *answers) writeQueued() error {
 		if len(batch) == 0 {
 			return nil
 		}
+		// A batch of messages goes in one write. If nothing of it was written it is put back,
+		// before what was queued meanwhile, and waits for the next connection of the pair.
 		if n, err := c.write(slices.Concat(batch...)); err != nil {
 			if n == 0 { // the process has got nothing of it
 				c.mu.Lock()
@@ -271,6 +279,7 @@ func (c *answers) wantsKeys(*pslite.Meta) bool { return false }
 // known reports whether the job of this connection is known, and looks for it. If not, and w is not
 // nil, w joins once it is.
 func (c *answers) known(w waiter) bool {
+	// ended is read without x.mu, since this runs for each message.
 	if c.job != nil && c.job.ended.Load() {
 		c.job = nil // another run has begun at these addresses
 	}
@@ -305,6 +314,8 @@ func (c *answers) routed() bool {
 // that the router made are its own: the worker has never sent such timestamps, so they
 // must not reach it.
 func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
+	// A node table is learned before the process gets it: as soon as it has it, it connects to the
+	// other nodes, and this proxy must know whose connections these are.
 	if m.Meta.Control.Cmd == pslite.AddNode && c.sender == pslite.SchedulerID {
 		learn, err := c.acceptTable(&m.Meta)
 		if err != nil {

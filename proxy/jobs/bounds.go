@@ -46,6 +46,7 @@ func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 				mine, mineSince = x, since
 			}
 		}
+		// The loop ends: each turn drops a job or returns.
 		victim := mine
 		switch {
 		case of >= maxJobsOfScope || nodes+len(t.Nodes()) > maxNodesOfScope:
@@ -81,6 +82,8 @@ func (x *job) unusedSince(now time.Time) (since time.Time, over bool) {
 func (x *job) adopt(w waiter) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// Close removes the connection from all jobs once. One that is adopted after that would stay
+	// forever, and keep the job from ever being over.
 	if w.open() { // or it would never leave
 		x.open[w] = true
 	}

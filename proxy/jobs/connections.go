@@ -24,6 +24,8 @@ func (x *job) enqueueOut(o *route.Out) {
 		x.jobs.log.Error("a job's requests are refused", "job", x.name, "error", x.failed)
 		return
 	}
+	// The frames are copied into one buffer here, so the router's memory is free as soon as carry
+	// returns.
 	p, message := pair{o.Worker, o.Server}, appendMessage(nil, o.Frames)
 	if o.ToWorker {
 		say(x, x.down, x.pendingDown, p, message)
@@ -75,6 +77,8 @@ func join[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, c
 		return // or it would never leave
 	}
 	var left [][]byte
+	// A node that reconnects makes its new connection before this proxy has seen the end of the old
+	// one.
 	if old, ok := lines[p]; ok && old != c {
 		left = old.retire()
 	}
@@ -122,12 +126,15 @@ func remove[C line](x *job, lines map[pair]C, pending map[pair][][]byte, c C) {
 func (x *job) succeeded() (drop bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// With connections the run is alive, and the registration is that of a node that comes back.
 	if x.connected() || x.site == nil || x.jobs.plans == nil {
 		return false
 	}
 	if x.router.Ready() && x.router.Table().Empty() && len(x.router.Holds()) == 0 {
 		return true // a node that comes back asks others, as one does that comes late
 	}
+	// What is pending is for nodes of the old run, and must not reach those of a new one at the
+	// same addresses.
 	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
 	x.unsure = true
 	return false

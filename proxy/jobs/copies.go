@@ -40,6 +40,8 @@ func (p *plans) copyOf(k runKey) *copied {
 // kept takes up a copy that the planner has confirmed.
 func (p *plans) kept(e *api.PlanEvent) error {
 	k := runKey{e.GetJob(), plan.Run(e.GetRun())}
+	// The planner confirms a version only if this proxy has named it in its request, so anything
+	// else is a fault of one of them. The Watch then ends, and the next one gets snapshots.
 	c := p.before[k]
 	if c == nil || c.version != e.GetKept().GetVersion() {
 		return fmt.Errorf("the planner goes on from version %d of job %s, which this proxy does not have", e.GetKept().GetVersion(), e.GetJob())
@@ -65,6 +67,7 @@ func (p *plans) snapshot(e *api.PlanEvent) error {
 		p.tables[k] = c
 	}
 	c.pieces = append(c.pieces, ranges...)
+	// Without the number of servers no key has a home, and no table can be made.
 	if s.GetLast() && e.GetServers() > 0 {
 		c.table = route.NewTable(int(e.GetServers()))
 		c.table.Set(c.pieces)

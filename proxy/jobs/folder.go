@@ -16,9 +16,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/ledger"
 )
 
-// folder is the state folder with the files of all jobs: a folder for each job, named by a digest,
-// and a file for each scheduler of this host (runs.go). A folder or file that was found damaged is
-// renamed to begin with aside, so that somebody can look at it and nothing reads it as if it were
+// folder is the state folder:
+//
+//	boot                  the host's boot in which the rest was written
+//	reserve               room for the end, see reserve
+//	DIGEST.run            a scheduler of this host, see scheduler
+//	DIGEST/job.json       a job, see saved
+//	DIGEST/worker-ID      a worker's ledger (package ledger)
+//	DIGEST/owners         the owners of keys, see journal
+//	DIGEST/unfinished.json  left by an orderly end, see unfinished
+//	DIGEST/asked          see askedFile
+//	.damaged-*            folders that were found damaged; in a job's folder, files
+//
+// What is damaged is renamed, so that somebody can look at it and nothing reads it as if it were
 // good.
 type folder struct {
 	dir   string
@@ -94,9 +104,12 @@ func (f *folder) clearAfterBoot() {
 	}
 	name := filepath.Join(f.dir, bootFile)
 	before, err := os.ReadFile(name)
+	// The same boot: a proxy that was killed or replaced left these files, and they are needed.
 	if err == nil && string(before) == string(now) {
 		return
 	}
+	// Only where a good file names another boot is it certain that the jobs are over. Without one,
+	// as after an upgrade from a version that wrote none, the files' age decides in tidy.
 	if err == nil && len(before) == len(now) {
 		entries, err := os.ReadDir(f.dir)
 		for _, e := range entries {
@@ -136,6 +149,8 @@ func (f *folder) tidy() error {
 			continue // not a job's
 		case time.Since(lastTouched(path, info)) > forgetAfter:
 			f.removePath(path)
+		// The error that was found is in the log of the proxy that found it; here only the fact is
+		// left.
 		case strings.HasPrefix(e.Name(), aside):
 			set = append(set, old{path, info.ModTime()})
 		}

@@ -75,6 +75,7 @@ func (x *job) follow(keys []plan.Keys) {
 	if keys == nil {
 		x.taken = x.jobs.opts.Waits.Taken()
 	}
+	// Codecs know servers by their addresses, the router by their ranks.
 	servers := x.addresses()
 	for o := range x.origins {
 		x.jobs.opts.Waits.Follow(o.name, o.worker, servers, keys, x.router.Table().Owner)
@@ -111,6 +112,8 @@ func (x *job) connects(c *requests) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	o := origin{c.sender, c.origin}
+	// Beyond the bound what is held back of a worker's pushes stays with the server for which it
+	// was held back; only a job whose workers connect from ever new addresses gets there.
 	if x.origins[o] || len(x.origins) >= maxOrigins {
 		return
 	}

@@ -191,6 +191,8 @@ func (x *job) makeSite() {
 	if x.site == nil {
 		x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 		x.site.SetOthers(x.otherNames())
+		// A job that was running before may have keys elsewhere than this host thinks. It passes no
+		// request until the other sites and the planner have answered.
 		if x.late { // others know what has moved
 			if err := x.mayBeDisplaced(); err != nil {
 				x.jobs.log.Error("a job would be taken for a new one after a restart", "job", x.name, "error", err)
@@ -225,6 +227,7 @@ func (x *job) locked(f func() error) error {
 	if x.site == nil || x.gone {
 		return nil
 	}
+	// Also after an error: what the router asked for before it must not wait for the next message.
 	err := f()
 	x.carry()
 	x.timeGathers()
@@ -289,13 +292,19 @@ func (x *job) carry() {
 func (x *job) tick() {
 	now := time.Now()
 	x.locked(func() error {
+		// A job that is over has nobody to answer its repetitions; they would go on forever.
 		if x.over(now) {
 			x.settleOver()
 			return nil
 		}
+		// Whether connections are missing matters only while something is held, or until the job
+		// has settled; looking at each pair of a worker and a server costs too much to do it in
+		// each tick for nothing.
 		if len(x.router.Holds()) > 0 || x.resumed && !x.settled {
 			x.router.SetCarried(x.carried() == nil)
 		}
+		// The order matters: the pace counts this tick before Repeat asks it, and parts add to the
+		// work from which beginMoves begins.
 		x.pace.nextTick()
 		x.followTaken()
 		x.site.Repeat()
@@ -304,6 +313,7 @@ func (x *job) tick() {
 		x.beginMoves()
 		return nil
 	})
+	// These take x.mu by themselves: they must run for a job without a site, too.
 	x.tellUse(now)
 	x.checkKept(now)
 	x.guard()
@@ -318,11 +328,13 @@ func (x *job) tellUse(now time.Time) {
 	}
 	x.mu.Lock()
 	used := !x.over(now) && x.connected()
+	// A connection that closes and is made again within unusedAfter does not count as a change.
 	changed := used != x.used && (used || x.over(now))
 	if changed {
 		x.used = used
 	}
 	if x.toldMoves != nil && now.Sub(x.lookedMoves) >= time.Second {
+		// servedMoves goes over the whole node table.
 		x.lookedMoves = now
 		changed = changed || !slices.Equal(x.toldMoves, x.servedMoves())
 	}
@@ -345,6 +357,7 @@ func (x *job) close() {
 		}
 	}
 	clear(x.ledgers)
+	// The router must not write to a journal whose file is closed.
 	if x.journal != nil {
 		x.router.Keep(nil)
 		if err := x.journal.close(); err != nil {

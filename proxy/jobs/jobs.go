@@ -24,14 +24,25 @@
 // (parting.go, parts.go). The [migrate.Site] of each host exchanges letters with those of other
 // hosts over links between proxies (sites.go, letter.go, post.go).
 //
-// What must survive this process is in a folder for each job (folder.go, saved.go, kept.go): the
-// node table, a ledger for each worker (package ledger), the owners of keys (journal.go), and after
-// an orderly end what was unfinished (unfinished.go).
+// What must survive this process is in a folder for each job; see folder.
 //
 // Peers are not trusted: a node table, a connection in a node's name and a letter are accepted only
 // from where they can come from (accept.go, scope.go, visitor.go), and their memory is bounded
 // (bounds.go, post.go). Connections that bypass the proxy are dangerous while keys are displaced;
 // past.go has the rules.
+//
+// # Recovery
+//
+// A proxy that starts loads the jobs of its folder (saved.go) before it accepts a connection. A job
+// whose keys are all at home goes on at once. One whose keys may be displaced is closed: its
+// requests wait until every other host with workers has sent its holds and the planner's store the
+// owners of keys ([migrate.Site.Join]). Requests that were in flight are open in the ledgers, so
+// that their answers find their request; those that were waiting are there as whole messages,
+// unless the job uses PS_RESEND and its workers repeat them. No key moves before all connections
+// are back and have settled (past.go).
+//
+// Where the planner's store was lost, hosts teach it what they know (teach.go), and until it has
+// heard all of them keys stay where they are.
 //
 // # Concurrency
 //
@@ -200,6 +211,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 			}
 		}
 	})
+	// No goroutine of Run is left that could ask a site or a router for anything.
 	err := g.Wait()
 	for _, job := range j.allJobs() {
 		if err := job.leaveUnfinished(); err != nil {
@@ -246,6 +258,8 @@ func (j *Jobs) named(name string, run plan.Run) (found *job) {
 
 // register adds a job under a key and with a folder that no other job has; the caller holds j.mu.
 func (j *Jobs) register(x *job) {
+	// Tenants may have jobs with the same scheduler address, each in its own network namespace. The
+	// key is internal, so a number suffices to tell them apart.
 	x.key = x.name
 	for n := 2; j.jobs[x.key] != nil; n++ {
 		x.key = fmt.Sprintf("%s #%d", x.name, n)
@@ -287,6 +301,8 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 	servers, _ := t.Count()
 	id, ok := t.At(local)
 	back := recovers(m)
+	// A recovery sends the node that came back a whole table, and the others one of the nodes that
+	// came back.
 	if back && name == "" {
 		j.cameBack(&t, local, s) // nodes that stayed learn of nodes that came back
 		return
@@ -295,6 +311,10 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 		return
 	}
 	j.mu.Lock()
+	// A recovery keeps the run, and only addresses change. Any other table with another run or
+	// other nodes means that the job was started again: what is known of the old run (displaced
+	// keys, holds, requests in flight) does not concern the new one and would misroute its
+	// requests.
 	job := j.known(name, run, &t, s)
 	if job != nil && back && (run == "" || run == job.run) {
 		job.renew(&t)
@@ -314,6 +334,8 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 			j.log.Error("requests of a job are not routed", "job", name, "error", err)
 			return
 		}
+		// A recovery's table of an unknown job: the job has been running, and others may have moved
+		// its keys.
 		job.late = back && j.plans != nil
 		j.register(job)
 	}

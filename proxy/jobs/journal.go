@@ -137,6 +137,8 @@ func (j *journal) appendRecord(body []byte) {
 
 // Held implements [route.Keeper].
 func (j *journal) Held(b route.Batch, keys []plan.Keys) {
+	// A hold that comes again after its release is an echo of another host's letter. Were it
+	// recorded, the journal would have the keys held forever.
 	if j.held[b] != nil || slices.Contains(j.done, b) {
 		return // it was released here; another host has yet to hear so
 	}
@@ -194,9 +196,13 @@ func openJournal(dir string, servers int) (*journal, error) {
 	}
 	j.size = int64(len(b))
 	for len(b) > 0 {
+		// A cut-off record is the last thing that a killed proxy did. route.Keeper is called before
+		// the change takes effect, so nobody has acted on it.
 		if len(b) < recordHeader {
 			break // cut off: what comes last was not done
 		}
+		// The size has a checksum of its own: a damaged size would make the rest look cut off, and
+		// good records be dropped.
 		if crc32.Checksum(b[:4], castagnoli) != binary.BigEndian.Uint32(b[4:]) {
 			return nil, fmt.Errorf("%s: %w", j.path, errJournal)
 		}

@@ -28,11 +28,24 @@ const (
 	maxName       = 512
 )
 
+// errLetter ends a link: after a malformed letter it is unknown where the next one begins.
 var errLetter = errors.New("malformed message of a site")
 
-// append appends the letter: its size (4 bytes, big-endian), a version byte, then numbers as
-// varints and texts with their lengths. Keys are ascending ranges; each has the distance from the
-// end of the one before, and its length less one.
+// append appends the letter:
+//
+//	size      4 bytes, big-endian, of what follows
+//	version   1 byte
+//	job, run, from, to, store   texts
+//	version of the store        uvarint
+//	kind      1 byte
+//	batch     mover (text), number (uvarint)
+//	owner     varint
+//	keys      ranges
+//	held      their number (uvarint), then batch and ranges of each
+//
+// A text is its length (uvarint) and its bytes, at most maxName. Ranges of keys are their number
+// (uvarint) and then, for each, in ascending order, the distance from the end of the one before and
+// its length less one (uvarints).
 func (l *letter) append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0, letterVersion)
@@ -136,6 +149,8 @@ type parser struct {
 	cost     int
 }
 
+// fail marks the parser as failed, and leaves it without bytes, so that every later read fails as
+// well.
 func (p *parser) fail() { p.failed, p.b = true, nil }
 
 func (p *parser) byte() byte {
@@ -179,6 +194,7 @@ func (p *parser) readCount() int {
 	return int(n)
 }
 
+// text reads a text of at most maxName bytes.
 func (p *parser) text() string {
 	n := p.readCount()
 	if n > maxName {

@@ -89,6 +89,8 @@ func (x *job) phases() {
 // name. All hosts come to the same answer from the same node table, without talking. A move needs a
 // worker, in whose name the servers are asked.
 func (x *job) moves(from int32) bool {
+	// The answer depends on nothing but the node table, which all hosts of the run have alike, so
+	// exactly one host carries out the moves away from a server.
 	movers := x.workerHosts()
 	if len(movers) == 0 {
 		return false
@@ -141,6 +143,7 @@ func (x *job) servedMoves() []int32 {
 
 // accept takes a batch of the planner, and divides it into groups; the caller holds x.mu. A batch
 // that this host knows already, as after a new Watch, or that another host carries out, is ignored.
+// Ranges too long to be listed are refused.
 func (x *job) accept(b *api.MoveBatch) {
 	if x.batches[b.GetBatch()] != nil || !x.moves(b.GetFrom()) {
 		return
@@ -185,9 +188,13 @@ func (x *job) cancel(batch uint64) {
 // beginMoves begins as many of the groups as may move now; the caller holds x.mu. Groups that can
 // never move are refused, which the planner learns by the next report; others wait in work.
 func (x *job) beginMoves() {
+	// Nothing begins that could not be recorded now: the keys would be held until the planner is
+	// back.
 	if !x.connected() || !x.router.Ready() || x.lostStore != "" || time.Now().Before(x.notBefore) || x.jobs.plans == nil || !x.jobs.plans.connected() {
 		return
 	}
+	// mayAsk and known ask other hosts and refuse work that cannot move, so they are only called
+	// while there is work.
 	if len(x.work) == 0 || !x.mayAsk(time.Now()) || !x.known(time.Now()) {
 		return
 	}
@@ -206,6 +213,8 @@ func (x *job) beginMoves() {
 			x.refuse(w, "handler", "the servers' handler is "+x.handler.String()+": keys can be placed before a run (--placement), not moved; where pushes are added, or assigned, say so with --handler", len(w.keys))
 			continue
 		}
+		// Of several groups one may have to wait, for a key that is moving, and those behind it
+		// need not.
 		err := x.beginMove(w)
 		switch {
 		case err == nil:
@@ -315,6 +324,8 @@ func (x *job) result(r *migrate.Result) {
 			x.refuse(a.work, "busy", r.Err.Error(), len(r.Move.Keys))
 			return
 		}
+		// It goes to the end, so that a group which fails again and again does not hold up the
+		// others. The pause lets the requests through that have waited for the keys.
 		x.work = append(x.work, a.work)
 		x.notBefore = time.Now().Add(100 * time.Millisecond)
 		if errors.Is(r.Err, migrate.ErrPast) {

@@ -25,6 +25,8 @@ func (x *job) over(now time.Time) bool {
 	if x.connected() {
 		x.inUse = now
 	}
+	// A proxy that has just replaced another has no connections yet; the job is not over because of
+	// that.
 	since, ok := x.serving()
 	return ok && now.Sub(x.inUse) >= unusedAfter && now.Sub(since) >= x.expected
 }
@@ -42,6 +44,8 @@ func (x *job) serving() (since time.Time, ok bool) {
 // are carried to their end, all others are given up and refused, and pending messages are dropped.
 // Keys held for other sites stay held: the job may not be over there.
 func (x *job) settleOver() {
+	// Drop leaves moves that may have been recorded: their outcome decides where keys are, for the
+	// job's other hosts as well.
 	for number := range x.underWay {
 		x.site.Drop(route.Batch{Mover: x.site.Name(), Number: number}, errOver)
 	}

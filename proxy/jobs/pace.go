@@ -13,6 +13,7 @@ type pace struct {
 	all    map[ownRequest]*repeated
 }
 
+// ownRequest identifies a request of the router's own: a worker's node id, and the timestamp.
 type ownRequest struct{ worker, own int32 }
 
 // repeated is the state of one request.

@@ -37,6 +37,14 @@ const (
 // whose keys this host moves. It is a state machine: pushes of workers and the time go in, moves
 // come out. job.mu guards it.
 //
+// With a fixed number of parts, target is that number and every large value is moved to it. With
+// AutoParts it goes through the numbers that a [plan.PartSearch] proposes: it moves all keys to the
+// number, measures steps once they have arrived, feeds the median to the search, and asks for the
+// next number. When the search is over (found), the keys move to its result and stay there.
+//
+// Moves that fail for a passing reason are tried again after a pause that doubles, maxPartTries
+// times. Anything that shows that parts are unwanted or cannot work sets off.
+//
 // Invariants: target is 0 until the first number of parts is chosen. Once off is set, nothing more
 // is divided, and values in parts stay so.
 type parting struct {
@@ -97,6 +105,7 @@ func (p *parting) notePush(key uint64, bytes int, worker int32, now time.Time) {
 		p.values[key] = v
 	}
 	v.pushes++
+	// The first push after the measurement began chooses the key and the worker that is followed.
 	if s := &p.step; s.of > 0 && (s.worker < 0 || key == s.key && worker == s.worker) {
 		s.key, s.worker = key, worker
 		s.endStep(now)
@@ -151,6 +160,7 @@ func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, mov
 	if p.off.Reason != "" || len(keys) == 0 || !p.choose(now, servers, keys, owner) || now.Before(p.again) {
 		return nil
 	}
+	// All keys must have the number of parts that is measured before the measurement begins.
 	settled := true
 	for _, key := range keys {
 		from, to := owner(key), p.ownerFor(key, servers)

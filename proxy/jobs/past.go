@@ -33,6 +33,7 @@ func isOwn(m *pslite.Meta) bool {
 // carried returns nil if this proxy carries all connections between this host's workers and the
 // servers, both ways, and what bypassed it while it was away has settled; the caller holds x.mu.
 func (x *job) carried() error {
+	// Each worker of this host must have a connection to each server, and each server one back.
 	for _, worker := range x.router.Workers() {
 		for rank := range int32(x.servers) {
 			p := pair{worker, rank}
@@ -86,7 +87,8 @@ const (
 )
 
 // mayAsk reports whether servers may be asked in a worker's name, and so keys be moved. Where that
-// has not been so for pastAfter, it refuses all work; the caller holds x.mu.
+// has not been so for pastAfter, it refuses all work: a connection that bypasses the proxy does so
+// until it breaks, and the planner should plan with other keys. The caller holds x.mu.
 func (x *job) mayAsk(now time.Time) bool {
 	err := x.carried()
 	x.router.SetCarried(err == nil)

@@ -121,6 +121,7 @@ func (p *plans) session(ctx context.Context) error {
 	p.watch, p.began = cancel, p.wanted
 	p.mu.Unlock()
 	stream, err := p.planner().Watch(watching, &api.WatchRequest{Host: p.jobs.opts.Host, Runs: p.running()})
+	// again has canceled it: this is no failure of the planner.
 	if err != nil && ctx.Err() == nil && watching.Err() != nil {
 		return errAgain
 	}
@@ -160,6 +161,7 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 		if err != nil {
 			return err
 		}
+		// A change without a complete copy is part of a snapshot that is still to come.
 		if c := p.tables[runKey{e.GetJob(), plan.Run(e.GetRun())}]; c != nil && c.table != nil {
 			c.table.Set(ranges)
 			c.version, c.mark = e.GetChange().GetVersion(), e.GetChange().GetMark()
@@ -190,6 +192,8 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 	case e.GetListed():
 		clear(p.before)
 		p.mu.Lock()
+		// A Watch that was asked to start over is outdated: what it lists may be older than that
+		// call.
 		p.listed = p.began == p.wanted // what it tells may be older than the last question
 		listed := p.listed
 		p.mu.Unlock()
@@ -306,6 +310,8 @@ func (x *job) fetch() {
 	}
 	// A Record call of this host's previous proxy may still be on its way, and must not arrive
 	// after the answer.
+	// The goroutine first waits for Record calls of the previous proxy of this host that may still
+	// be in flight.
 	x.fetching = x.jobs.start(func(ctx context.Context) {
 		// What this host had recorded before it was killed must have arrived.
 		select {
@@ -346,8 +352,11 @@ func (x *job) record(r *migrate.Record) {
 	if x.recording[r.Batch] {
 		return
 	}
+	// The site repeats its record in each tick; one call at a time is enough.
 	x.recording[r.Batch] = true
 	first, last := ranges(r.Keys)
+	// The store refuses a record if it is not the store, or lacks a version, that this host has
+	// seen: it would not know what else has moved.
 	request := &api.RecordRequest{Job: x.name, Run: string(x.run), Host: x.jobs.opts.Host, Batch: r.Plan, From: r.From, To: r.To, First: first, Last: last, Store: x.seen.store, Version: x.seen.version}
 	x.jobs.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -359,6 +368,9 @@ func (x *job) record(r *migrate.Record) {
 			if err == nil {
 				x.see(x.seen.store, recorded.GetVersion(), nil)
 			}
+			// Only these codes are an answer: the move is on disk, or never will be. After any
+			// other error, as a timeout, it may be either, and the site repeats the record until it
+			// knows.
 			switch status.Code(err) {
 			case codes.OK, codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument:
 				x.site.Recorded(r.Batch, err)

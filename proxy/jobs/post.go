@@ -59,6 +59,8 @@ func (p *post) readLetter(ctx context.Context) (*letter, error) {
 	}
 	p.buf = p.buf[:0]
 	for len(p.buf) < n {
+		// Memory is reserved before it is allocated, step by step, so that a letter which never
+		// comes completely costs little.
 		at, step := len(p.buf), min(n-len(p.buf), letterStep)
 		if err := p.reserve(ctx, 2*step); err != nil { // the buffer grows by half
 			return nil, err
@@ -73,6 +75,7 @@ func (p *post) readLetter(ctx context.Context) (*letter, error) {
 			return nil, err
 		}
 	}
+	// Parsing takes many times the memory of the bytes, so it is reserved as well.
 	cost, err := costOfLetter(p.buf)
 	if err != nil {
 		return nil, err

@@ -151,6 +151,8 @@ func (x *job) found(f finding) {
 	p.failed, p.step = 0, 0
 	key := x.scratchKey()
 	p.slot = rand.IntN(probeKeys)
+	// A result that fits nothing is taken for the truth only if another key gives the same, or
+	// after many that differ.
 	if p.odds++; handler == migrate.Opaque && !same && p.odds < probeOdd {
 		p.odd = &f // somebody else may have pushed to that key
 		return

@@ -147,6 +147,8 @@ func (c *requests) Close() error {
 // router may have messages for the server although the worker is silent.
 func (c *requests) ready(id int32) error {
 	c.sender = id
+	// Before the READY passes: the far process would replace the connection of the real node by
+	// this one.
 	if c.refused = c.acceptNode(); c.refused != nil {
 		return c.refused
 	}
@@ -156,8 +158,10 @@ func (c *requests) ready(id int32) error {
 	return nil
 }
 
+// of implements waiter.
 func (c *requests) of() Scope { return c.scope }
 
+// open implements waiter and line: messages can be put in.
 func (c *requests) open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,6 +196,8 @@ func (c *requests) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, er
 	}
 	switch cmd := m.Meta.Control.Cmd; {
 	case cmd == pslite.AddNode && c.sender == pslite.Empty && c.peer == pslite.SchedulerID:
+		// A process that registers has no id yet. Its connection belongs to whichever run the
+		// scheduler's next table begins.
 		c.jobs.restarted(c.job)
 		c.job = nil
 		return true, nil
@@ -259,6 +265,8 @@ func (c *requests) join(x *job, peer int32) {
 	from, _, okFrom := pslite.Rank(c.sender)
 	to, _, okTo := pslite.Rank(peer)
 	if okFrom && okTo && from == pslite.Worker && to == pslite.Server {
+		// What is held back of the worker's pushes is redirected before its first request can take
+		// it along.
 		x.connects(c)
 		c.routes.Store(x)
 		join(x, x.up, x.pendingUp, pair{c.sender, rankOf(peer)}, c)

@@ -19,12 +19,15 @@ func (c *requests) Read(p []byte) (int, error) {
 		if c.failed != nil {
 			return 0, c.failed
 		}
+		// Messages of the router come first: parts of requests that the worker sent earlier may be
+		// among them.
 		if c.stream.between() && c.takeQueued() {
 			continue
 		}
 		if c.stand() {
 			return 0, errStands
 		}
+		// The stream only counts the bytes of a body, so its position can be advanced here.
 		if c.w == c.r && c.stream.left > readAhead && !c.stream.blind {
 			// The body of a frame that passes: straight to the reader.
 			p = p[:min(uint64(len(p)), c.stream.left)]
@@ -61,6 +64,7 @@ func (c *requests) lookAhead(most int) (need int) {
 			c.skip = n
 			return 0
 		}
+		// inspect has made a message due that must precede the one just looked at.
 		if len(c.due) > 0 { // goes between what was there before and this
 			c.before = c.pass
 			c.pass += n

@@ -129,6 +129,7 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	}
 	switch d := t.Digest(); {
 	case recovers:
+		// A run without a name stays without one.
 		if s.record.Run == "" {
 			return "", nil
 		}
@@ -139,6 +140,7 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 		s.unnamed.told[id] = true
 		return "", errUnnamed
 	case s.record.Run == "" || s.record.Digest != d || s.told[id] || s.unnamed != nil:
+		// A new run: the file is replaced before any node gets the name.
 		next := scheduler{file: s.file, told: map[int32]bool{}}
 		next.record = schedulerRecord{Job: k.job, Run: plan.NewRun(s.record.Run, time.Now(), d), Digest: d, Netns: k.netns, Nodes: addressesOf(t)}
 		if err := next.replaceRecord(); err != nil {
@@ -175,6 +177,7 @@ func (j *Jobs) forgetUnnamed() {
 	}
 }
 
+// schedulerSuffix ends the names of schedulers' files.
 const schedulerSuffix = ".run"
 
 // schedulerFile returns the name of a scheduler's file: a digest, as a job's name has characters

@@ -41,6 +41,7 @@ func (x *job) save() error {
 	}
 	slices.Sort(s.Local)
 	s.Scopes = slices.SortedFunc(maps.Keys(x.scopes), Scope.compare)
+	// The file asked is made together with job.json: later the disk may be full.
 	if x.keptSize, x.unkept = writeKept(filepath.Join(x.dir, jobFile), s); x.unkept == nil {
 		x.unkept = x.makeAsked()
 	}
@@ -78,6 +79,8 @@ func (j *Jobs) rememberJob(folder string) error {
 	var s saved
 	err := readKept(file, &s)
 	if errors.Is(err, fs.ErrNotExist) {
+		// A folder is made before job.json is written, so an empty one is what a kill in between
+		// leaves.
 		if left, _ := filepath.Glob(filepath.Join(folder, "worker-*")); len(left) > 0 {
 			return fmt.Errorf("%s: %w", folder, errNoName)
 		}
@@ -102,7 +105,10 @@ func (j *Jobs) rememberJob(folder string) error {
 		x.failed = reason.Errorf(reason.State, "job %s: a proxy before this one had another placement for it: %w", s.Job, err)
 		j.log.Error("a job's requests are refused", "job", s.Job, "error", x.failed)
 	}
+	// The folder's own name counts, whatever newJob would call it: it may have been made under a
+	// name with a suffix.
 	x.dir, x.displaced, x.saved, x.resumed = folder, s.Displaced, s.Store, true
+	// Only the store's id is kept, and no version: the journal may have one.
 	x.seen.store = s.Store
 	for _, id := range s.Local {
 		x.local[id] = true
@@ -156,6 +162,7 @@ func later(a, b *job) bool {
 func (x *job) resume() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// A ledger that is missing is damage now, where it is normal for a new worker.
 	x.resuming = true
 	for id := range x.local {
 		x.addWorker(id)

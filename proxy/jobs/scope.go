@@ -25,6 +25,7 @@ type Scope struct {
 // Known reports whether the agent has identified the scope.
 func (s Scope) Known() bool { return s != Scope{} }
 
+// compare orders scopes, so that files that list them do not depend on map order.
 func (s Scope) compare(o Scope) int {
 	return cmp.Or(cmp.Compare(s.Netns, o.Netns), cmp.Compare(s.Cgroup, o.Cgroup))
 }

@@ -103,6 +103,7 @@ func (j *Jobs) send(addr netip.Addr, b []byte) {
 	l := j.links[addr]
 	if l == nil {
 		l = &siteLink{queue: make(chan []byte, linkQueue)}
+		// Once Run has ended no link is started, and letters are dropped with the queue.
 		if j.start(func(ctx context.Context) { l.sendQueued(ctx, j, addr) }) {
 			j.links[addr] = l
 		}
@@ -199,14 +200,19 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip
 	}
 }
 
-// hear handles a letter of another site.
+// hear handles a letter of another site: it drops those of other runs and of unknown hosts, makes
+// sure that what the letter starts would survive a kill, and hands the message to the site.
 func (x *job) hear(l *letter) {
 	x.locked(func() error {
+		// Letters of the previous run may arrive late. Acted upon, they would hold keys that nobody
+		// releases.
 		if l.run != x.run || x.run == "" {
 			x.strangers++
 			x.jobs.countRefused(claimRun) // no fault of anybody's: one run ends, another begins
 			return nil
 		}
+		// A letter between hosts that the node table does not have is of a table that this host has
+		// not seen, or forged.
 		if !slices.Contains(x.otherNames(), l.from) || !slices.Contains(x.names(), l.to) {
 			return nil
 		}
@@ -245,6 +251,8 @@ func (x *job) mayBeDisplaced() error {
 	if x.displaced && x.saved == x.seen.store {
 		return nil
 	}
+	// A ledger that cannot be written would not survive a kill. While all keys are at home that
+	// does no harm; with displaced keys it would.
 	before := x.displaced
 	if !before {
 		for _, l := range x.ledgers {

@@ -146,7 +146,10 @@ func (s *stream) beginMessage(b []byte, h zmtp.Header, n int) (int, bool, int, e
 	if len(b) < end {
 		return 0, true, end, nil
 	}
+	// While a message is being taken its beginning has been looked at; only its end is missing.
 	if !s.taking {
+		// A ROUTER socket sends an identity frame first. It passes by itself, so a message that is
+		// taken begins with the meta.
 		if _, ok := pslite.ParseIdentity(b[n:end]); ok && h.More() { // the meta comes next
 			s.inside = true
 			return end, true, 0, nil
@@ -195,6 +198,8 @@ func (s *stream) look(b []byte, from, end int, more bool) (passes bool, held, ne
 		s.frames = append(s.frames[:0], b[end+n:held])
 		m.Data = s.frames
 	}
+	// The watcher decides here, once. When more bytes are needed first, look returns before this
+	// point and is called again with the same message.
 	passes, err = s.watcher.inspect(m, d)
 	if passes && err == nil {
 		s.inside = more

@@ -25,10 +25,12 @@ func (x *job) see(store string, version uint64, stores []string) {
 	switch {
 	case store == "":
 		return
+	// As long as no key has moved any store will do.
 	case !x.displaced && store != x.seen.store: // whichever it is, no key has moved by another one
 		x.seen = seen{store, version}
 	case store == x.seen.store:
 		x.seen.version = max(x.seen.version, version)
+	// The store continues the one that was seen before, as after a restore that was taught.
 	case x.seen.store == "" || slices.Contains(stores, x.seen.store):
 		x.seen = seen{store, max(version, x.seen.version)}
 	default:
@@ -89,6 +91,7 @@ func (x *job) teach(ctx context.Context) {
 	for told := ""; ctx.Err() == nil; {
 		x.mu.Lock()
 		wanted := x.lostStore != "" && !x.gone
+		// Collected anew for each attempt: keys may have been released meanwhile.
 		lessons := x.lessons()
 		x.mu.Unlock()
 		if !wanted {
@@ -164,6 +167,8 @@ func (x *job) lessons() (all []*api.Lesson) {
 		Sites: names, AllSites: append(slices.Clone(names), x.otherNames()...), Displaced: &api.Displaced{}, Held: &api.Displaced{},
 		Host: x.jobs.opts.Host,
 	}
+	// A lesson has a message for each lessonRanges entries; only the first one says of which run it
+	// is.
 	flush := func(most int) {
 		if n := max(len(next.GetDisplaced().GetFirst()), len(next.GetHeld().GetFirst())); n > most {
 			all = append(all, next)
@@ -195,6 +200,7 @@ func (x *job) keepJournal() {
 	}
 	var done []route.Batch
 	if old := x.journal; old != nil {
+		// Batches that are done stay so: a hold of one that is still in the router is an echo.
 		done = old.done
 		for _, b := range done {
 			delete(held, b)

@@ -19,6 +19,7 @@ import (
 func (x *job) openLedger(id int32) *ledger.Ledger {
 	path := filepath.Join(x.dir, fmt.Sprintf("worker-%d", id))
 	o := ledger.Options{Worker: id, Servers: x.servers, Another: x.resumed, MustExist: x.resuming && x.displaced, Space: &x.jobs.folder.space}
+	// Without job.json a ledger on disk would belong to no job, and make the folder a damaged one.
 	if x.unkept != nil {
 		return ledger.InMemory(path, o, x.unkept)
 	}
@@ -62,6 +63,7 @@ func (x *job) checkKept(now time.Time) {
 		return
 	}
 	x.checked = now
+	// A job that was refused only because it could not be written goes on once it is.
 	if (x.unkept != nil || x.unwritten()) && x.save() == nil && x.failed != nil && !x.resumed {
 		x.failed = nil
 	}

@@ -41,6 +41,7 @@ func (x *job) unfinishedFile() string { return filepath.Join(x.dir, "unfinished.
 func (x *job) leaveUnfinished() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// With PS_RESEND the processes repeat what is missing.
 	if x.site == nil || x.gone || x.router.Resend() {
 		return nil
 	}
@@ -115,6 +116,7 @@ func (x *job) takeUnfinished() error {
 	for _, q := range left.Down {
 		say(x, x.down, x.pendingDown, pair{q.Worker, q.Server}, q.Messages...)
 	}
+	// The job must not count as over before its processes are back.
 	x.inUse = time.Now().Add(patience)
 	x.jobs.log.Info("a job has left requests unfinished", "job", x.name, "workers", len(left.Requests), "waiting_for_servers", len(left.Up), "waiting_for_workers", len(left.Down))
 	return nil

@@ -30,6 +30,8 @@ func (j *Jobs) findJob(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	// Looked up again: the job may have been learned between the two locks, and would not find this
+	// waiter.
 	if x, id = j.at(addr, s); x == nil {
 		j.waiting[w] = addr
 	}
@@ -60,6 +62,8 @@ func (j *Jobs) joinWaiting(x *job) {
 		}
 	}
 	j.mu.Unlock()
+	// Without j.mu: join takes job.mu and may ask the network. A connection that is closed
+	// meanwhile is refused by join itself.
 	for w, id := range found {
 		w.join(x, id)
 	}

@@ -105,6 +105,8 @@ type input struct {
 	err   error
 }
 
+// init prepares the input to read from conn. Only a bare TCP connection can be read without a
+// buffer in hand.
 func (in *input) init(conn net.Conn, m *Memory) error {
 	in.conn, in.memory = conn, m
 	if t, ok := conn.(*net.TCPConn); ok {

@@ -59,6 +59,7 @@ type skim struct {
 	left   uint64 // bytes that the current frame's body lacks
 }
 
+// newEncoder returns the encoder of a direction; s may be nil.
 func newEncoder(s Sender, flow *Flow) *encoder {
 	e := &encoder{sender: s, flow: flow}
 	e.holder, _ = s.(Holder)

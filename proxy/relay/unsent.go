@@ -14,6 +14,7 @@ func Unsent(c net.Conn) int { return queuedOut(c, unix.SIOCOUTQNSD) }
 // otherwise it is like Unsent.
 func Unacked(c net.Conn) int { return queuedOut(c, unix.SIOCOUTQ) }
 
+// queuedOut returns the socket's answer to a SIOCOUTQ request, 0 where it has none.
 func queuedOut(c net.Conn, request uint) (n int) {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = t.NetConn()

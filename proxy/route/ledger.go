@@ -82,12 +82,14 @@ type Kept struct {
 	In     uint32 // places among Owners whose answers have come
 }
 
+// id is the inverse of public.
 func (k Kept) id() request {
 	return request{k.ID.Server, k.ID.App, k.ID.Customer, k.ID.Timestamp}
 }
 
 func (id request) public() ID { return ID{id.server, id.app, id.customer, id.timestamp} }
 
+// kept returns a request in flight as the ledger stores it.
 func kept(id request, e entry) Kept {
 	k := Kept{ID: id.public(), Flags: e.flags}
 	if e.split != nil {
