@@ -30,11 +30,13 @@ var errStopped = errors.New("the proxy was stopped")
 // cannot be used any more. What it may lose is in README.md, "What is not handed
 // over".
 func (p *Proxy) Drain() {
+	began := time.Now()
 	p.conns.stopping.Store(true)
+	p.log.Info("the proxy ends", "connections", p.conns.active(), "grace", p.opts.Grace)
 	p.kept.stop()
 	p.flushPushes()
 	p.endGathering()
-	waited := p.passes.stop()
+	p.passes.stop()
 	ended := make(chan struct{})
 	go func() {
 		p.work.Wait()
@@ -42,7 +44,8 @@ func (p *Proxy) Drain() {
 		p.sites.Wait()
 		close(ended)
 	}()
-	grace := time.NewTimer(p.opts.Grace - waited)
+	// Whoever ended the proxy waits for as long as the grace, whatever the pushes took.
+	grace := time.NewTimer(max(p.opts.Grace-time.Since(began), p.opts.Grace/4))
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
@@ -53,9 +56,11 @@ func (p *Proxy) Drain() {
 		case <-ended:
 			d.release()
 			p.kill(errStopped)
+			p.log.Info("all connections have ended", "seconds", time.Since(began).Seconds())
 			return
 		case <-grace.C:
 			d.release()
+			p.log.Warn("the grace is over: connections that have not come to rest are reset", "connections", p.conns.active())
 			p.kill(errStopped)
 			<-ended
 			return

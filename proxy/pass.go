@@ -243,10 +243,9 @@ const (
 )
 
 // stop begins the end of this proxy: connections that wait for a link are handed over.
-// It returns for how long it has waited for hosts.
-func (s *passes) stop() (waited time.Duration) {
+func (s *passes) stop() {
 	stays := s.heirStays()
-	waited = s.awaitHosts()
+	waited := s.awaitHosts()
 	if !stays && waited > s.agentStays {
 		stays = s.heirStays() // another agent may have come meanwhile
 	}
@@ -254,7 +253,6 @@ func (s *passes) stop() (waited time.Duration) {
 	s.alone = !stays
 	s.mu.Unlock()
 	close(s.halt)
-	return waited
 }
 
 // heirStays reports whether there is an heir that is not about to end, too.

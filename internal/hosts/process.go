@@ -1,13 +1,16 @@
 package hosts
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -122,6 +125,28 @@ func (p *Process) Signal(sig os.Signal) error {
 
 // Kill ends the process at once (SIGKILL); Wait tells when it has ended.
 func (p *Process) Kill() error { return p.Signal(syscall.SIGKILL) }
+
+// threads lists what the process's threads do, a line each: number, state, where in the
+// kernel they wait, and in which system call.
+func (p *Process) threads() string {
+	var all strings.Builder
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.Pid())) // fails for a bad pattern only
+	for _, task := range tasks {
+		fmt.Fprint(&all, filepath.Base(task))
+		if stat, err := os.ReadFile(filepath.Join(task, "stat")); err == nil {
+			fmt.Fprintf(&all, " %.2s", stat[bytes.LastIndexByte(stat, ')')+2:])
+		}
+		for _, name := range []string{"wchan", "syscall"} {
+			text, err := os.ReadFile(filepath.Join(task, name))
+			if err != nil {
+				text = []byte(err.Error()) // it has ended, or is about to
+			}
+			fmt.Fprintf(&all, " %s", bytes.TrimSpace(text))
+		}
+		fmt.Fprintln(&all)
+	}
+	return all.String()
+}
 
 // Pause stops the process without ending it (SIGSTOP), until Resume.
 func (p *Process) Pause() error { return p.Signal(syscall.SIGSTOP) }

@@ -172,7 +172,8 @@ func (s *Service) StayAway(away bool) {
 }
 
 // End ends the present process by a signal and waits until it has; patience bounds
-// how long that may take. One that takes longer is made to log its goroutines.
+// how long that may take. One that takes longer is made to log its goroutines; where it
+// does not, the error has what its threads do in the kernel.
 func (s *Service) End(sig syscall.Signal, patience time.Duration) error {
 	p := s.Current()
 	p.Signal(sig) // it may have ended
@@ -181,14 +182,18 @@ func (s *Service) End(sig syscall.Signal, patience time.Duration) error {
 		return nil
 	case <-time.After(patience):
 	}
+	threads := p.threads()
 	p.Signal(syscall.SIGQUIT)
+	p.Resume() // somebody else may have stopped it
 	select {
 	case <-p.Done():
+		return fmt.Errorf("%s does not end within %v of %v; its goroutines are in its log; its threads:\n%s", s, patience, sig, threads)
 	case <-time.After(5 * time.Second):
-		p.Kill()
-		<-p.Done()
 	}
-	return fmt.Errorf("%s does not end within %v of %v; its goroutines are in its log", s, patience, sig)
+	threads += "after SIGQUIT:\n" + p.threads()
+	p.Kill()
+	<-p.Done()
+	return fmt.Errorf("%s does not end within %v of %v, nor of SIGQUIT; its threads:\n%s", s, patience, sig, threads)
 }
 
 // Stop ends the service in order, for good. Only the first call does something, and
