@@ -1,6 +1,7 @@
-// Package codectest measures codecs for values. In go a codec's step and the
-// values that it is for; out comes its rate beside that of a plain copy of the
-// same values. Benchmarks of the codecs call it.
+// Package codectest measures codecs for values beside a plain copy of the same values. A
+// rate alone says little on a machine that others share; the ratio to copying, taken in the
+// same run and by turns, is what ../FORMAT.md reports and what a change of a codec is
+// judged by. Benchmarks of the codecs call it.
 package codectest
 
 import (
@@ -11,17 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MiB are the sizes of values that codecs are measured with: one that a
-// processor's caches hold, and one that they do not.
+// MiB lists the sizes of values that codecs are measured with: one that fits into the
+// processor's caches and one that does not.
 var MiB = []int{4, 64}
 
-// BesideCopy copies values and calls step with them, in turns, so that both see
-// the same machine; of several values, which have one length, each turn takes
-// the next. It reports both rates, in bytes of values a second of the
-// processor's time, which other processes disturb least ("GB/s", "copy-GB/s"),
-// and step's by that of copying ("of-copy"). Bytes are those that go in when
-// encoding and come out when decoding, whatever their kind: half of copying's
-// rate means that encoding takes as long as copying the values twice.
+// BesideCopy copies values and calls step with them, in turns, so that both see the same
+// machine. Several values must have one length; each turn takes the next. It reports both
+// rates in bytes of values per second of this thread's processor time, which other
+// processes disturb least ("GB/s", "copy-GB/s"), and their ratio ("of-copy"). Bytes are
+// those that go in when encoding and come out when decoding, whatever their kind: a ratio
+// of one half means that encoding takes as long as copying the values twice.
 func BesideCopy(b *testing.B, values [][]byte, step func(values []byte)) {
 	b.Helper()
 	runtime.LockOSThread()
@@ -51,7 +51,8 @@ func BesideCopy(b *testing.B, values [][]byte, step func(values []byte)) {
 	b.ReportMetric(rate(stepping)/rate(copying), "of-copy")
 }
 
-// processorTime is what this thread has used.
+// processorTime is the processor time that this thread has used. The caller has locked
+// itself to the thread.
 func processorTime(b *testing.B) time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {

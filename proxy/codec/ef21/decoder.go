@@ -12,8 +12,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// Decoder is memory that vectors which take turns can share. Its zero value is
-// ready.
+// Decoder is memory that vectors can share if they take turns. Its zero value is ready. It
+// keeps no state between vectors: the copy, which is the state, is the caller's.
 type Decoder struct {
 	vector sparse.Vector
 	room   room
@@ -23,8 +23,9 @@ type Decoder struct {
 	blocks unpacker
 }
 
-// Decode adds to the copy what [Encoder.Append] wrote, and returns what follows it.
-// After an error the copy may be anything.
+// Decode applies to the copy what [Encoder.Append] wrote, and returns what follows it in
+// src. Every sum is rounded exactly as the encoder rounds it, or the two copies would drift
+// apart. After an error the copy may hold anything, and its owner has to give it up.
 func (d *Decoder) Decode(kind element.Kind, copied, src []byte) (rest []byte, err error) {
 	if len(src) == 0 {
 		return nil, fmt.Errorf("%w: there are none", ErrCorrupt)
@@ -41,6 +42,7 @@ func (d *Decoder) Decode(kind element.Kind, copied, src []byte) (rest []byte, er
 	return nil, fmt.Errorf("%w: unknown form %d", ErrCorrupt, f)
 }
 
+// numbers puts numbers of the sender's vector in the place of the copy's.
 func (d *Decoder) numbers(kind element.Kind, copied, src []byte) (rest []byte, err error) {
 	n := len(copied) / kind.Size()
 	if rest, err = d.vector.Decode(src, n); err != nil {
@@ -53,7 +55,7 @@ func (d *Decoder) numbers(kind element.Kind, copied, src []byte) (rest []byte, e
 	return rest, nil
 }
 
-// some adds the differences of some numbers.
+// some adds the differences of some numbers, as bfloat16 or rounded by quantize.
 func (d *Decoder) some(f form, kind element.Kind, copied, src []byte) (rest []byte, err error) {
 	n := len(copied) / kind.Size()
 	count, src, err := d.vector.DecodeHeader(src, n)
@@ -84,10 +86,12 @@ func (d *Decoder) some(f form, kind element.Kind, copied, src []byte) (rest []by
 	return rest, nil
 }
 
-// mostChunk is how many numbers a chunk may have: as many as a bucket.
+// mostChunk is how many numbers a chunk may have: as many as the largest bucket.
 const mostChunk = 1 << 16
 
-// all adds the differences of all numbers.
+// all adds the differences of all numbers, chunk by chunk. In form packed, each block has
+// the codes of one or more whole chunks, so that a block is unpacked only when the one
+// before is used up.
 func (d *Decoder) all(f form, kind element.Kind, copied, src []byte) (rest []byte, err error) {
 	each, used := binary.Uvarint(src)
 	if used <= 0 || each < 1 || each > mostChunk {

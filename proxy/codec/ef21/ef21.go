@@ -1,19 +1,19 @@
-// Package ef21 sends of a vector that changes what differs most from what the
-// receiver has of it, or the differences rounded: EF21-P (Gruntkowska, Tyurin and
-// Richtarik 2023, "EF21-P and Friends"), which is error feedback for what servers
-// send,
+// Package ef21 sends, of a vector that changes, what differs most from the receiver's copy
+// of it, or the differences rounded: EF21-P (Gruntkowska, Tyurin and Richtarik 2023,
+// "EF21-P and Friends"), which is error feedback for what servers send,
 //
 //	w' = w + C(x - w)
 //
-// with x the server's vector, w the copy that both ends have, and C a compressor
-// that takes away part of the error: what it leaves out is in the next difference
-// again, and nothing is lost.
+// with x the server's vector, w the copy that both ends have, and C a compressor that keeps
+// part of the difference: what it leaves out is in the next difference again, so nothing is
+// lost.
 //
-// In come x and the copy, out goes C(x - w), and the copy becomes w'; at the other
-// end the copy becomes the same, to the last bit, on any processor. Both are
-// [Encoder.Append] and [Decoder.Decode], which know nothing of keys, links or
-// versions: that the two copies are one and the same is the business of the caller,
-// package values. The wire form is in ../FORMAT.md.
+// The encoder gets x and the copy, writes C(x - w), and turns the copy into w'; at the
+// other end the copy becomes the same to the last bit, on any processor. Both are
+// [Encoder.Append] and [Decoder.Decode], which know nothing of keys, links or versions.
+// That the two copies are the same to begin with, and that no message between them is lost,
+// is the business of the caller, package values, which sends a checksum along. The wire
+// form is described in ../FORMAT.md.
 package ef21
 
 import (
@@ -27,19 +27,19 @@ import (
 // ErrCorrupt is wrapped by all errors of decoding.
 var ErrCorrupt = errors.New("ef21: corrupt differences")
 
-// Config is the compressor C. One of Sparsity and Bits is set, or both.
+// Config is the compressor C. Sparsity, Bits or both are set.
 type Config struct {
-	// Sparsity is the share of the numbers that is left out, those that differ
-	// least; 0: none is.
+	// Sparsity is the share of the numbers that is left out, those that differ least; 0:
+	// none.
 	Sparsity float64
-	// Bits are those of each difference that goes, rounded to the nearest of so many
-	// levels in buckets of Bucket; 0: numbers go as they are.
+	// Bits is the width of each difference that goes, rounded to the nearest level in
+	// buckets of Bucket numbers; 0: numbers go as they are.
 	Bits, Bucket int
-	// Half has differences rounded to 16 bits where Bits are 0: to bfloat16, which
-	// has the range that differences need.
+	// Half rounds differences to 16 bits if Bits is 0: to bfloat16, which has the range
+	// that differences need.
 	Half bool
-	// Packed has what Bits make of all differences, without a sparsity, go in fewer
-	// bytes, without loss: see packer. What is left out is the same.
+	// Packed packs the codes of Bits without loss, if there is no sparsity; see packer.
+	// Only the bytes differ, not what is left out.
 	Packed bool
 }
 
@@ -71,27 +71,28 @@ const (
 	formPacked              // likewise, in blocks of whole chunks
 )
 
-// chunk is how many numbers are done at a time, so that what the first step wrote
-// is still in the processor's cache for the next. It is a multiple of 64.
+// chunk is how many numbers are done at a time, so that what the first step wrote is still
+// in the processor's cache for the next. It is a multiple of 64.
 const chunk = 4096
 
-// Threshold is what a vector's sender keeps of the threshold above which
-// differences go. Its zero value is ready; [Threshold.Reset] where the compressor
+// Threshold is what a vector's sender remembers of the threshold above which differences
+// go. Finding one costs about as much as encoding, so it is used until too much or too
+// little passes it. Its zero value is ready; call [Threshold.Reset] when the compressor
 // changes.
 type Threshold struct {
 	tau   float64
 	known bool
 }
 
-// Reset has the threshold recomputed with the next vector.
+// Reset has the next vector compute the threshold.
 func (t *Threshold) Reset() { t.known = false }
 
-// slack is how far what goes may be from what should before the threshold is
-// recomputed.
+// slack is how far the share that goes may be from what it should be before the threshold
+// is computed again.
 const slack = 0.1
 
-// judge has the next vector renew the threshold where this one, of which so many
-// of n numbers went, was too far from what should go; small numbers vary.
+// judge has the next vector renew the threshold if sent numbers of n were too far from the
+// share that should go. Small counts may vary by twice their deviation more.
 func (t *Threshold) judge(sent, n int, sparsity float64) {
 	want := (1 - sparsity) * float64(n)
 	chance := 2 * math.Sqrt(want)
@@ -99,7 +100,7 @@ func (t *Threshold) judge(sent, n int, sparsity float64) {
 	t.known = sent > 0 && s <= want*(1+slack)+chance && s >= want*(1-slack)-chance
 }
 
-// limit is what differences are compared with. The threshold 0 would send zeros,
+// limit is what differences are compared with. With the threshold 0 zeros would be sent,
 // which say nothing.
 func (t *Threshold) limit() float32 {
 	return max(float32(t.tau), math.SmallestNonzeroFloat32)

@@ -11,8 +11,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// Encoder is memory that vectors which take turns can share. Its zero value is
-// ready.
+// Encoder is memory that vectors can share if they take turns. Its zero value is ready.
 type Encoder struct {
 	selector vector.Selector
 	vector   sparse.Vector
@@ -23,11 +22,11 @@ type Encoder struct {
 	packer   packer
 }
 
-// Append appends C(values - copied), and makes copied what the receiver's copy
-// becomes. Both have the same number of bytes, of one kind of number. sent is how
-// many numbers it is of. Without ok the differences are not all finite and cannot
-// be rounded: nothing was appended, and the caller has to send the values whole and
-// copy them, since the copy may be anything.
+// Append appends C(values - copied) and makes copied what the receiver's copy becomes. Both
+// have the same number of bytes, of one kind of number. sent is of how many numbers
+// anything goes. With ok false the differences are not all finite and cannot be rounded:
+// nothing was appended, copied may hold anything, and the caller has to send the values
+// whole and copy them.
 func (e *Encoder) Append(dst []byte, c Config, kind element.Kind, t *Threshold, copied, values []byte) (encoded []byte, sent int, ok bool) {
 	if c.Sparsity == 0 {
 		return e.appendAll(dst, c, kind, copied, values)
@@ -42,6 +41,8 @@ func (e *Encoder) Append(dst []byte, c Config, kind element.Kind, t *Threshold, 
 	size := kind.Size()
 	for from := 0; from < n; from += chunk {
 		to, before := min(from+chunk, n), len(v.At)
+		// t.limit passes NaNs, so a number that is not finite goes as it is where numbers
+		// are not rounded.
 		x, w := values[from*size:to*size], copied[from*size:to*size]
 		var d []float32
 		d, v.At = e.room.subtract(kind, x, w, t.limit(), v.Mask[from/64:(to+63)/64], v.At, from)
@@ -67,7 +68,7 @@ func (e *Encoder) Append(dst []byte, c Config, kind element.Kind, t *Threshold, 
 	return e.appendSome(dst, c, kind, copied), sent, true
 }
 
-// renew computes the threshold where that is due.
+// renew computes the threshold where that is due, from a sample of the differences.
 func (e *Encoder) renew(t *Threshold, sparsity float64, kind element.Kind, copied, values []byte) {
 	if t.known {
 		return
@@ -81,7 +82,7 @@ func (e *Encoder) renew(t *Threshold, sparsity float64, kind element.Kind, copie
 	t.known = true
 }
 
-// take appends the numbers at the positions to dst, and copies them.
+// take appends the numbers at the positions to dst, and copies them into the copy.
 func take(dst []byte, at []uint32, size int, values, copied []byte) []byte {
 	start := len(dst)
 	dst = slices.Grow(dst, len(at)*size)[:start+len(at)*size]
@@ -111,8 +112,9 @@ func take(dst []byte, at []uint32, size int, values, copied []byte) []byte {
 	return dst
 }
 
-// appendSome appends the differences in e.vector, rounded, and adds to the copy
-// what they are then.
+// appendSome appends the differences in e.vector, rounded, and adds to the copy what they
+// are then. It decodes its own output for that: the copy must become what the receiver
+// computes.
 func (e *Encoder) appendSome(dst []byte, c Config, kind element.Kind, copied []byte) []byte {
 	v := &e.vector
 	if c.Bits > 0 {
@@ -132,9 +134,11 @@ func (e *Encoder) appendSome(dst []byte, c Config, kind element.Kind, copied []b
 	return dst
 }
 
-// appendAll appends all differences, rounded.
+// appendAll appends all differences, rounded, in chunks.
 func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, values []byte) (encoded []byte, sent int, ok bool) {
 	n, size, start := len(values)/kind.Size(), kind.Size(), len(dst)
+	// A chunk ends with a bucket, so that the codes of all chunks are those of the vector
+	// as a whole.
 	each := max(1, chunk/c.Bucket) * c.Bucket
 	f, codes := formAll, &dst
 	if c.Packed {
@@ -149,6 +153,7 @@ func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, val
 		x, w := values[from*size:to*size], copied[from*size:to*size]
 		var d []float32
 		d, v.At = e.room.subtract(kind, x, w, float32(math.Inf(1)), v.Mask, v.At[:0], 0)
+		// A tau of infinity is reached only by infinities and NaNs.
 		if len(v.At) > 0 {
 			return dst[:start], 0, false
 		}
@@ -163,7 +168,7 @@ func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, val
 	return dst, n, true
 }
 
-// mustDecode is what a receiver makes of count differences that were just written.
+// mustDecode returns what a receiver makes of the count differences just written.
 func mustDecode(dst []byte, count int, src []byte) []byte {
 	dst, _, err := quantize.Decode(dst[:0], element.Float32, count, src)
 	if err != nil {

@@ -7,16 +7,16 @@ import (
 	"github.com/klauspost/compress/huff0"
 )
 
-// Most differences are small beside the largest of their bucket, so that few of the
-// codes of quantize are frequent: a Huffman code of their bytes takes a fifth less,
-// where the differences are normally distributed, and more where few are large. A
-// block has the codes of whole chunks.
+// Most differences are small beside the largest of their bucket, so few of quantize's codes
+// are frequent. A Huffman code of their bytes takes a fifth less if the differences are
+// normally distributed, and less still if few are large. A block has the codes of one or
+// more whole chunks.
 
-// blockSize is from how many bytes on a block is full.
+// blockSize is the number of bytes from which on a block is full.
 const blockSize = 64 << 10
 
-// mostBlock is more bytes than a block has: those of a chunk of the most numbers, as
-// they are, beside a full block.
+// mostBlock bounds the bytes that a block unpacks to: a block that is almost full, and a
+// chunk of the most numbers as they are.
 const mostBlock = blockSize + 5*mostChunk
 
 // packer writes blocks. Its zero value is ready.
@@ -25,7 +25,8 @@ type packer struct {
 	scratch huff0.Scratch
 }
 
-// flush appends the block, which is empty then.
+// flush appends the block and empties it. A block that Huffman coding does not shorten goes
+// as it is, which a packed size of 0 says.
 func (p *packer) flush(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(p.plain)))
 	p.scratch.Reuse = huff0.ReusePolicyNone
@@ -45,8 +46,8 @@ type unpacker struct {
 	scratch huff0.Scratch
 }
 
-// nextBlock returns the bytes of a block, which are valid until the next call, and what
-// follows it.
+// nextBlock returns the bytes of a block, valid until the next call, and what follows it.
+// It allocates no more than mostBlock, whatever src claims.
 func (u *unpacker) nextBlock(src []byte) (plain, rest []byte, err error) {
 	n, used := binary.Uvarint(src)
 	if used <= 0 || n == 0 || n > mostBlock {

@@ -10,7 +10,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// room is where a chunk's differences are.
+// room holds a chunk's differences.
 type room struct {
 	d    []float32
 	mask []uint64
@@ -18,9 +18,9 @@ type room struct {
 	wide []byte // numbers of 16 bits as float32
 }
 
-// subtract returns the differences of a chunk's numbers as float32 numbers, and
-// appends to at, and sets in mask, where these are not below tau, as
-// [vector.SubtractFloat32].
+// subtract returns the differences x - w of a chunk as float32 numbers. As
+// [vector.SubtractFloat32] it sets mask and appends to at where these are not below tau.
+// Differences of float64 are computed in float64 and rounded once.
 func (r *room) subtract(kind element.Kind, x, w []byte, tau float32, mask []uint64, at []uint32, first int) (d []float32, _ []uint32) {
 	n := len(x) / kind.Size()
 	r.d, mask = slices.Grow(r.d[:0], n)[:n], mask[:(n+63)/64]
@@ -43,11 +43,12 @@ func (r *room) subtract(kind element.Kind, x, w []byte, tau float32, mask []uint
 	return r.d, vector.SubtractFloat32(r.d, r.wide[:4*n], r.wide[4*n:], tau, mask, at, first)
 }
 
-// addNumbers adds float32 numbers to those of a kind.
+// addNumbers adds the float32 numbers of back to w, numbers of a kind. It must round as
+// addAt does.
 func (r *room) addNumbers(kind element.Kind, w, back []byte) {
 	n := len(w) / kind.Size()
 	if floats, ok := floatsOf(w); ok && kind == element.Float32 {
-		// What is compared, and with what, does not matter here.
+		// AddFloat32 also compares; with what does not matter here.
 		r.mask = slices.Grow(r.mask[:0], (n+63)/64)[:(n+63)/64]
 		r.at = vector.AddFloat32(floats, back, float32(math.Inf(1)), r.mask, r.at[:0], 0)
 		return
@@ -57,7 +58,7 @@ func (r *room) addNumbers(kind element.Kind, w, back []byte) {
 	}
 }
 
-// addAt adds float32 numbers to those of a kind at the positions.
+// addAt adds float32 numbers to those at the positions of w, numbers of a kind.
 func addAt(kind element.Kind, w []byte, at []uint32, back []byte) {
 	if kind != element.Float32 {
 		for j, i := range at {
@@ -73,6 +74,7 @@ func addAt(kind element.Kind, w []byte, at []uint32, back []byte) {
 	}
 }
 
+// addTo adds by to number i of w, rounded once to its kind.
 func addTo(kind element.Kind, w []byte, i int, by float64) {
 	sum := kind.At(w, i) + by
 	if kind == element.Float32 {
@@ -81,13 +83,13 @@ func addTo(kind element.Kind, w []byte, i int, by float64) {
 	kind.Put(w, i, sum)
 }
 
-// bytesOf are numbers as bytes, in the order of little endian machines, the only
-// ones that psidecar is built for.
+// bytesOf returns numbers as bytes, in the order of little-endian machines, the only ones
+// that psidecar is built for.
 func bytesOf(v []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 }
 
-// floatsOf is the way back, where the bytes are aligned.
+// floatsOf is the reverse; ok is false if the bytes are not aligned.
 func floatsOf(b []byte) (v []float32, ok bool) {
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	if uintptr(p)%4 != 0 {

@@ -1,9 +1,12 @@
-// Package element knows the kinds of numbers that the values of a push or pull
-// are: how long they are, and what they mean. A values frame is bytes; which
-// kind they are PS-lite does not say for all of them, the user does.
+// Package element describes the kinds of numbers that a push or pull carries: their size on
+// the wire, their conversion to and from Go numbers, and how a sum or a rounded value
+// becomes one of them again. A values frame is bytes; PS-lite does not name the kind of all
+// of them (16-bit numbers travel as CHAR), so the user does, by a rule.
 //
-// In go little endian bytes as on the wire, out come numbers, and back. The
-// codecs for values call it.
+// Values are little endian, as on the wire, at any alignment. All rounding is to the
+// nearest, ties to even, and saturates: a finite number never becomes an infinity, since
+// one infinity in a server's parameters would spoil the model for good. The codecs for
+// values call this package; the fast paths of package vector give the same bits.
 package element
 
 import (
@@ -12,11 +15,11 @@ import (
 	"math"
 )
 
-// Kind is a kind of number.
+// Kind is a kind of number. Its value is part of the wire format of every codec
+// (../FORMAT.md).
 type Kind uint8
 
-// The kinds. Float32 is what PS-lite jobs use as a rule; the 16-bit ones travel
-// inside of CHAR blobs.
+// The kinds. PS-lite jobs use Float32 as a rule; the 16-bit ones travel inside CHAR blobs.
 const (
 	Float32  Kind = iota // IEEE 754 binary32
 	Float64              // IEEE 754 binary64
@@ -48,7 +51,7 @@ func Parse(name string) (Kind, error) {
 // Valid reports whether k is one of the kinds.
 func (k Kind) Valid() bool { return k < kinds }
 
-// Size is the length of a number in bytes: 2, 4 or 8.
+// Size returns the length of a number in bytes: 2, 4 or 8.
 func (k Kind) Size() int {
 	switch k {
 	case Float32:
@@ -60,7 +63,7 @@ func (k Kind) Size() int {
 	}
 }
 
-// At returns number i of b.
+// At returns number i of b, exactly: every kind is a subset of float64.
 func (k Kind) At(b []byte, i int) float64 {
 	switch k {
 	case Float32:
@@ -74,8 +77,8 @@ func (k Kind) At(b []byte, i int) float64 {
 	}
 }
 
-// Put writes v as number i of b, rounded to the nearest, ties to even. A finite
-// number beyond the largest of its kind becomes the largest.
+// Put writes v as number i of b, rounded to the nearest, ties to even. A finite number
+// beyond the largest of its kind becomes the largest.
 func (k Kind) Put(b []byte, i int, v float64) {
 	switch k {
 	case Float32:
@@ -89,7 +92,7 @@ func (k Kind) Put(b []byte, i int, v float64) {
 	}
 }
 
-// ToFloat32 rounds to the nearest float32; what is finite stays finite.
+// ToFloat32 rounds to the nearest float32. A finite number stays finite.
 func ToFloat32(v float64) float32 {
 	f := float32(v)
 	if f-f != 0 && v-v == 0 {
@@ -98,8 +101,11 @@ func ToFloat32(v float64) float32 {
 	return f
 }
 
-// oddFloat32 rounds to a float32 such that rounding that once more, to 16
-// bits, gives what rounding v at once would: an inexact result is odd.
+// oddFloat32 rounds to a float32 in such a way that rounding the result once more, to 16
+// bits, gives what rounding v directly would. Two roundings to the nearest can differ from
+// one where the first lands on a tie of the second. Rounding to odd avoids that: the result
+// is truncated, and its last bit is set if anything was lost, so that it can never be such
+// a tie.
 func oddFloat32(v float64) float32 {
 	f := ToFloat32(v)
 	if float64(f) == v || v != v {
@@ -107,7 +113,7 @@ func oddFloat32(v float64) float32 {
 	}
 	bits := math.Float32bits(f)
 	if math.Abs(float64(f)) > math.Abs(v) {
-		bits-- // towards zero
+		bits-- // the conversion rounded away from zero; truncate
 	}
 	return math.Float32frombits(bits | 1)
 }

@@ -2,18 +2,21 @@ package keylist
 
 import "fmt"
 
-// step is how much is reserved at a time for a state that grows.
+// step is how much is reserved at a time for a state that grows: reserving takes a lock
+// that all connections share.
 const step = 256 << 10
 
-// An Account counts the bytes of a state that grows and shrinks, in steps that are
-// reserved of a Memory. It is not safe for use by several goroutines.
+// An Account counts the bytes of a state that grows and shrinks, and reserves them from a
+// Memory in steps. reserved is a multiple of step, at least used and, after Shrink, less
+// than two steps above it. An Account is not safe for concurrent use.
 type Account struct {
 	memory   Memory // nil: no bound
 	used     int
 	reserved int // in steps, at least used
 }
 
-// Grow counts n more bytes, waiting for them to be free.
+// Grow counts n more bytes. It blocks until they are free, or fails when the Memory gives
+// up; what was reserved until then stays reserved, and Close returns it.
 func (a *Account) Grow(n int) error {
 	for a.memory != nil && a.used+n > a.reserved {
 		if err := a.memory.Reserve(step); err != nil {
@@ -25,7 +28,7 @@ func (a *Account) Grow(n int) error {
 	return nil
 }
 
-// TryGrow is Grow without waiting.
+// TryGrow is Grow without waiting: it reports whether the bytes were free.
 func (a *Account) TryGrow(n int) bool {
 	for a.memory != nil && a.used+n > a.reserved {
 		if !a.memory.TryReserve(step) {
@@ -37,7 +40,8 @@ func (a *Account) TryGrow(n int) bool {
 	return true
 }
 
-// Shrink counts n bytes less.
+// Shrink counts n bytes less. It keeps a step in reserve, so that a state that grows and
+// shrinks in turns does not reserve and release in turns.
 func (a *Account) Shrink(n int) {
 	a.used -= n
 	for a.memory != nil && a.reserved-a.used >= 2*step {
@@ -46,7 +50,7 @@ func (a *Account) Shrink(n int) {
 	}
 }
 
-// Close gives everything back.
+// Close returns everything.
 func (a *Account) Close() {
 	for ; a.reserved > 0; a.reserved -= step {
 		a.memory.Unreserve(step)
@@ -54,5 +58,5 @@ func (a *Account) Close() {
 	a.used = 0
 }
 
-// NewAccount returns an account of m, without a bound where that is nil.
+// NewAccount returns an account with m, or without a bound if m is nil.
 func NewAccount(m Memory) Account { return Account{memory: m} }

@@ -6,34 +6,34 @@ import (
 	"time"
 )
 
-// Memory bounds what all encoders and decoders take together. relay.Memory is
-// one. What an encoded list claims to hold is taken from it before it is
-// allocated: 128 keys at equal distances take one byte on the wire.
+// Memory bounds what all encoders and decoders take together; relay.Memory implements it. A
+// decoder takes what an encoded list claims from it before anything is allocated: 128 keys
+// at equal distances take one byte on the wire. It is safe for concurrent use.
 type Memory interface {
-	// Borrow lends a buffer for a message; Return takes it back.
+	// Borrow lends a buffer for one message; Return takes it back.
 	Borrow(ctx context.Context, n int) ([]byte, error)
 	Return(b []byte)
-	// Reserve counts what is kept for longer, TryReserve without waiting.
+	// Reserve counts what is kept for longer; TryReserve does without waiting.
 	Reserve(n int) error
 	TryReserve(n int) bool
 	Unreserve(n int)
 }
 
 const (
-	// uncounted is the size up to which a buffer is no matter.
+	// uncounted is the size up to which a buffer is not counted.
 	uncounted = 64 << 10
-	// patience is how long a list waits for memory.
+	// patience is how long a list waits for memory before the link fails.
 	patience = 30 * time.Second
 )
 
-// room is a buffer for a list: a small one that is kept, or a large one that is
-// borrowed until the message has been written.
+// room is a buffer for a list: a small one that is kept from message to message, or a large
+// one that is borrowed until the message has been written.
 type room struct {
 	small []byte
 	lent  []byte
 }
 
-// reserve returns an empty buffer with room for n bytes. What the room held is lost.
+// reserve returns an empty buffer with a capacity of n bytes. What the room held is lost.
 func (r *room) reserve(m Memory, n int) ([]byte, error) {
 	if m == nil || n <= uncounted {
 		if cap(r.small) < n {
@@ -55,7 +55,7 @@ func (r *room) reserve(m Memory, n int) ([]byte, error) {
 	return b[:0], nil
 }
 
-// release gives back what is borrowed.
+// release returns a borrowed buffer.
 func (r *room) release(m Memory) {
 	if r.lent != nil {
 		m.Return(r.lent)

@@ -6,14 +6,16 @@ import (
 	"slices"
 )
 
-// A WordDecoder has room for decoding. The zero value is ready to use.
+// A WordDecoder holds buffers for decoding. The zero value is ready to use. It is not safe
+// for concurrent use.
 type WordDecoder struct {
 	words  []byte
 	others []byte
 }
 
-// Decode reads one encoded list from the beginning of src. It returns the
-// values frame's body, valid until the next call, and what follows the list.
+// Decode reads one encoded list from the beginning of src. It returns the body of the
+// values frame, valid until the next call (it may be a slice of src), and what follows the
+// list. MostWords bounds what is allocated.
 func (d *WordDecoder) Decode(src []byte) (body, rest []byte, err error) {
 	if len(src) == 0 || src[0]&^(hasCommon|hasPalette) != 0 || src[0] == 0 {
 		return nil, nil, corrupt("no form, or an unknown one")
@@ -57,8 +59,8 @@ func (d *WordDecoder) Decode(src []byte) (body, rest []byte, err error) {
 	return d.words, rest, nil
 }
 
-// spread writes the common word where its bit is set, and the next of the
-// others elsewhere; without branches while others are left to read.
+// spread writes the common word where its bit is set, and the next of the others elsewhere.
+// It has no branches while others are left to read.
 func spread(out, set, others []byte, common uint32) {
 	i := 0
 	for ; len(others) >= wordSize && i < len(out)/wordSize; i++ {
@@ -72,7 +74,7 @@ func spread(out, set, others []byte, common uint32) {
 	}
 }
 
-// readPalette reads a palette and the indices of n words, and returns these.
+// readPalette reads a palette and the indices of n words, and returns the words.
 func (d *WordDecoder) readPalette(src []byte, n int) (list, rest []byte, err error) {
 	size, src, err := wordlistUvarint(src, longestPalette)
 	if err != nil {

@@ -2,21 +2,22 @@ package keylist
 
 import "fmt"
 
-// A Decoder reads what the [Encoder] at the other end of a link wrote. It is
-// not safe for use by several goroutines.
+// A Decoder reads what the [Encoder] at the other end of a link wrote. It is not safe for
+// concurrent use. What it keeps for good (table and dictionary) is counted by state; the
+// buffers of the list in hand are borrowed until Release.
 type Decoder struct {
 	memory     Memory // nil: without a bound
 	state      Account
 	table      table
 	dictionary dictionary
 	rooms      struct{ list, positions, others room }
-	list       []byte // the list decoded last, where it is not in the table
+	list       []byte // the list decoded last, unless it was in the table already
 	positions  []byte
 	others     []byte
 }
 
-// NewDecoder returns a Decoder with empty state, which takes its memory from m
-// where that is not nil.
+// NewDecoder returns a Decoder with empty state. It takes its memory from m if that is not
+// nil.
 func NewDecoder(limits Limits, m Memory) *Decoder {
 	return &Decoder{
 		memory: m, state: NewAccount(m),
@@ -24,8 +25,8 @@ func NewDecoder(limits Limits, m Memory) *Decoder {
 	}
 }
 
-// Release gives back the memory of the list decoded last, which is not used any
-// more. A nil Decoder has none.
+// Release returns the memory of the list decoded last, which must not be used any more. A
+// nil Decoder has none.
 func (d *Decoder) Release() {
 	if d == nil {
 		return
@@ -36,16 +37,16 @@ func (d *Decoder) Release() {
 	d.list, d.positions, d.others = nil, nil, nil
 }
 
-// Close gives back all memory. The Decoder cannot be used after it.
+// Close returns all memory. The Decoder cannot be used afterwards.
 func (d *Decoder) Close() {
 	d.Release()
 	d.state.Close()
 }
 
-// Decode reads one encoded list from the beginning of src. It returns the body
-// of the keys frame, which stays valid until the next call, and what follows
-// the list in src. Any error ends the use of the Decoder: it wraps [ErrCorrupt],
-// or says that there is no memory.
+// Decode reads one encoded list from the beginning of src. It returns the body of the keys
+// frame, which stays valid until the next call, and what follows the list in src. It may
+// block for memory. Any error ends the use of the Decoder, since its state may differ from
+// the encoder's then: it wraps [ErrCorrupt], or says that there is no memory.
 func (d *Decoder) Decode(src []byte) (list, rest []byte, err error) {
 	if len(src) == 0 {
 		return nil, nil, fmt.Errorf("%w: it is empty", ErrCorrupt)
@@ -78,6 +79,8 @@ func (d *Decoder) Decode(src []byte) (list, rest []byte, err error) {
 		if !d.table.fits(d.list) {
 			return nil, nil, fmt.Errorf("%w: a list of %d bytes to keep, more than the limits allow", ErrCorrupt, len(d.list))
 		}
+		// The encoder keeps the list if it has the memory; the decoder has no choice and
+		// waits for it.
 		if err := d.state.Grow(d.table.cost(d.list)); err != nil {
 			return nil, nil, err
 		}
@@ -111,8 +114,8 @@ func (d *Decoder) raw(src []byte) (list, rest []byte, err error) {
 	return append(list, src[:size]...), src[size:], nil
 }
 
-// readPositions reads the two lists of the form, leaves the second in d.others
-// and merges them.
+// readPositions reads the two lists of the form, leaves the second in d.others, and merges
+// them.
 func (d *Decoder) readPositions(src []byte) (list, rest []byte, err error) {
 	most := d.table.limits.ListBytes
 	src, d.positions, err = d.delta(src, &d.rooms.positions, most)
@@ -133,7 +136,7 @@ func (d *Decoder) readPositions(src []byte) (list, rest []byte, err error) {
 	return d.mergeLists(list), rest, nil
 }
 
-// delta reads a delta list of at most so many bytes into a room.
+// delta reads a delta list of at most most bytes into a room.
 func (d *Decoder) delta(src []byte, r *room, most int) (rest, keys []byte, err error) {
 	n, _, err := deltaCount(src, most)
 	if err != nil {
@@ -145,7 +148,9 @@ func (d *Decoder) delta(src []byte, r *room, most int) (rest, keys []byte, err e
 	return readDelta(src, keys, most)
 }
 
-// mergeLists merges the keys at d.positions with d.others, in ascending order.
+// mergeLists merges the keys at d.positions with d.others, in ascending order. Both ascend,
+// and no key is in both if the encoder is sound; if it is not, the result is wrong but
+// within its bounds.
 func (d *Decoder) mergeLists(list []byte) []byte {
 	known, others := count(d.positions), count(d.others)
 	list = extend(list[:0], (known+others)*keySize)
@@ -164,7 +169,8 @@ func (d *Decoder) mergeLists(list []byte) []byte {
 	return list
 }
 
-// learn does to the dictionary what the flags say.
+// learn does to the dictionary what the encoder's flags say. The flags are explicit because
+// the encoder also decides by its memory, which the decoder cannot know.
 func (d *Decoder) learn(head form, keys []byte) error {
 	if head&resetFlag != 0 {
 		d.state.Shrink(d.dictionary.bytes())

@@ -6,10 +6,10 @@ import (
 	"math/bits"
 )
 
-// A delta list is a strictly ascending list: uvarint count; where that is not
-// 0, uvarint first value; where it is over 1, uvarint stride, the greatest
-// common divisor of all differences, and each difference divided by the
-// stride, less 1, in blocks.
+// A delta list is a strictly ascending list: uvarint count; if that is not 0, uvarint first
+// value; if it is over 1, uvarint stride, the greatest common divisor of all differences,
+// and each difference divided by the stride, less 1, in blocks. Strides above 1 come from
+// jobs that number keys by tensor and row, or keep low bits for the server.
 
 // ascending reports whether the keys strictly ascend.
 func ascending(list []byte) bool {
@@ -17,7 +17,7 @@ func ascending(list []byte) bool {
 		return true
 	}
 	before := keyAt(list, 0)
-	// Four at a time: one branch for them, and loads without bounds checks.
+	// Four at a time: one branch for the four, and loads without bounds checks.
 	rest := list[keySize:]
 	for ; len(rest) >= 4*keySize; rest = rest[4*keySize:] {
 		four := (*[4 * keySize]byte)(rest)
@@ -38,9 +38,8 @@ func ascending(list []byte) bool {
 	return true
 }
 
-// strideOf returns the greatest common divisor of the differences of an
-// ascending list of at least 2 keys. It is 1 after a few keys in most lists,
-// and then looks no further.
+// strideOf returns the greatest common divisor of the differences of an ascending list of
+// at least 2 keys. Of most lists it is 1 after a few keys, and then looks no further.
 func strideOf(list []byte) uint64 {
 	n := count(list)
 	stride := keyAt(list, 1) - keyAt(list, 0)
@@ -90,8 +89,9 @@ func appendDelta(dst, list []byte) []byte {
 	return dst
 }
 
-// A divider divides exactly by one number: by a shift for its powers of two and
-// by multiplication with the inverse modulo 2^64 of its odd rest.
+// A divider divides by one number without a remainder: by a shift for its powers of two,
+// and by multiplication with the inverse of its odd part modulo 2^64. A division would take
+// many times as long for each key.
 type divider struct {
 	shift   uint
 	inverse uint64
@@ -107,27 +107,27 @@ func dividerOf(n uint64) divider {
 	return divider{shift, inverse}
 }
 
-// exactly returns v / n for a v that n divides.
+// exactly returns v / n for a v that is a multiple of n.
 func (d divider) exactly(v uint64) uint64 { return v >> d.shift * d.inverse }
 
-// deltaCount reads how many keys a delta list has, and what follows. It refuses
+// deltaCount reads how many keys a delta list has, and returns what follows. It refuses
 // more than most bytes of keys.
 func deltaCount(src []byte, most int) (n int, rest []byte, err error) {
 	keys, rest, err := uvarint(src)
 	if err != nil {
 		return 0, nil, err
 	}
-	// A block of 128 keys takes a byte at least, so that a short input cannot
-	// claim a long list.
+	// A block of 128 keys takes at least a byte, so that a short input cannot claim a long
+	// list.
 	if keys > uint64(max(most, 0)/keySize) || keys > 0 && (keys-1)/blockLen > uint64(len(rest)) {
 		return 0, nil, fmt.Errorf("%w: %d keys, more than there can be", ErrCorrupt, keys)
 	}
 	return int(keys), rest, nil
 }
 
-// readDelta reads a delta list, appends its keys to list and returns both what
-// follows it and the longer list. It refuses lists that would make list longer
-// than most bytes, and values beyond 64 bits.
+// readDelta reads a delta list, appends its keys to list, and returns what follows it and
+// the longer list. It refuses lists that would make list longer than most bytes, and keys
+// beyond 64 bits.
 func readDelta(src, list []byte, most int) (rest, keys []byte, err error) {
 	n, src, err := deltaCount(src, most-len(list))
 	if err != nil || n == 0 {
@@ -164,7 +164,8 @@ func readDelta(src, list []byte, most int) (rest, keys []byte, err error) {
 	return src, list, nil
 }
 
-// addGaps writes the keys that follow key to out and returns the last of them.
+// addGaps writes the keys that follow key to out and returns the last of them. Overflows
+// are collected and reported once at the end.
 func addGaps(out []byte, gaps []uint64, key, stride uint64) (uint64, error) {
 	out = out[:len(gaps)*keySize]
 	var overflow uint64
@@ -191,7 +192,7 @@ func uvarint(src []byte) (uint64, []byte, error) {
 	return v, src[n:], nil
 }
 
-// extend makes b longer by n bytes, whatever they hold.
+// extend lengthens b by n bytes of any content.
 func extend(b []byte, n int) []byte {
 	if cap(b)-len(b) < n {
 		b = append(b[:len(b):len(b)], make([]byte, n)...)

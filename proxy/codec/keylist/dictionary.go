@@ -2,13 +2,13 @@ package keylist
 
 import "slices"
 
-// A dictionary gives positions to the keys that a link has seen: their rank
-// among its keys. Hashed keys lie far apart, and their differences do not pack;
-// their ranks lie as close together as the list is dense among the keys in use.
+// A dictionary gives positions to the keys that a link has seen: their rank among its keys.
+// Hashed keys lie far apart and their differences do not pack; their ranks lie as close
+// together as the list is dense among the keys in use.
 //
-// New keys wait until they are many, and are then merged in one go, so that a
-// key is moved a bounded number of times on average. Ranks count merged keys
-// only.
+// New keys wait until there are many of them, and are then merged in one pass, so that each
+// key is moved a bounded number of times on average. Ranks count merged keys only. Both
+// ends merge after the same list, since both learn the same keys in the same order.
 type dictionary struct {
 	limit   int
 	keys    []uint64 // ascending
@@ -16,23 +16,23 @@ type dictionary struct {
 	merged  []uint64 // room for the next merge
 }
 
-// waitingShare is which part of the merged keys may wait.
+// waitingShare: a quarter as many keys as are merged may wait.
 const waitingShare = 4
 
-// waitingLeast is how many keys wait at least.
+// waitingLeast is how many keys may wait in any case.
 const waitingLeast = 1024
 
 // room reports whether n more keys may be learned.
 func (d *dictionary) room(n int) bool { return len(d.keys)+len(d.waiting)+n <= d.limit }
 
-// learnedBytes is what a key takes at most: among the keys, in the room for the
-// next merge, and while it waits, in a slice that grows by half.
+// learnedBytes is what a key takes at most: among the keys, in the buffer for the next
+// merge, and while it waits, in a slice that append grows.
 const learnedBytes = 4 * keySize
 
 // bytes is what all keys take.
 func (d *dictionary) bytes() int { return (len(d.keys) + len(d.waiting)) * learnedBytes }
 
-// learn takes the keys of a list.
+// learn adds the keys of a list to those that wait, and merges them once there are enough.
 func (d *dictionary) learn(list []byte) {
 	n := count(list)
 	for i := range n {
@@ -46,6 +46,9 @@ func (d *dictionary) learn(list []byte) {
 func (d *dictionary) merge() {
 	slices.Sort(d.waiting)
 	fresh := slices.Compact(d.waiting)
+	// The two arrays change places with each merge: the old keys are read from one and all
+	// keys written to the other. seek finds runs of old keys between two new ones, which
+	// are copied as a whole.
 	out := slices.Grow(d.merged[:0], len(d.keys)+len(fresh))
 	old := d.keys
 	for _, key := range fresh {
@@ -65,8 +68,8 @@ func (d *dictionary) reset() {
 	d.keys, d.merged, d.waiting = nil, nil, nil
 }
 
-// split appends the positions of those keys of an ascending list that the
-// dictionary has to positions, and its other keys to others, both as lists.
+// split appends the positions of those keys of an ascending list that the dictionary has to
+// positions, and the other keys to others, both as lists.
 func (d *dictionary) split(list, positions, others []byte) (_, _ []byte) {
 	n := count(list)
 	at := 0
@@ -83,8 +86,8 @@ func (d *dictionary) split(list, positions, others []byte) (_, _ []byte) {
 	return positions, others
 }
 
-// hits returns how many of up to `samples` evenly chosen keys of a list the
-// dictionary has, and how many it looked for.
+// hits returns how many of up to samples evenly spaced keys of a list the dictionary has,
+// and how many it looked up.
 func (d *dictionary) hits(list []byte, samples int) (hits, tried int) {
 	n := count(list)
 	tried = min(n, samples)
@@ -96,8 +99,9 @@ func (d *dictionary) hits(list []byte, samples int) (hits, tried int) {
 	return hits, tried
 }
 
-// seek returns the index of the first key in ascending keys that is not below
-// key. It looks near the beginning first, in steps that double.
+// seek returns the index of the first of ascending keys that is not below key. It gallops:
+// the answer is near the beginning as a rule, so it looks there first, in steps that
+// double.
 func seek(keys []uint64, key uint64) int {
 	low, step := 0, 1
 	for low+step <= len(keys) && keys[low+step-1] < key {

@@ -5,8 +5,9 @@ import (
 	"math/bits"
 )
 
-// An Encoder writes key lists for one link in one direction. The zero value is
-// not useful; see [NewEncoder]. It is not safe for use by several goroutines.
+// An Encoder writes key lists for one link in one direction; see [NewEncoder]. It is not
+// safe for concurrent use. Whatever Append returns must reach the [Decoder]: the state has
+// moved on.
 type Encoder struct {
 	state      Account
 	table      table
@@ -15,35 +16,35 @@ type Encoder struct {
 	positions  []byte // room for split
 	others     []byte // likewise
 	packed     []byte // room for the other way to write a list
-	misses     int    // keys of late that a full dictionary lacked, less a quarter of those it had
+	misses     int    // keys that a full dictionary lacked lately, less a quarter of those it had
 }
 
-// NewEncoder returns an Encoder with empty state, which takes the memory for that
-// from m where it is not nil. Where there is none left it remembers nothing more.
+// NewEncoder returns an Encoder with empty state. It takes the memory for its state from m
+// if that is not nil. When none is left it remembers nothing more, and never waits.
 func NewEncoder(limits Limits, m Memory) *Encoder {
 	return &Encoder{state: NewAccount(m), table: table{limits: limits}, dictionary: dictionary{limit: limits.DictionaryKeys}}
 }
 
-// Close gives back all memory. The Encoder cannot be used after it.
+// Close returns all memory. The Encoder cannot be used afterwards.
 func (e *Encoder) Close() { e.state.Close() }
 
 const (
-	// closeBits is how many bits a key may take as a difference before it is
-	// tried whether positions are shorter.
+	// closeBits is how many bits a key may take as a difference before positions are tried.
 	closeBits = 10
 	// hitSamples is how many keys are looked up to guess whether positions pay.
 	hitSamples = 64
 )
 
-// Append appends the encoded form of a list, the body of a keys frame, to dst.
-// Any bytes are encoded, those that are no ascending list of keys as they are;
-// but no more than the ListBytes of the limits, since a [Decoder] refuses more.
+// Append appends the encoded form of a list, the body of a keys frame, to dst. Any bytes
+// are encoded; those that are no ascending list of keys go as they are. The list must not
+// be longer than the limits' ListBytes, since a [Decoder] refuses more.
 func (e *Encoder) Append(dst, list []byte) []byte {
 	print := fingerprint(list)
 	if serial, ok := e.finder.find(&e.table, print, list); ok {
 		dst = append(dst, byte(formReference))
 		return binary.AppendUvarint(dst, e.table.kept-1-serial)
 	}
+	// The form's byte is written last: what is kept and learned is known only then.
 	at := len(dst)
 	dst = append(dst, 0)
 	var head form
@@ -77,8 +78,9 @@ func (e *Encoder) appendAscending(dst, list []byte) (form, []byte) {
 	return formDelta | e.learn(list, list), dst
 }
 
-// appendPositions writes a list as positions, or as differences where that
-// turns out shorter.
+// appendPositions writes a list as positions, or as differences if those turn out shorter.
+// If the dictionary learned something the form is positions in any case, since only
+// d.others of the decoder says which keys are new.
 func (e *Encoder) appendPositions(dst, list []byte, width int) (form, []byte) {
 	e.positions, e.others = e.dictionary.split(list, e.positions[:0], e.others[:0])
 	e.packed = appendDelta(e.packed[:0], e.positions)
@@ -94,9 +96,9 @@ func (e *Encoder) appendPositions(dst, list []byte, width int) (form, []byte) {
 	return formPositions, append(dst[:start], e.packed...)
 }
 
-// learn lets the dictionary learn those keys of a list that it lacks, where it
-// has room, and says in the flags that it returns what it did. A full
-// dictionary that goes on lacking more than one key in five is emptied.
+// learn adds those keys of a list that the dictionary lacks, if it has room, and returns
+// the flags that say so. A full dictionary that keeps lacking more than one key in five is
+// emptied: the job has turned to other keys.
 func (e *Encoder) learn(list, lacking []byte) form {
 	n := count(lacking)
 	if e.dictionary.limit == 0 {
@@ -122,7 +124,7 @@ func (e *Encoder) learn(list, lacking []byte) form {
 	return resetFlag | learnFlag
 }
 
-// learnKeys has the dictionary learn keys, where there is memory.
+// learnKeys adds keys to the dictionary if there is memory.
 func (e *Encoder) learnKeys(keys []byte) bool {
 	before, cost := e.dictionary.bytes(), count(keys)*learnedBytes
 	if !e.state.TryGrow(cost) {
@@ -133,8 +135,8 @@ func (e *Encoder) learnKeys(keys []byte) bool {
 	return true
 }
 
-// gapBits is about how many bits the difference of two neighbours takes, after
-// division by their stride.
+// gapBits returns about how many bits the difference of two neighbours takes after division
+// by their stride.
 func gapBits(list []byte) int {
 	n := count(list)
 	if n < 2 {

@@ -1,15 +1,14 @@
-// Package keylist encodes the key lists of pushes and pulls without loss, so
-// that a list which both ends of a link have seen costs a few bytes, and a new
-// one little more than its information.
+// Package keylist encodes the key lists of pushes and pulls without loss, so that a list
+// which both ends of a link have seen costs a few bytes, and a new one little more than its
+// information.
 //
-// In goes the body of a keys frame: n keys of 8 bytes, little endian. An
-// [Encoder] appends its encoded form to the caller's buffer; the [Decoder] at
-// the other end of the link gives the identical bytes back. Both keep the same
-// state (a table of recent lists, a dictionary of keys) and change it only by
-// what is written in the encoded form, in the order in which it is written, so
-// that the two cannot disagree: a pair serves one link in one direction, sees
-// every message of it in order, and ends with it. Callers are the codecs of
-// proxy links.
+// An [Encoder] takes the body of a keys frame, n keys of 8 bytes, little endian, and
+// appends its encoded form to the caller's buffer; the [Decoder] at the other end of the
+// link returns the identical bytes. Both keep the same state (a table of recent lists, a
+// dictionary of keys) and change it only by what the encoded form says, in the order in
+// which it was written, so that the two cannot disagree: a pair serves one link in one
+// direction, sees every message of it in order, and ends with it. The codecs of proxy links
+// call them.
 //
 // An encoded list begins with a byte that names its form, with flags:
 //
@@ -18,8 +17,8 @@
 //	delta       count, first key, stride, gaps  ascending keys
 //	positions   positions in the dictionary as in delta, then the other keys
 //
-// Counts and ages are varints as in encoding/binary; gaps are packed in blocks
-// of 128 with a width each.
+// Counts and ages are varints as in encoding/binary; gaps are packed in blocks of 128 with
+// a width each. The package also has a codec for lists of values, see wordlist.go.
 package keylist
 
 import (
@@ -27,8 +26,8 @@ import (
 	"errors"
 )
 
-// form is the first byte of an encoded list: its kind in the low bits and what
-// both ends do to their state after it.
+// form is the first byte of an encoded list: its kind in the low bits, and in the others
+// what both ends do to their state afterwards.
 type form byte
 
 const (
@@ -39,10 +38,10 @@ const (
 
 	kindMask form = 0x0f
 	keepFlag form = 0x10 // put the list into the table
-	// learnFlag: put those keys of the list that the dictionary lacks into it.
+	// learnFlag: add those keys of the list that the dictionary lacks.
 	learnFlag form = 0x20
-	// resetFlag: forget the dictionary, after the list was read and before
-	// learning; then all keys of the list are learned.
+	// resetFlag: empty the dictionary, after the list was read and before learning. Then
+	// all keys of the list are learned.
 	resetFlag form = 0x40
 )
 
@@ -69,14 +68,14 @@ type Limits struct {
 	TableBytes int `json:"table_bytes"`
 	// TableLists is how many lists the table holds.
 	TableLists int `json:"table_lists"`
-	// DictionaryKeys is how many keys the dictionary holds. A key takes 8
-	// bytes, and 8 more for a moment while new keys are merged.
+	// DictionaryKeys is how many keys the dictionary holds. A key takes 8 bytes, and as
+	// many in the buffer for the next merge; bounds of memory count 32.
 	DictionaryKeys int `json:"dictionary_keys"`
 	// ListBytes is the size of the largest list that is decoded.
 	ListBytes int `json:"list_bytes"`
 }
 
-// DefaultLimits suit a link between two hosts: at most about 48 MiB at each end.
+// DefaultLimits suit a link between two hosts: about 48 MiB at each end at most.
 var DefaultLimits = Limits{
 	TableBytes:     16 << 20,
 	TableLists:     1024,
@@ -84,8 +83,8 @@ var DefaultLimits = Limits{
 	ListBytes:      96 << 20, // no larger frame is held, so that none is encoded
 }
 
-// ErrCorrupt is wrapped by all errors of a [Decoder]: what it was given was not
-// written by an [Encoder] in the same state. The link cannot go on.
+// ErrCorrupt is wrapped by all errors of a [Decoder]: its input was not written by an
+// [Encoder] in the same state. The link cannot go on.
 var ErrCorrupt = errors.New("keylist: corrupt list")
 
 // keyAt returns key i of a list.

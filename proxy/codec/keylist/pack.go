@@ -6,11 +6,12 @@ import (
 	"math/bits"
 )
 
-// blockLen is the number of values that are packed with one common width.
+// blockLen is how many values are packed with one common width.
 const blockLen = 128
 
-// appendBlock appends 1 to blockLen values: a byte with their width in bits,
-// then the values of that width, lowest bits first, padded to a whole byte.
+// appendBlock appends 1 to blockLen values: a byte with their width in bits, then the
+// values in that width, lowest bits first, padded to a whole byte. Gaps of 0 after division
+// by the stride, which dense lists have throughout, take the byte alone.
 func appendBlock(dst []byte, values []uint64) []byte {
 	var all uint64
 	for _, v := range values {
@@ -42,11 +43,12 @@ func appendBlock(dst []byte, values []uint64) []byte {
 	return dst
 }
 
-// narrow is the width of which four values fit into 56 bits.
+// narrow is the width up to which four values fit into the 56 bits that can be joined to 7
+// pending ones.
 const narrow = 14
 
-// appendNarrow appends a whole block of narrow values, four at a time and
-// without a branch that depends on the width.
+// appendNarrow appends a whole block of narrow values, four at a time and without a branch
+// that depends on the width.
 func appendNarrow(dst []byte, values *[blockLen]uint64, width uint) []byte {
 	start, size := len(dst), int(width)*blockLen/8
 	dst = extend(dst, size+8) // the last store may reach beyond
@@ -65,8 +67,7 @@ func appendNarrow(dst []byte, values *[blockLen]uint64, width uint) []byte {
 	return dst[:start+size]
 }
 
-// readBlock reads len(values) values that [appendBlock] wrote and returns what
-// follows them.
+// readBlock fills values with what [appendBlock] wrote and returns what follows.
 func readBlock(src []byte, values []uint64) ([]byte, error) {
 	if len(src) == 0 {
 		return nil, fmt.Errorf("%w: it ends before a block", ErrCorrupt)
@@ -109,7 +110,7 @@ func unpackNarrow(src []byte, values []uint64, width uint) {
 	}
 }
 
-// loadPartial is a little endian load of the bytes that are there.
+// loadPartial is a little-endian load of the bytes that exist; the others are zero.
 func loadPartial(src []byte) uint64 {
 	var tail [8]byte
 	copy(tail[:], src)

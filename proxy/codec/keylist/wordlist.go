@@ -18,6 +18,25 @@
 //	          as many bits as the largest takes, the lowest first
 //	others    else: the words that are not the common one
 
+// This part encodes lists of values, words of 4 bytes, many of which are equal: pulled
+// parameters that nobody has touched yet are 0, and the gradients of features that occur in
+// one sample alone are that sample's. It is lossless and keeps nothing from one list to the
+// next.
+//
+// [WordEncoder.Append] takes the body of a values frame and encodes it if a look at a few
+// of the words says that it pays; [WordDecoder.Decode] restores the body. Package compact
+// calls both.
+//
+// An encoded list is
+//
+//	form      1 byte of flags
+//	words     uvarint, how many
+//	common    if flagged: a word, and a bit for each word, set where it is this
+//	          one, the first in the lowest bit of the first byte
+//	palette   if flagged: uvarint number of different words, these words, and
+//	          for each word that is not the common one its index among them, in
+//	          as many bits as the largest takes, the lowest first
+//	others    else: the words that are not the common one
 package keylist
 
 import (
@@ -38,28 +57,30 @@ const wordSize = 4
 const (
 	// MostWords is the size in bytes of the longest list that is encoded.
 	MostWords = 1 << 20
-	// fewest words are worth looking at.
+	// fewest is the number of words from which on a list is worth a look.
 	fewest = 32
-	// samples are looked at to guess whether it pays.
+	// samples is how many words are looked at to guess whether encoding pays.
 	samples = 256
-	// longestPalette is how many different words an index may tell apart.
+	// longestPalette is how many different words an index can distinguish.
 	longestPalette = 2048
-	// slots of the table in which words are looked up; at most half are used.
+	// slots is the size of the table in which words are looked up; at most half of it is
+	// used.
 	slots = 2 * longestPalette
 )
 
-// ErrCorruptWords is wrapped by all errors of [Decoder.Decode].
+// ErrCorruptWords is wrapped by all errors of [WordDecoder.Decode].
 var ErrCorruptWords = errors.New("wordlist: corrupt list")
 
-// A WordEncoder has room for encoding. The zero value is ready to use.
+// A WordEncoder holds the tables for encoding. The zero value is ready to use. It is not
+// safe for concurrent use.
 type WordEncoder struct {
 	table   [slots]uint16 // 1 + index of a word in the palette
 	palette []uint32
 	indices []uint16
 }
 
-// Append appends the encoded form of a values frame's body to dst, where that
-// is shorter by an eighth or more; else it returns false and dst as it was.
+// Append appends the encoded form of a values frame's body to dst if that is shorter by an
+// eighth or more; otherwise it returns false, and dst as it was.
 func (e *WordEncoder) Append(dst, body []byte) (_ []byte, ok bool) {
 	n := len(body) / wordSize
 	if len(body)%wordSize != 0 || n < fewest || len(body) > MostWords {
@@ -90,9 +111,9 @@ func (e *WordEncoder) Append(dst, body []byte) (_ []byte, ok bool) {
 	return dst, true
 }
 
-// guess looks at some of the words: which is the commonest, whether it is
-// common enough to tell apart by a bit, and whether the others repeat so often
-// that a palette pays.
+// guess looks at some of the words and returns the commonest, whether it is common enough
+// to be marked by a bit for each word, and whether the others repeat so often that a
+// palette pays.
 func (e *WordEncoder) guess(body []byte, n int) (common uint32, isCommon, repeats bool) {
 	e.clear()
 	tried := min(n, samples)
@@ -112,8 +133,8 @@ func (e *WordEncoder) guess(body []byte, n int) (common uint32, isCommon, repeat
 	return e.palette[most], isCommon, others > 8 && different < others*15/16
 }
 
-// find returns the index of a word in the palette, where it is put if it is
-// new; false if the palette is full.
+// find returns the index of a word in the palette, to which a new word is added; false if
+// the palette is full.
 func (e *WordEncoder) find(w uint32) (index uint16, ok bool) {
 	for at := w * 0x9e3779b1 >> (32 - 12); ; at = (at + 1) % slots {
 		switch i := e.table[at]; {
@@ -135,8 +156,8 @@ func (e *WordEncoder) clear() {
 	e.palette = e.palette[:0]
 }
 
-// index makes the palette of all words but the common one, and their indices.
-// It gives up when the palette would be full, or too long to pay.
+// index sets the palette to all words but the common one, and indices to theirs. It gives
+// up once the palette would be full or too long to pay.
 func (e *WordEncoder) index(body []byte, common uint32, isCommon bool) bool {
 	e.clear()
 	e.indices = e.indices[:0]
@@ -202,8 +223,8 @@ func appendCommon(dst, body []byte, common uint32) []byte {
 	return dst
 }
 
-// differs is 1 where two words differ, else 0, without a branch: whether a word
-// is the common one cannot be foretold.
+// differs is 1 if two words differ, else 0, without a branch: whether a word is the common
+// one cannot be predicted.
 func differs(a, b uint32) uint32 {
 	d := a ^ b
 	return (d | -d) >> 31

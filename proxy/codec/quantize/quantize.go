@@ -1,14 +1,17 @@
-// Package quantize sends numbers in 1 to 8 bits each: QSGD (Alistarh and
-// others, 2017), random rounding to levels between minus and plus a norm that
-// each bucket of numbers has for itself, so that what is received is on average
+// Package quantize sends numbers in 1 to 8 bits each: QSGD (Alistarh et al. 2017). Each
+// bucket of numbers has a norm of its own; a number is rounded at random to one of the two
+// levels around it, between minus and plus the norm, so that what is received is on average
 // what was sent.
 //
-// In come numbers as the bytes of a values frame, or those that another codec
-// keeps of them ([sparse.Vector].Values); out goes the wire form, which
-// ../FORMAT.md describes. Where what is lost comes again, as package ef21 has it,
-// numbers are rounded to the nearest level instead. The random numbers depend on a seed alone: the same
-// seed gives the same bytes, and callers use another one for each message.
-// Nothing is remembered from one message to the next.
+// Numbers come in as the bytes of a values frame, or as another codec keeps them
+// ([sparse.Vector].Values); the wire form, described in ../FORMAT.md, is appended to the
+// caller's buffer. Where the rounding error is sent again later, as package ef21 does,
+// [Config.Nearest] rounds to the nearest level instead, which has the smaller error.
+//
+// Random numbers depend on the seed and the position alone: the same seed gives the same
+// bytes, and callers must take another one for each message, or the errors of successive
+// messages would add up instead of cancelling. No state is kept from one message to the
+// next, so encoder and decoder cannot disagree, and both are safe for concurrent use.
 package quantize
 
 import (
@@ -25,15 +28,15 @@ import (
 // ErrCorrupt is wrapped by all errors of decoding.
 var ErrCorrupt = errors.New("quantize: corrupt values")
 
-// Norm is what the numbers of a bucket are divided by.
+// Norm selects the number that a bucket is divided by. The receiver does not need to know
+// which: the norm itself is sent.
 type Norm uint8
 
 const (
-	// MaxNorm is the largest magnitude: QSGD as its authors implemented it. Its
-	// variance is less than that of the other.
+	// MaxNorm is the largest magnitude: QSGD as its authors implemented it. It has the
+	// smaller variance.
 	MaxNorm Norm = iota
-	// L2Norm is the square root of the sum of squares: QSGD as its authors proved
-	// it.
+	// L2Norm is the square root of the sum of squares: QSGD as its authors proved it.
 	L2Norm
 )
 
@@ -47,7 +50,8 @@ type Config struct {
 	Nearest bool
 }
 
-// DefaultConfig is that of Alistarh and others and of Sun and others.
+// DefaultConfig is the setting of Alistarh et al. and of Sun et al.: 8 bits, a norm for 512
+// numbers.
 var DefaultConfig = Config{Bits: 8, Bucket: 512}
 
 const (
@@ -55,7 +59,7 @@ const (
 	mostBucket  = 1 << 16
 )
 
-// Validate says what is wrong with c.
+// Validate returns the first fault of c.
 func (c Config) Validate() error {
 	switch {
 	case c.Bits < 1 || c.Bits > 8:
@@ -70,14 +74,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// piece is how many numbers are done at a time: their codes end with a whole
-// byte whatever their width.
+// piece is how many numbers are rounded at a time. As a multiple of 8 it ends with a whole
+// byte of codes at every width, so pieces can be appended one behind the other.
 const piece = 512
 
-// Append appends the wire form of numbers. Buckets that cannot be rounded go as
-// they are: those with a NaN or an infinity, and those with a norm at the very
-// ends of float32's range (of float64's for float64). asIs is how many numbers
-// these have.
+// Append appends the wire form of values, whole numbers of the kind, to dst. Buckets that
+// cannot be rounded go as they are: those with a NaN or an infinity, and those whose norm
+// is at the very ends of float32's range (of float64's for Float64), where scaling would
+// overflow or lose everything. asIs is how many numbers these buckets have.
 func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64) (encoded []byte, asIs int) {
 	dst = append(dst, byte(c.Bits))
 	dst = binary.AppendUvarint(dst, uint64(c.Bucket))
@@ -106,8 +110,9 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 	return dst, asIs
 }
 
-// normOf returns the norm of a bucket as it goes on the wire; ok is false where
-// it does not serve.
+// normOf returns the norm of a bucket as it goes on the wire; ok is false where the bucket
+// cannot be rounded. A norm of 0 is ok: all numbers of the bucket are zero, and it has no
+// codes.
 func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool) {
 	largest := vector.MaxMagnitude(kind, bucket)
 	if largest == 0 || largest-largest != 0 {
@@ -115,6 +120,7 @@ func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool)
 	}
 	norm = largest
 	if c.Norm == L2Norm {
+		// Numbers are divided by the largest first, so that no square overflows.
 		sum := 0.0
 		for i := range len(bucket) / kind.Size() {
 			v := kind.At(bucket, i) / largest
@@ -122,10 +128,14 @@ func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool)
 		}
 		norm = max(float64(math.Sqrt(sum)*largest), largest)
 	}
+	// Codes are computed with the factor levels x 2^23 / norm, which must be finite, and
+	// the decoder multiplies by norm / levels, which must not vanish.
 	least, most := 0x1p-95, math.MaxFloat32/2
 	if kind == element.Float64 {
 		least, most = 0x1p-1000, math.MaxFloat64/2
 	} else {
+		// The receiver gets the norm as a float32. Rounding here has both ends scale by the
+		// same number.
 		norm = float64(float32(norm))
 	}
 	return norm, norm >= least && norm <= most
@@ -138,8 +148,9 @@ func appendNorm(dst []byte, kind element.Kind, norm float64) []byte {
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(norm)))
 }
 
-// Decode appends to dst the count numbers of a kind that [Config.Append] wrote,
-// and returns what follows them in src.
+// Decode appends to dst the count numbers of a kind that [Config.Append] wrote and returns
+// what follows them in src. The caller bounds count: no more than count numbers are
+// allocated, and only if src has at least the norms of so many.
 func Decode(dst []byte, kind element.Kind, count int, src []byte) (values, rest []byte, err error) {
 	if len(src) == 0 || src[0] < 1 || src[0] > 8 {
 		return nil, nil, fmt.Errorf("%w: they do not begin with a number of bits", ErrCorrupt)
@@ -169,7 +180,8 @@ func Decode(dst []byte, kind element.Kind, count int, src []byte) (values, rest 
 	return dst, src, nil
 }
 
-// readBucket appends n numbers of a bucket to dst.
+// readBucket appends n numbers of a bucket to dst. It refuses norms that an encoder does
+// not write, so that no decoded number is infinite.
 func readBucket(dst []byte, kind element.Kind, n, bits int, src []byte) (values, rest []byte, err error) {
 	norm, size := 0.0, kind.Size()
 	switch {

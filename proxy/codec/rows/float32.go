@@ -9,9 +9,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// addFloat32 is Add for d float32 numbers of which k go. The threshold is looked for by
-// counting the values from a guess on, which is done at memory's speed, rather than by
-// selecting among them; then the mask is made in one go, and what is in it taken.
+// addFloat32 is Add for a row of d float32 numbers of which k go. Selecting the k-th
+// largest moves numbers around; here the threshold is guessed and the numbers above it are
+// counted, at memory speed, until the count is k. Then the mask is made in one pass, and
+// the values in it are gathered.
 func (c *Chooser) addFloat32(row []byte, d, k, first int) {
 	v := c.vector
 	sum, most := vector.Scale32(row)
@@ -31,15 +32,17 @@ func (c *Chooser) addFloat32(row []byte, d, k, first int) {
 	c.Tau += float64(math.Float32frombits(tau))
 }
 
-// guesses is how many counts are made where the threshold is guessed to be before the
-// bits between the bounds are halved.
+// guesses is how many counts are made at guessed thresholds before plain bisection takes
+// over, which bounds the counts of any row to guesses + 32.
 const guesses = 8
 
-// search returns the largest magnitude, as bits, from which on at least k of a row's are,
-// or a lower one from which on exactly k are, which means the same values; and how many
-// these are. most is the largest magnitude there is, which is finite and not zero.
+// search returns a threshold, as the bits of a magnitude, and the number n of values that
+// reach it. It is the largest threshold that at least k values reach, or a lower one that
+// exactly k reach, which selects the same values. mean is the row's mean magnitude; most is
+// the largest, finite and not zero. It keeps c.ratio, the usual threshold in units of the
+// mean, as the first guess for the next row: rows of one layer are alike.
 func (c *Chooser) search(row []byte, d, k int, mean float32, most uint32) (least uint32, n int) {
-	// From low on are `many` values, k or more; from high on `few`, less than k.
+	// Invariant: many values, k or more, reach low; few values, less than k, reach high.
 	low, many, high, few := uint32(0), d, most+1, 0
 	if k == 1 {
 		low, many = most, vector.CountFrom32(row, most)
@@ -70,8 +73,9 @@ func (c *Chooser) search(row []byte, d, k int, mean float32, most uint32) (least
 	return low, many
 }
 
-// between guesses where k values are. Between two counts it goes by a straight line; with
-// one, n values from at on, by how fast the values of many a layer become fewer there.
+// between guesses the threshold that k values reach. Between two counts it interpolates
+// linearly; with only one, of n values from at on, it extrapolates by how fast the count
+// usually falls there.
 func between(low uint32, many int, high uint32, few, k int, at float32, n int, most uint32) float32 {
 	if low > 0 && high <= most {
 		from, to := math.Float32frombits(low), math.Float32frombits(high)
@@ -81,9 +85,10 @@ func between(low uint32, many int, high uint32, few, k int, at float32, n int, m
 	return at * (1 + 2*float32(n-k)/float32(n+k)/steepness)
 }
 
-// take appends those n values of a row of d that are in the mask, and their positions,
-// and returns the bits of the least of their magnitudes. Of each word of the mask it
-// takes some without asking whether there are as many.
+// take appends the n values of a row of d that are in the mask, with their positions, and
+// returns the bits of the least of their magnitudes. It takes groups of four from each word
+// of the mask without asking whether there are as many; what is too much is overwritten by
+// the next word's.
 func (c *Chooser) take(row []byte, first, d, n int) (least uint32) {
 	const ahead = 4
 	v := c.vector

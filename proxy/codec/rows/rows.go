@@ -1,13 +1,12 @@
-// Package rows is the thresholding of activations, DCT-MP (Gupta et al. 2021,
-// "Training Recommender Systems at Scale: Communication-Efficient Model and Data
-// Parallelism", Algorithm 2): of each row of values, one sample's activations, only
-// the largest by magnitude go, and of the gradient for the row only those of the
-// same positions.
+// Package rows is the thresholding of activations, DCT-MP (Gupta et al. 2021, "Training
+// Recommender Systems at Scale: Communication-Efficient Model and Data Parallelism",
+// Algorithm 2): of each row of values, one sample's activations, only the largest by
+// magnitude are sent, and of the gradient for the row only the same positions.
 //
-// In come the rows of a message, one after the other; out comes a vector of package
-// sparse with the values that go, and which rows are open: their gradients go whole.
-// Which rows belong to which keys, and what becomes of the mask, is the business of
-// the caller, package values.
+// A [Chooser] takes the rows of a message one after the other and fills a vector of package
+// sparse with the values that go. It also lists the rows that are open, whose gradients
+// must go whole. Which rows belong to which keys, and how the mask reaches the worker's
+// next push, is the business of the caller, package values.
 package rows
 
 import (
@@ -20,23 +19,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// Kept is how many values of a row of so many go: as many as are left where the
-// threshold is above d x sparsity of them, as section 2.1 of the paper has it, and at
-// least one. (Line 6 of its Algorithm 2 names the value before, with which one or two
-// more would go.) The sparsity is from 0 to below 1.
+// Kept returns how many values of a row of d go: as many as are left if the threshold is
+// above d x sparsity of them, as section 2.1 of the paper has it, and at least one. (Line 6
+// of its Algorithm 2 names the value before, with which one or two more would go.) The
+// sparsity is in [0, 1).
 func Kept(d int, sparsity float64) int {
 	return max(d-int(math.Ceil(float64(d)*sparsity)), 1)
 }
 
-// Span is a run of values of a message that belong to open rows: from the first on,
-// up to before the end.
+// Span is a run of a message's values that belong to open rows: the half-open interval
+// [From, To).
 type Span struct{ From, To int }
 
-// Chooser chooses what goes of the rows of messages. Its zero value is ready, and its
-// memory is used again. It is not safe for use by several goroutines.
+// Chooser chooses what goes of the rows of messages: Begin, then Add for each row. Its zero
+// value is ready, and its memory is reused from message to message. It is not safe for
+// concurrent use.
 type Chooser struct {
-	// Open are the rows of which all values are zeros or some are not finite, merged
-	// where they are neighbours. Nothing says which of their values count.
+	// Open lists the open rows, neighbours merged. A row is open if all its values are zero
+	// or some are not finite: then no value says which positions matter.
 	Open []Span
 	// NotFinite counts the rows that had NaNs or infinities. They go whole.
 	NotFinite int
@@ -54,17 +54,17 @@ type Chooser struct {
 	spares   []uint64 // as long as keys
 }
 
-// Begin makes v the vector of a message of n values, and the next rows its.
+// Begin starts a message of n values whose rows fill v. It resets the counts and v.
 func (c *Chooser) Begin(v *sparse.Vector, kind element.Kind, n int, sparsity float64) {
 	v.Reset(kind, n)
 	c.vector, c.sparsity, c.at, c.width = v, sparsity, 0, 0
 	c.Open, c.NotFinite, c.Tau, c.Rows = c.Open[:0], 0, 0, 0
 }
 
-// Add takes the next row: values of the vector's kind. Of a row of zeros and of one
-// that is not finite it notes that it is open; of any other it adds to the vector
-// the Kept largest values, and those that are as large as the least of them, but no
-// zeros, which the receiver puts there anyway.
+// Add takes the next row: values of the vector's kind. It notes a row of zeros, and one
+// that is not finite, as open. Of any other it adds the Kept largest values to the vector,
+// and those that tie with the smallest of these, but no zeros, which the receiver puts
+// there anyway.
 func (c *Chooser) Add(row []byte) {
 	v := c.vector
 	d := len(row) / v.Kind.Size()
@@ -97,7 +97,8 @@ func (c *Chooser) Add(row []byte) {
 	c.emit(row, first, len(v.At)-start)
 }
 
-// emit sets the mask and appends the values of the last n positions.
+// emit adds the positions last appended to At, n of them, to the mask, and their values to
+// the vector.
 func (c *Chooser) emit(row []byte, first, n int) {
 	v := c.vector
 	size := v.Kind.Size()
@@ -109,7 +110,9 @@ func (c *Chooser) emit(row []byte, first, n int) {
 	}
 }
 
-// opens reports whether a row with this largest magnitude is open, and then notes it.
+// opens reports whether a row whose largest magnitude is most is open, and notes it if so.
+// A row that is not finite goes whole, but for zeros: leaving anything out could hide a
+// NaN.
 func (c *Chooser) opens(row []byte, d, first int, most uint64) bool {
 	v := c.vector
 	finite := most < infinity(v.Kind)
@@ -145,7 +148,7 @@ func isZero(number []byte) bool {
 	return true
 }
 
-// infinity is the magnitude from which on numbers are not finite.
+// infinity returns the bits of an infinity's magnitude; those of finite numbers are below.
 func infinity(kind element.Kind) uint64 {
 	switch kind {
 	case element.Float32:
@@ -159,7 +162,7 @@ func infinity(kind element.Kind) uint64 {
 	}
 }
 
-// selected returns the k-th largest magnitude of a row and the largest.
+// selected returns the k-th largest magnitude of a row, and the largest.
 func (c *Chooser) selected(row []byte, d, k int) (tau, most uint64) {
 	kind := c.vector.Kind
 	c.keys = c.keys[:0]
@@ -172,7 +175,7 @@ func (c *Chooser) selected(row []byte, d, k int) (tau, most uint64) {
 	return largest(c.keys, c.spares, k), most
 }
 
-// fromMagnitude is the number of a finite magnitude.
+// fromMagnitude returns the number that a finite magnitude's bits stand for.
 func fromMagnitude(kind element.Kind, m uint64) float64 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], m)

@@ -9,7 +9,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// Sender selects what is sent of a layer.
+// Sender selects what is sent of one layer in one direction of a link. It is not safe for
+// concurrent use. Between rounds it keeps three masks, of core, explorer and their union.
 type Sender struct {
 	config   Config
 	kind     element.Kind
@@ -34,11 +35,11 @@ func NewSender(kind element.Kind, n int, c Config) (*Sender, error) {
 	return &Sender{config: c, kind: kind, n: n, explorer: explorer{seed: c.Seed, size: size}}, nil
 }
 
-// Bytes is the memory that the sender keeps between rounds, without the values.
+// Bytes is the memory that the sender keeps between rounds: its three masks. The values are
+// not counted; their buffer is bounded by what is sent.
 func (s *Sender) Bytes() int { return 3 * 8 * sparse.Words(s.n) }
 
-// Append appends a round: what is sent of the values, the bytes of all numbers
-// of the layer.
+// Append appends a round: what is sent of values, the bytes of all numbers of the layer.
 func (s *Sender) Append(dst, values []byte) ([]byte, error) {
 	dst, selected, err := s.AppendHeader(dst, values)
 	if err != nil {
@@ -47,15 +48,17 @@ func (s *Sender) Append(dst, values []byte) ([]byte, error) {
 	return sparse.AppendValues(dst, s.kind, selected.Values, true), nil
 }
 
-// AppendHeader appends a round without its values, for callers that code these
-// themselves, and returns what they are. The vector is the sender's, valid until
-// the next call.
+// AppendHeader appends a round without its values, for callers that code these themselves,
+// and returns what they are. The vector belongs to the sender and is valid until the next
+// call.
 func (s *Sender) AppendHeader(dst, values []byte) (header []byte, selected *sparse.Vector, err error) {
 	return s.AppendHeaderBy(dst, values, values)
 }
 
-// AppendHeaderBy is AppendHeader with a core of those values whose weights are
-// the largest in magnitude. There are as many weights of the same kind.
+// AppendHeaderBy is AppendHeader with a core chosen by weights instead of by the values
+// themselves: the core has the values whose weights are largest in magnitude. There are as
+// many weights as values, of the same kind. The receiver does not see by what the core was
+// chosen.
 func (s *Sender) AppendHeaderBy(dst, weights, values []byte) (header []byte, selected *sparse.Vector, err error) {
 	if size := s.n * s.kind.Size(); len(values) != size || len(weights) != size {
 		return nil, nil, fmt.Errorf("slim: %w: %d bytes, and %d of weights, for %d numbers of %v", ErrLength, len(values), len(weights), s.n, s.kind)
@@ -97,8 +100,9 @@ func (s *Sender) AppendHeaderBy(dst, weights, values []byte) (header []byte, sel
 // Renew has the next round choose a new core.
 func (s *Sender) Renew() { s.left = 0 }
 
-// selectCore is CoreSelection: the size largest magnitudes. What is not finite
-// is larger than any number; of equals, the first are taken.
+// selectCore is CoreSelection: the positions of the size largest magnitudes. Infinities and
+// NaNs count as larger than any number; of equal ones the first are taken, so that the core
+// has exactly size positions.
 func (s *Sender) selectCore(values []byte, size int) {
 	s.core = s.core.Resized(s.n)
 	if size == 0 {

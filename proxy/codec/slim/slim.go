@@ -1,16 +1,18 @@
-// Package slim sends of gradients and of parameters a core, the largest, and a
-// random explorer from the others: Slim-DP of Sun and others 2018, Algorithm 1.
-// The core is chosen again only every few rounds, and its positions are sent
-// only then (section 3.4); the explorer is another one each round, which both
-// ends draw alike, where the paper sends its positions.
+// Package slim sends a core of each layer's gradients or parameters, the largest ones, and
+// a random explorer drawn from the others: Slim-DP (Sun et al. 2018), Algorithm 1. The core
+// is chosen again only every few rounds, and its positions are sent only then (section
+// 3.4). The explorer differs in each round; both ends draw it alike, where the paper sends
+// its positions.
 //
-// In come the values of a layer, as the bytes of a values frame; out go
-// positions and values. A [Sender] serves one layer in one direction of one
-// link, the [Receiver] at the other end sees all its rounds in order. For a push
-// the receiver gives zeros where nothing came, for the answer of a pull what was
-// there before ([sparse.Vector.Expand], [sparse.Vector.Merge]). What a push does
-// not send is not kept for later: that is Slim-DP, and package threshold is the
-// other way.
+// Values of a layer come in as the bytes of a values frame; positions and values go out. A
+// [Sender] serves one layer in one direction of one link; the [Receiver] at the other end
+// sees all its rounds in order. For a push the receiver gives zeros where nothing came, for
+// the answer of a pull what it had before ([sparse.Vector.Expand], [sparse.Vector.Merge]).
+// What a push leaves out is not kept for later: that is Slim-DP, and package threshold is
+// the alternative.
+//
+// A round carries the low byte of its number, so that a lost or repeated round is an error
+// and not a silently different explorer. Neither type is safe for concurrent use.
 package slim
 
 import (
@@ -23,7 +25,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 )
 
-// Config says what is sent.
+// Config says how much is sent.
 type Config struct {
 	Alpha   float64 // share of the values that is sent, in (0, 1]
 	Epsilon float64 // share that the explorer has, in [0, Alpha]
@@ -31,7 +33,7 @@ type Config struct {
 	Seed    uint64  // of the explorer
 }
 
-// Validate says what is wrong with c.
+// Validate returns the first fault of c.
 func (c Config) Validate() error {
 	switch {
 	case !(c.Alpha > 0 && c.Alpha <= 1):
@@ -47,11 +49,11 @@ func (c Config) Validate() error {
 // ErrLength is wrapped where values do not have the layer's length.
 var ErrLength = errors.New("values of another length than their layer")
 
-// ErrCorrupt is wrapped by all errors of a [Receiver]: the other end did not
-// write this in this round. The link cannot go on.
+// ErrCorrupt is wrapped by all errors of a [Receiver]: the other end did not write this in
+// this round. Core and explorer would differ from now on, so the link cannot go on.
 var ErrCorrupt = errors.New("slim: corrupt round")
 
-// sizes is how many values core and explorer have in a layer of n.
+// sizes returns how many values core and explorer have in a layer of n.
 func (c Config) sizes(n int) (core, explorer int) {
 	core = int(math.Round((c.Alpha - c.Epsilon) * float64(n)))
 	explorer = int(math.Round(c.Epsilon * float64(n)))
@@ -61,11 +63,12 @@ func (c Config) sizes(n int) (core, explorer int) {
 // Flags of a round's first byte.
 const (
 	hasCore  byte = 1 << iota // the positions of a new core follow
-	begins                    // before them what does not change: kind, length and explorer
+	begins                    // before them what is constant: kind, length and explorer
 	allFlags = hasCore | begins
 )
 
-// Receiver knows the core of the layer that a [Sender] serves.
+// Receiver keeps the core of the layer that a [Sender] serves, at most one bit for each of
+// its most numbers, and decodes its rounds.
 type Receiver struct {
 	most     int // numbers in a layer, at most
 	round    uint64
@@ -79,8 +82,8 @@ type Receiver struct {
 // NewReceiver returns the receiver for a layer of at most so many numbers.
 func NewReceiver(most int) *Receiver { return &Receiver{most: most} }
 
-// Decode reads what [Sender.Append] wrote and returns what follows it. The
-// vector is the receiver's, valid until the next call.
+// Decode reads what [Sender.Append] wrote and returns what follows it. The vector belongs
+// to the receiver and is valid until the next call.
 func (r *Receiver) Decode(src []byte) (v *sparse.Vector, rest []byte, err error) {
 	v, count, src, err := r.DecodeHeader(src)
 	if err != nil {
@@ -93,8 +96,9 @@ func (r *Receiver) Decode(src []byte) (v *sparse.Vector, rest []byte, err error)
 	return v, rest, nil
 }
 
-// DecodeHeader reads what [Sender.AppendHeader] wrote: a vector whose count of
-// values are still missing.
+// DecodeHeader reads what [Sender.AppendHeader] wrote. It returns a vector whose count
+// values are still missing; the caller decodes them. A failed round leaves the receiver
+// unusable.
 func (r *Receiver) DecodeHeader(src []byte) (v *sparse.Vector, count int, rest []byte, err error) {
 	if len(src) < 2 || src[0]&^allFlags != 0 {
 		return nil, 0, nil, fmt.Errorf("%w: it does not begin as one", ErrCorrupt)
@@ -121,6 +125,8 @@ func (r *Receiver) DecodeHeader(src []byte) (v *sparse.Vector, count int, rest [
 	if count > r.n {
 		return nil, 0, nil, fmt.Errorf("%w: core and explorer of %d numbers in a layer of %d", ErrCorrupt, count, r.n)
 	}
+	// The check above guarantees that the explorer finds as many positions outside of the
+	// core.
 	r.explorer.draw(r.core, r.n, r.round)
 	r.got.Reset(r.kind, r.n)
 	for i := range r.got.Mask {
@@ -130,8 +136,8 @@ func (r *Receiver) DecodeHeader(src []byte) (v *sparse.Vector, count int, rest [
 	return &r.got, count, rest, nil
 }
 
-// beginRound reads kind and length of the layer, and how many the explorer draws by
-// which seed.
+// beginRound reads the constants of a layer: kind and length, the explorer's size and its
+// seed.
 func (r *Receiver) beginRound(src []byte) (rest []byte, err error) {
 	if len(src) == 0 || !element.Kind(src[0]).Valid() {
 		return nil, fmt.Errorf("%w: values of no known kind", ErrCorrupt)

@@ -9,33 +9,36 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// bitWriter appends bits to dst, lowest first. Its owner calls flush at the end.
+// bitWriter appends bits to dst, lowest first. Its owner calls flush at the end. It does
+// not check bounds bit by bit: newBitWriter has made room for the most bits that will come.
 type bitWriter struct {
 	dst []byte // with room for all that will be written and 8 bytes more
 	at  int
 	ahead
 }
 
-// ahead is bits that do not fill a byte yet. Loops keep it, and where the byte
-// is, in variables of their own, for speed.
+// ahead holds the bits that do not fill a byte yet. Loops keep it, and the byte's position,
+// in local variables, so that the compiler can hold them in registers.
 type ahead struct {
 	word   uint64 // in its low `filled` bits
 	filled uint   // less than 8
 }
 
-// newBitWriter returns a writer that appends up to so many bits to dst.
+// newBitWriter returns a writer that appends up to most bits to dst.
 func newBitWriter(dst []byte, most int) bitWriter {
 	room := most/8 + 16
 	return bitWriter{dst: slices.Grow(dst, room)[:len(dst)+room], at: len(dst)}
 }
 
-// mostPut is how many bits can be put at a time.
+// mostPut is how many bits can be put at a time: with up to 7 ahead they fit into 64.
 const mostPut = 56
 
-// put writes the low width bits of v, at most mostPut, whose other bits are
-// zero, behind those ahead. It returns those that are ahead then, and how many
-// bytes are full. Nothing in it is a branch, for speed.
+// put writes the low width bits of v, at most mostPut, behind those ahead; the other bits
+// of v must be zero. It returns the bits that are ahead then and how many bytes became
+// full. It stores 8 bytes whatever the width and has no branch: widths are as good as
+// random, and a mispredicted branch costs more than the store.
 func (a ahead) put(dst []byte, v uint64, width uint) (ahead, int) {
+	// The shifts are masked so that the compiler omits its check for shifts of 64 and more.
 	word, filled := a.word|v<<(a.filled&7), a.filled+width
 	binary.LittleEndian.PutUint64(dst, word)
 	return ahead{word >> (filled & 0x38), filled & 7}, int(filled >> 3)
@@ -47,8 +50,8 @@ func (w *bitWriter) put(v uint64, width uint) {
 	w.at += full
 }
 
-// rice appends v with r low bits, r being at most mostLow: v>>r zeros, a one,
-// the low bits.
+// rice appends the Rice code of v with r low bits, at most mostLow: v>>r zeros, a one, the
+// low bits. Long runs of zeros are put 32 at a time, so any v has a code.
 func (w *bitWriter) rice(v uint64, r uint) {
 	zeros := uint(v >> r)
 	for ; zeros >= 32; zeros -= 32 {
@@ -58,8 +61,9 @@ func (w *bitWriter) rice(v uint64, r uint) {
 	w.put(v&(1<<r-1), r)
 }
 
-// rices appends values with r low bits each, blockLen of them at most. Fours that
-// are short enough are put at a time, as each put waits for the one before.
+// rices appends values, at most blockLen, with r low bits each. Each put depends on the one
+// before, by the bits ahead, so four codes are joined first and put at once where they fit
+// into mostPut bits; the rest, which are rare if r suits the block, are put one by one.
 func (w *bitWriter) rices(values []uint64, r uint) {
 	var codes, widths [blockLen / 4]uint64
 	vector.RiceFours(codes[:], widths[:], values, r)
@@ -70,6 +74,8 @@ func (w *bitWriter) rices(values []uint64, r uint) {
 			at += full
 			continue
 		}
+		// Too long to be put at once. The local copies go back to the writer while it puts
+		// the four.
 		w.ahead, w.at = a, at
 		w.each(values[4*i:4*i+4], r)
 		a, at = w.ahead, w.at
@@ -85,19 +91,20 @@ func (w *bitWriter) each(values []uint64, r uint) {
 	}
 }
 
-// flush pads to a whole byte and returns everything.
+// flush pads to a whole byte and returns dst with everything that was written.
 func (w *bitWriter) flush() []byte {
 	return w.dst[:w.at+int(w.filled+7)/8]
 }
 
-// bitReader reads what a bitWriter wrote. Beyond the end it reads zeros; its
-// owner asks overrun.
+// bitReader reads what a bitWriter wrote. Beyond the end it reads zeros, which keeps the
+// loops free of bounds checks; its owner asks overrun once at the end.
 type bitReader struct {
 	src []byte
 	at  uint // position in bits
 }
 
-// mostGet is how many bits can be read at a time.
+// mostGet is how many bits one load is sure to have: 64 less the up to 7 before the
+// position.
 const mostGet = 57
 
 // peek returns at least mostGet bits from the position on.
@@ -120,8 +127,10 @@ func (r *bitReader) get(width uint) uint64 {
 	return v
 }
 
-// rice reads what bitWriter.rice wrote with the same low, at most 32.
+// rice reads what bitWriter.rice wrote with the same low, at most 32. A corrupt input can
+// hold any number of zeros; reading stops at the input's end.
 func (r *bitReader) rice(low uint) uint64 {
+	// The common case: zeros, the one and the low bits are all in one load.
 	bitsAhead := r.peek()
 	zeros := uint(bits.TrailingZeros64(bitsAhead))
 	if zeros+1+low <= mostGet {
@@ -136,6 +145,8 @@ func (r *bitReader) rice(low uint) uint64 {
 			r.at += z + 1
 			return uint64(zeros)<<low | r.get(low)
 		}
+		// Beyond the end all bits are zero, and the one would never come. The caller sees
+		// the overrun.
 		if r.overrun() {
 			return 0
 		}
@@ -144,11 +155,13 @@ func (r *bitReader) rice(low uint) uint64 {
 	}
 }
 
-// rices reads values with the same low. Codes that one load holds whole are taken from
-// it one after the other: another load could begin only when it is known where the
-// code before it ends.
+// rices reads values with the same low. One load holds several short codes, and all that
+// are whole are taken from it: another load could begin only when the end of the code
+// before is known, which makes loads the longest chain of the loop. A code longer than a
+// load goes by rice.
 func (r *bitReader) rices(values []uint64, low uint) {
 	mask := uint64(1)<<low - 1
+	// Invariant: ahead holds at least left bits that were not consumed.
 	for len(values) > 0 {
 		ahead, left, n := r.peek(), uint(mostGet), 0
 		for n < len(values) {
@@ -171,21 +184,26 @@ func (r *bitReader) rices(values []uint64, low uint) {
 	}
 }
 
-// overrun reports whether more was read than there is.
+// overrun reports whether more was read than the input has.
 func (r *bitReader) overrun() bool { return r.at > 8*uint(len(r.src)) }
 
 // rest returns the bytes after the current one.
 func (r *bitReader) rest() []byte { return r.src[(r.at+7)>>3:] }
 
-// blockLen is how many numbers are coded with parameters of their own.
+// blockLen is how many numbers share the parameter of their Rice codes: enough that the
+// byte for it weighs little, few enough that it follows changes of density along the
+// vector.
 const blockLen = 128
 
-// mostLow bounds the low bits of a Rice code, so that a code of 31 zeros, a one and
-// these fits into 64 bits.
+// mostLow bounds the low bits of a Rice code, so that 31 zeros, a one and these fit into 64
+// bits.
 const mostLow = 32
 
-// riceLow is the number of low bits that suits values with this sum: for
-// geometrically distributed values, what makes the expected code shortest.
+// riceLow returns the number of low bits that suits values with this sum. Gaps between
+// positions that are chosen independently are geometrically distributed; for these the
+// expected code is shortest with about log2(ln 2 x mean) low bits, which 15/16 and the cut
+// to a power of two approximate without a logarithm. The division comes last where the sum
+// leaves room for that.
 func riceLow(sum uint64, count int) uint {
 	mean := sum / uint64(count) * 15 / 16
 	if sum < 1<<32 {
@@ -194,8 +212,9 @@ func riceLow(sum uint64, count int) uint {
 	return min(uint(max(bits.Len64(mean), 1)-1), mostLow)
 }
 
-// appendBlock appends up to blockLen values as a byte with the number of low
-// bits and their Rice codes.
+// appendBlock appends up to blockLen values: a byte with the number of low bits, then their
+// Rice codes, padded to a whole byte. The sum gives a bound of the codes' length before
+// they are written.
 func appendBlock(dst []byte, values []uint64) []byte {
 	sum := uint64(0)
 	for _, v := range values {
@@ -207,8 +226,7 @@ func appendBlock(dst []byte, values []uint64) []byte {
 	return w.flush()
 }
 
-// readBlock reads len(values) values that appendBlock wrote, and returns what
-// follows.
+// readBlock fills values with what appendBlock wrote and returns what follows it.
 func readBlock(src []byte, values []uint64) ([]byte, error) {
 	if len(src) == 0 || src[0] > mostLow {
 		return nil, fmt.Errorf("%w: it ends before a block of positions, or the block is not one", ErrCorrupt)

@@ -6,20 +6,21 @@ import (
 	"slices"
 )
 
-// Mask is a set of positions of a vector: position i is bit i%64 of word i/64.
+// Mask is a set of positions of a vector: position i is bit i%64 of word i/64. Bits from
+// the vector's length on are zero; whoever writes words directly has to see to it.
 type Mask []uint64
 
 // Words is the length of the mask of a vector of n numbers.
 func Words(n int) int { return (n + 63) / 64 }
 
-// Resized returns an empty mask for n numbers in the memory of m, if it suffices.
+// Resized returns an empty mask for n numbers, in the memory of m if it suffices.
 func (m Mask) Resized(n int) Mask {
 	m = m.resized(n)
 	clear(m)
 	return m
 }
 
-// resized is Resized with anything in it.
+// resized is Resized without clearing: the words may hold anything.
 func (m Mask) resized(n int) Mask {
 	return slices.Grow(m[:0], Words(n))[:Words(n)]
 }
@@ -39,7 +40,8 @@ func (m Mask) Count() int {
 	return n
 }
 
-// runs is the number of runs of successive positions.
+// runs is the number of runs of successive positions. A bit begins a run if the bit before
+// it, of the word before for bit 0, is clear.
 func (m Mask) runs() int {
 	n, before := 0, uint64(0)
 	for _, w := range m {
@@ -49,7 +51,7 @@ func (m Mask) runs() int {
 	return n
 }
 
-// complement inverts the first n positions.
+// complement inverts the first n positions and leaves the bits behind them zero.
 func (m Mask) complement(n int) {
 	for i := range m {
 		m[i] = ^m[i]
@@ -59,7 +61,7 @@ func (m Mask) complement(n int) {
 	}
 }
 
-// SetRun adds n positions from first on.
+// SetRun adds n positions from first on, a word at a time.
 func (m Mask) SetRun(first, n int) {
 	for n > 0 {
 		part := min(n, 64-first%64)
@@ -69,7 +71,9 @@ func (m Mask) SetRun(first, n int) {
 	}
 }
 
-// CopyRun adds those of n positions, from first on, that src has from its own on.
+// CopyRun adds to m, from position first on, those of n positions that src has from
+// position from on. The two need not be aligned to each other; a step ends where either
+// word does.
 func (m Mask) CopyRun(first int, src Mask, from, n int) {
 	for n > 0 {
 		part := min(n, 64-first%64, 64-from%64)
@@ -79,6 +83,9 @@ func (m Mask) CopyRun(first int, src Mask, from, n int) {
 	}
 }
 
+// The scatter functions put values, one after the other, to the positions of the mask in
+// dst, and leave the numbers between them. There is one for each size of number, since a
+// copy of a length that is not constant costs more than the loop around it.
 func (m Mask) scatter2(dst, values []byte) {
 	for i, w := range m {
 		for ; w != 0; w &= w - 1 {
@@ -109,6 +116,8 @@ func (m Mask) scatter8(dst, values []byte) {
 	}
 }
 
+// The gather functions are the reverse: they append the numbers of src at the positions to
+// dst.
 func (m Mask) gather2(dst, src []byte) []byte {
 	for i, w := range m {
 		for ; w != 0; w &= w - 1 {
@@ -119,7 +128,7 @@ func (m Mask) gather2(dst, src []byte) []byte {
 	return dst
 }
 
-// gatherDense4 is gather4 for many positions, which it does not note.
+// gatherDense4 is gather4 for masks with many positions, whose list nobody needs.
 func (m Mask) gatherDense4(dst, src []byte) []byte {
 	n := m.Count()
 	dst = slices.Grow(dst, 4*n)
@@ -134,8 +143,10 @@ func (m Mask) gatherDense4(dst, src []byte) []byte {
 	return dst[:len(dst)+4*n]
 }
 
-// gather4 appends the numbers at the positions to dst, and the positions to at, of as
-// many as a count of the mask says.
+// gather4 appends the numbers at the positions to dst and the positions to at. It takes
+// them in groups of four without asking whether a word has as many, which would be a branch
+// that cannot be predicted; what is too much is overwritten by the next word's, and a count
+// of the mask made the room beforehand.
 func (m Mask) gather4(dst []byte, at []uint32, src []byte) ([]byte, []uint32) {
 	const ahead = 4 // positions that are taken without asking whether there are as many
 	n := m.Count()
@@ -143,6 +154,7 @@ func (m Mask) gather4(dst []byte, at []uint32, src []byte) ([]byte, []uint32) {
 	to, places, next := dst[len(dst):len(dst)+4*(n+ahead)], at[len(at):len(at)+n+ahead], 0
 	whole := min(len(src)/256, len(m)) // words all of whose positions are in src
 	for i, w := range m[:whole] {
+		// A pointer to an array of known size spares the bounds checks inside the loop.
 		from := (*[256]byte)(src[i*256:])
 		end := next + bits.OnesCount64(w)
 		for ; next < end; next += ahead {

@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// form is the first byte of encoded positions.
+// form is the first byte of encoded positions. The sender chooses; the receiver takes any.
 type form byte
 
 const (
@@ -18,14 +18,15 @@ const (
 	formRuns                // uvarint count of runs; of each the gap before it and its length
 )
 
-// AppendPositions appends the positions of m, the mask of a vector of n
-// numbers, in the form that takes the fewest bytes or nearly so.
+// AppendPositions appends the positions of m, the mask of a vector of n numbers, in the
+// form that takes the fewest bytes or nearly so. m is inverted for a while and must not be
+// read meanwhile.
 func AppendPositions(dst []byte, m Mask, n int) []byte {
 	return appendPositions(dst, m, nil, m.Count(), n)
 }
 
-// appendPositions is [AppendPositions] for a mask of count positions, which are
-// those of at if that is not empty.
+// appendPositions is [AppendPositions] for a mask of count positions. If at is not empty it
+// lists them, which saves a walk over the mask where they are few.
 func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 	switch {
 	case count == 0:
@@ -33,6 +34,9 @@ func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 	case count == n:
 		return append(dst, byte(formAll))
 	}
+	// Runs pay if there are less than half as many as positions, each of which takes two
+	// numbers then; gaps otherwise, of whichever positions are fewer, those in the mask or
+	// those missing. Both give up at the length of a bitmap, which has no bad case.
 	start, bitmap := len(dst), 1+(n+7)/8
 	fewer := min(count, n-count)
 	runs := 0
@@ -47,6 +51,8 @@ func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 	case count <= n/2:
 		dst = appendGaps(dst, formGaps, gaps{m: m, at: at}, count, bitmap)
 	default:
+		// The missing positions are fewer. Their mask is needed for a moment only, so m
+		// serves as its own scratch memory.
 		m.complement(n)
 		dst = appendGaps(dst, formMissing, gaps{m: m}, n-count, bitmap)
 		m.complement(n)
@@ -60,6 +66,7 @@ func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 func appendBitmap(dst []byte, m Mask, n int) []byte {
 	dst = append(dst, byte(formBitmap))
 	end := len(dst) + (n+7)/8
+	// Whole words are written; what is behind the last byte of n bits is cut off.
 	for _, w := range m {
 		dst = binary.LittleEndian.AppendUint64(dst, w)
 	}
@@ -78,8 +85,8 @@ func runsOf(at []uint32) int {
 	return n
 }
 
-// gaps tells one after the other the gaps between positions, of a list of them
-// or else of a mask.
+// gaps yields the gaps between successive positions, of a list of them or else of a mask. A
+// gap is the number of positions skipped, so that neighbours have 0.
 type gaps struct {
 	at   []uint32
 	m    Mask
@@ -88,7 +95,7 @@ type gaps struct {
 	next int // the position after the last one
 }
 
-// fill makes block the next gaps; there are as many.
+// fill sets block to the next gaps. The caller knows that there are as many.
 func (g *gaps) fill(block []uint64) {
 	next := g.next
 	if len(g.at) > 0 {
@@ -111,8 +118,8 @@ func (g *gaps) fill(block []uint64) {
 	g.next = next
 }
 
-// appendGaps appends count positions; it stops early when it has used limit
-// bytes, as something shorter is known.
+// appendGaps appends count positions in blocks. It stops early once it has used limit
+// bytes: the caller then writes something shorter instead.
 func appendGaps(dst []byte, f form, positions gaps, count, limit int) []byte {
 	start := len(dst)
 	dst = append(dst, byte(f))
@@ -126,7 +133,8 @@ func appendGaps(dst []byte, f form, positions gaps, count, limit int) []byte {
 	return dst
 }
 
-// appendRuns is appendGaps for runs: blocks of gaps and of lengths alternate.
+// appendRuns is appendGaps for runs: blocks of gaps and blocks of lengths alternate. A run
+// has at least one position, and two runs never touch, so both are written less one.
 func appendRuns(dst []byte, m Mask, runs, limit int) []byte {
 	start := len(dst)
 	dst = append(dst, byte(formRuns))
@@ -153,7 +161,8 @@ func appendRuns(dst []byte, m Mask, runs, limit int) []byte {
 	return dst
 }
 
-// nextPosition is the first position in the mask from i on; there is one.
+// nextPosition returns the first position in the mask from i on. The caller knows that
+// there is one.
 func (m Mask) nextPosition(i int) int {
 	w := m[i/64] >> (i % 64) << (i % 64)
 	for i /= 64; w == 0; w = m[i] {
@@ -162,7 +171,7 @@ func (m Mask) nextPosition(i int) int {
 	return i*64 + bits.TrailingZeros64(w)
 }
 
-// nextClear is the first position from i on that is not in the mask.
+// nextClear returns the first position from i on that is not in the mask.
 func (m Mask) nextClear(i int) int {
 	w := ^m[i/64] >> (i % 64) << (i % 64)
 	for i /= 64; w == 0; w = ^m[i] {
@@ -173,9 +182,9 @@ func (m Mask) nextClear(i int) int {
 	return i*64 + bits.TrailingZeros64(w)
 }
 
-// DecodePositions reads what [AppendPositions] wrote for a vector of n numbers
-// into m, which has Words(n) words, all zero. It returns how many positions
-// there are, and what follows.
+// DecodePositions reads what [AppendPositions] wrote for a vector of n numbers into m,
+// which has Words(n) words, all zero. It returns how many positions there are and what
+// follows them in src. After an error m may hold anything.
 func DecodePositions(src []byte, m Mask, n int) (count int, rest []byte, err error) {
 	if len(src) == 0 {
 		return 0, nil, fmt.Errorf("%w: it ends before the positions", ErrCorrupt)
@@ -193,6 +202,8 @@ func DecodePositions(src []byte, m Mask, n int) (count int, rest []byte, err err
 	default:
 		return 0, nil, fmt.Errorf("%w: positions of unknown form %d", ErrCorrupt, f)
 	}
+	// Beyond the mask nothing is allocated by this count: blocks are read one by one, and
+	// each must be in the input.
 	entries, used := binary.Uvarint(src)
 	if used <= 0 || entries > uint64(n) {
 		return 0, nil, fmt.Errorf("%w: %d positions or runs in a vector of %d", ErrCorrupt, entries, n)
@@ -235,6 +246,7 @@ func readGaps(src []byte, m Mask, n, count int) (rest []byte, err error) {
 	var block [blockLen]uint64
 	at := uint64(0)
 	for count > 0 {
+		// The gap is compared by itself first: a sum of 64 bits could wrap around.
 		gaps := block[:min(count, blockLen)]
 		if src, err = readBlock(src, gaps); err != nil {
 			return nil, err
@@ -272,6 +284,7 @@ func readRuns(src []byte, m Mask, n, runs int) (count int, rest []byte, err erro
 				return 0, nil, fmt.Errorf("%w: a run beyond the end of a vector of %d", ErrCorrupt, n)
 			}
 			at += gap
+			// at + gap + length fits: each is at most n, which is an int.
 			m.SetRun(int(at), int(length))
 			at += length
 			count += int(length)

@@ -1,14 +1,17 @@
-// Package sparse is the wire form of vectors most of whose values are not
-// sent: which positions are, and their values, in few bytes at every density.
+// Package sparse is the wire form of vectors of which only some numbers are sent: which
+// positions these are, and their values, in few bytes at every density.
 //
-// In comes a [Vector]: a mask of n bits and the values where it is set, one
-// after the other. [Vector.Append] appends the wire form to the caller's
-// buffer, [Vector.Decode] reads it into a Vector whose memory is used again,
-// and [Vector.Expand] or [Vector.Merge] put the values where they belong.
-// Callers are the codecs for values: threshold, slim and unchanged.
+// A [Vector] is a mask of n bits and the values where it is set, one after the other.
+// [Vector.Append] appends the wire form to the caller's buffer, [Vector.Decode] reads it
+// into a Vector whose memory is used again, and [Vector.Expand] or [Vector.Merge] put the
+// values where they belong. Positions and values are coded separately: positions as gaps,
+// runs or a bitmap (positions.go), values with their exponents packed (valueblock.go),
+// since the largest numbers of a gradient differ little in their exponents and their
+// fractions are noise.
 //
-// The wire form is described in ../FORMAT.md. It depends on no state and no
-// message before it.
+// Callers are the codecs for values: threshold, slim, unchanged, ef21 and rows. The wire
+// form is described in ../FORMAT.md. It depends on no state and on no message before it;
+// nothing in the package is safe for concurrent use of one Vector.
 package sparse
 
 import (
@@ -19,42 +22,40 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
-// ErrCorrupt is wrapped by all errors of decoding: the bytes are not what
-// Append wrote.
+// ErrCorrupt is wrapped by all errors of decoding: the bytes are not what Append wrote.
 var ErrCorrupt = errors.New("sparse: corrupt vector")
 
-// Vector is a vector of N numbers of which those that Mask names have a value.
-// Its slices are used again by whoever fills it.
+// Vector is a vector of N numbers of which those that Mask names have a value. len(Values)
+// is always Mask.Count() numbers of Kind. Its slices are reused by whoever fills it next.
 type Vector struct {
 	Kind   element.Kind
 	N      int    // length of the whole vector, in numbers
 	Mask   Mask   // Words(N) words; bits from N on are zero
 	Values []byte // Mask.Count() numbers of Kind, in ascending position
-	// At is the positions of Mask, ascending, where whoever filled the vector
-	// knew them without looking for them; otherwise it is empty.
+	// At lists the positions of Mask, ascending, if whoever filled the vector knew them
+	// without searching; otherwise it is empty.
 	At []uint32
 }
 
-// packedShare: values of vectors less than 1/packedShare full go packed, others
-// as they are, which is faster and little longer.
+// packedShare decides how values are coded: those of vectors less than 1/packedShare full
+// are packed, others go as they are, which is faster and little longer.
 const packedShare = 4
 
-// Reset makes v a vector of n numbers, none of which has a value, and keeps its
-// memory.
+// Reset makes v a vector of n numbers without any values, in the memory that it has.
 func (v *Vector) Reset(kind element.Kind, n int) {
 	v.Resize(kind, n)
 	clear(v.Mask)
 }
 
-// Resize is [Vector.Reset] for callers that write all words of Mask, in which
-// anything may be.
+// Resize is [Vector.Reset] for callers that write all words of Mask themselves: the words
+// may hold anything.
 func (v *Vector) Resize(kind element.Kind, n int) {
 	v.Kind, v.N = kind, n
 	v.Mask = v.Mask.resized(n)
 	v.Values, v.At = v.Values[:0], v.At[:0]
 }
 
-// Count is how many numbers have a value.
+// Count returns how many numbers have a value.
 func (v *Vector) Count() int { return len(v.Values) / v.Kind.Size() }
 
 // Append appends the wire form of v: a byte with the kind, N, positions, values.
@@ -63,16 +64,17 @@ func (v *Vector) Append(dst []byte) []byte {
 	return AppendValues(dst, v.Kind, v.Values, v.Count() < v.N/packedShare)
 }
 
-// AppendHeader appends what [Vector.Append] does, without the values, for
-// callers that code the values themselves.
+// AppendHeader appends what [Vector.Append] does except for the values, for callers that
+// code the values themselves, as package quantize does.
 func (v *Vector) AppendHeader(dst []byte) []byte {
 	dst = append(dst, byte(v.Kind))
 	dst = binary.AppendUvarint(dst, uint64(v.N))
 	return appendPositions(dst, v.Mask, v.At, v.Count(), v.N)
 }
 
-// Decode reads what [Vector.Append] wrote and returns what follows it. A vector
-// of more than most numbers is refused before any memory is taken for it.
+// Decode reads what [Vector.Append] wrote and returns what follows it. A vector of more
+// than most numbers is refused before any memory is taken for it: a few bytes can claim any
+// length.
 func (v *Vector) Decode(src []byte, most int) (rest []byte, err error) {
 	count, src, err := v.DecodeHeader(src, most)
 	if err != nil {
@@ -82,8 +84,8 @@ func (v *Vector) Decode(src []byte, most int) (rest []byte, err error) {
 	return rest, err
 }
 
-// DecodeHeader reads what [Vector.AppendHeader] wrote: Kind, N and Mask. It
-// returns how many values belong to it, and what follows.
+// DecodeHeader reads what [Vector.AppendHeader] wrote: Kind, N and Mask. It returns how
+// many values belong to it and what follows. Values are still those of the vector before.
 func (v *Vector) DecodeHeader(src []byte, most int) (count int, rest []byte, err error) {
 	if len(src) == 0 || !element.Kind(src[0]).Valid() {
 		return 0, nil, fmt.Errorf("%w: it does not begin with a kind of number", ErrCorrupt)
@@ -96,14 +98,13 @@ func (v *Vector) DecodeHeader(src []byte, most int) (count int, rest []byte, err
 	return DecodePositions(src[1+used:], v.Mask, v.N)
 }
 
-// Expand makes dst the whole vector, zeros where there is no value. dst has N
-// numbers.
+// Expand makes dst the whole vector: the values, and zeros elsewhere. dst has N numbers.
 func (v *Vector) Expand(dst []byte) {
 	clear(dst)
 	v.Merge(dst)
 }
 
-// Merge puts the values into dst, which has N numbers, and leaves the others.
+// Merge puts the values into dst, which has N numbers, and leaves all others as they are.
 func (v *Vector) Merge(dst []byte) {
 	switch v.Kind.Size() {
 	case 2:
@@ -115,8 +116,8 @@ func (v *Vector) Merge(dst []byte) {
 	}
 }
 
-// Gather makes Values the numbers of src at the positions of Mask. src has N
-// numbers. Of few it notes in At where they were.
+// Gather sets Values to the numbers of src at the positions of Mask. src has N numbers. If
+// they are few it lists their positions in At, by the way and at no cost.
 func (v *Vector) Gather(src []byte) {
 	v.At = v.At[:0]
 	switch v.Kind.Size() {

@@ -13,8 +13,9 @@ import (
 // valueBlock is how many values share a coding of their exponents.
 const valueBlock = 256
 
-// layout says where in a number, rotated left by one so that the sign comes
-// last, the exponent is: in the bits from rest on.
+// layout says where the exponent is in a number that was rotated left by one bit, so that
+// the sign comes last: in the bits from rest on. Below it are fraction and sign, which go
+// as they are.
 type layout struct {
 	kind     element.Kind
 	exponent uint // bits
@@ -34,8 +35,10 @@ func layoutOf(k element.Kind) layout {
 	}
 }
 
-// coding is how a block's exponents are written: the difference to base, upward
-// or downward, as a Rice code or in a fixed number of bits.
+// coding is how a block's exponents are written: as differences from base, upward or
+// downward, by a Rice code or in a fixed number of bits. Numbers above a threshold have
+// exponents that crowd at the lower end, those of a whole vector at the upper end; which it
+// is, choose finds out.
 type coding struct {
 	way   way
 	param uint // low bits of the Rice code, or the fixed number of bits
@@ -50,11 +53,13 @@ const (
 	riceDown            // base - exponent
 )
 
+// mostParam is the largest parameter that the wire form's half byte holds.
 const mostParam = 15
 
-// choose finds the coding that takes the fewest bits for the exponents of
-// numbers, whose extremes it is given, and how many these are. Rice codes with
-// more than two low bits are never much better than fixed ones for exponents.
+// choose finds the coding that takes the fewest bits for the exponents of numbers, of which
+// least and most are the extremes, and returns how many bits these take. It tries Rice
+// codes with up to two low bits: with more they are never much better than a fixed width
+// for exponents.
 func (l layout) choose(numbers []uint64, least, most uint64) (best coding, fewest int) {
 	low, high := least>>l.rest, most>>l.rest
 	width := uint(bits.Len64(high - low))
@@ -64,6 +69,8 @@ func (l layout) choose(numbers []uint64, least, most uint64) (best coding, fewes
 	}
 	up, down := vector.Halvings(numbers, low, high, l.rest)
 	for r := range up {
+		// Every code has its one and its low bits; the zeros are the differences without
+		// these bits, summed.
 		each := uint64(len(numbers)) * uint64(1+r)
 		if cost := int(each + up[r]); cost < fewest {
 			best, fewest = coding{riceUp, uint(r), low}, cost
@@ -75,18 +82,18 @@ func (l layout) choose(numbers []uint64, least, most uint64) (best coding, fewes
 	return best, fewest
 }
 
-// room is for the numbers of a block, rotated left by one.
+// room holds the numbers of a block, rotated left by one.
 type room struct{ numbers [valueBlock]uint64 }
 
-// writeRoom is a room with one for the codes of two or four numbers each, and how many
-// bits they have.
+// writeRoom is a room with space for the joined codes of two or four numbers each, and for
+// their lengths in bits.
 type writeRoom struct {
 	room
 	codes, widths [valueBlock / 2]uint64
 }
 
-// appendBlock appends up to valueBlock numbers: a byte with way and param, base,
-// and of each number its exponent's code and the other bits.
+// appendBlock appends up to valueBlock numbers: a byte with way and parameter, the base in
+// one byte or two, then for each number its exponent's code and its other bits.
 func (l layout) appendBlock(dst, values []byte, r *writeRoom) []byte {
 	numbers := r.numbers[:len(values)/l.kind.Size()]
 	least, most := vector.Rotate(l.kind, numbers, values)
@@ -104,8 +111,8 @@ func (l layout) appendBlock(dst, values []byte, r *writeRoom) []byte {
 	return w.flush()
 }
 
-// fixed appends of each number its exponent's code and rest other bits. Of short
-// ones it puts four or two at a time, as each put waits for the one before.
+// fixed appends each number as its exponent's code and rest other bits. Short ones are
+// joined by two or four before they are put, since each put depends on the one before.
 func (w *bitWriter) fixed(numbers, fours []uint64, c coding, rest uint) {
 	base, mask, width := c.base<<rest, uint64(1)<<rest-1, c.param+rest
 	code := func(v uint64) uint64 { return (v-base)>>(rest&63) | v&mask<<(c.param&63) }
@@ -132,9 +139,9 @@ func (w *bitWriter) fixed(numbers, fours []uint64, c coding, rest uint) {
 	}
 }
 
-// variable is fixed for Rice codes: two are put at a time where they fit.
+// variable is fixed for Rice codes. Two are put at a time where they fit.
 func (w *bitWriter) variable(numbers []uint64, room *writeRoom, c coding, rest uint) {
-	var down uint64 // with all bits set it is base - exponent that is coded
+	var down uint64 // all ones: base - exponent is coded; (x ^ down) - down negates x then
 	if c.way == riceDown {
 		down = ^down
 	}
@@ -180,11 +187,16 @@ func (l layout) readBlock(dst []byte, count int, src []byte, r *room) (values, r
 	}
 	bits, numbers := bitReader{src: src[head:]}, r.numbers[:count]
 	var exponents uint64
+	// A number of float64 takes up to 68 bits, more than one load has; these are read in
+	// two parts.
 	if c.way == fixed && c.param+l.rest <= mostGet {
 		exponents = bits.fixed(numbers, c, l.rest)
 	} else {
 		exponents = bits.variable(numbers, c, l.rest)
 	}
+	// A base and a difference from a corrupt input can add up to more than an exponent
+	// holds, which would leak into the bits above. All exponents are checked at once, by
+	// what any of them has set.
 	if exponents>>l.exponent != 0 || bits.overrun() {
 		return nil, nil, fmt.Errorf("%w: a block of values that is none", ErrCorrupt)
 	}
@@ -233,7 +245,7 @@ func (r *bitReader) variable(numbers []uint64, c coding, rest uint) (exponents u
 		}
 		return exponents
 	}
-	var down uint64 // with all bits set it is base - exponent that is coded
+	var down uint64 // all ones: base - exponent is coded; (x ^ down) - down negates x then
 	if c.way == riceDown {
 		down = ^down
 	}

@@ -15,10 +15,9 @@ const (
 	valuesPacked                  // blocks; see coding
 )
 
-// AppendValues appends numbers of a kind. With pack their exponents, which as a
-// rule are few different ones where the numbers are the largest of many, go by
-// a code that suits each block; the other bits, and without pack all, go as
-// they are. What is longer packed goes as it is.
+// AppendValues appends numbers of a kind. With pack, exponents are coded block by block,
+// since the largest of many numbers have few different ones; the other bits, and without
+// pack all bits, go as they are. Values that packing would make longer go as they are too.
 func AppendValues(dst []byte, kind element.Kind, values []byte, pack bool) []byte {
 	if pack && len(values) > 0 {
 		start := len(dst)
@@ -39,8 +38,9 @@ func AppendValues(dst []byte, kind element.Kind, values []byte, pack bool) []byt
 	return append(dst, values...)
 }
 
-// DecodeValues appends to dst the count numbers of a kind that [AppendValues]
-// wrote, and returns what follows them in src.
+// DecodeValues appends to dst the count numbers of a kind that [AppendValues] wrote and
+// returns what follows them in src. Memory is taken only for as many numbers as src can
+// hold.
 func DecodeValues(dst []byte, kind element.Kind, count int, src []byte) (values, rest []byte, err error) {
 	if len(src) == 0 {
 		return nil, nil, fmt.Errorf("%w: it ends before the values", ErrCorrupt)
@@ -55,6 +55,8 @@ func DecodeValues(dst []byte, kind element.Kind, count int, src []byte) (values,
 		return append(dst, src[:count*kind.Size()]...), src[count*kind.Size():], nil
 	case valuesPacked:
 		src = src[1:]
+		// Fractions and signs alone take that many bits, so a short input cannot claim many
+		// values.
 		if uint64(count)*uint64(l.rest) > 8*uint64(len(src)) {
 			return nil, nil, fmt.Errorf("%w: it ends within %d values", ErrCorrupt, count)
 		}

@@ -1,20 +1,20 @@
-// Package sparsewords encodes values frames most of whose words are one and the
-// same, as a rule zero: the gradient of an embedding table of which a step
-// touched few rows, a parameter that training has hardly reached. It is
-// lossless, to the sign of a zero and the payload of a NaN, and keeps nothing
-// from one frame to the next.
+// Package sparsewords encodes values frames most of whose words are one and the same, zero
+// as a rule: the gradient of an embedding table of which a step touched few rows, or a
+// parameter that training has hardly reached. It is lossless, to the sign of a zero and the
+// payload of a NaN, and keeps no state from one frame to the next.
 //
-// In goes the body of a values frame. [Encoder.Append] says whether it gets
-// shorter, after looking at a few of the words; a [Decoder]
-// gives the body back in the caller's memory. Package compact calls them. Lists in
-// which several words repeat are the business of package wordlist.
+// [Encoder.Append] takes the body of a values frame, samples its words, and encodes it if
+// that makes it at most half as long. A [Decoder] restores the body into memory of the
+// caller's, in two steps, so that the caller can reserve it in between. Package compact
+// calls both. Lists in which several different words repeat are the business of keylist's
+// word lists.
 //
 // An encoded body is
 //
-//	header  of a vector of package sparse: what size the words have, how many
-//	        there are, and the positions of those that are not the common one
+//	header  of a vector of package sparse: the words' size, their number, and the
+//	        positions of those that are not the common one
 //	common  the word that is not sent
-//	values  the other words, as package sparse has them
+//	values  the other words, in sparse's form
 package sparsewords
 
 import (
@@ -32,11 +32,12 @@ import (
 const (
 	// Least is the size in bytes of the shortest frame that is encoded.
 	Least = 256
-	// samples are looked at to guess whether it pays.
+	// samples is how many words are looked at to guess whether encoding pays.
 	samples = 256
-	// fewSamples of them are looked at first.
+	// fewSamples is how many are looked at first. They settle the question for most dense
+	// frames.
 	fewSamples = 32
-	// leastShare of them, in eighths, must be the common word.
+	// leastShare of the samples, in eighths, must be the common word.
 	leastShare = 5
 )
 
@@ -44,8 +45,8 @@ const (
 // [Encoder.Append] wrote.
 var ErrCorrupt = errors.New("sparsewords: corrupt values")
 
-// kindOf is a kind of number whose size is that of a word: how package sparse
-// stores the bits of the words does not depend on what they mean.
+// kindOf returns a kind of number as large as a word. Package sparse stores bits; what they
+// mean does not matter to it.
 func kindOf(width int) element.Kind {
 	switch width {
 	case 2:
@@ -56,15 +57,16 @@ func kindOf(width int) element.Kind {
 	return element.Float32
 }
 
-// An Encoder has room for encoding. Its zero value is ready to use.
+// An Encoder holds buffers for encoding. Its zero value is ready to use. It is not safe for
+// concurrent use.
 type Encoder struct {
 	vector sparse.Vector
 	common []byte // a block of the common word
 }
 
-// Append appends the encoded form of a body of words of width bytes (2, 4 or 8)
-// to dst where that is at most half as long; otherwise it returns false, and dst
-// as it was.
+// Append appends the encoded form of a body of words of width bytes (2, 4 or 8) to dst if
+// that is at most half as long. Otherwise it returns false, and dst as it was. It gives up
+// as early as it can: after a few samples, or once the other words alone are too many.
 func (e *Encoder) Append(dst, body []byte, width int) (_ []byte, ok bool) {
 	n := len(body) / width
 	if len(body)%width != 0 || len(body) < Least {
@@ -90,8 +92,8 @@ func (e *Encoder) Append(dst, body []byte, width int) (_ []byte, ok bool) {
 	return dst, true
 }
 
-// Promises reports whether a look at a few words says that [Encoder.Append] will
-// encode a body.
+// Promises reports whether sampling a few words says that [Encoder.Append] will encode a
+// body.
 func Promises(body []byte, width int) bool {
 	if len(body)%width != 0 || len(body) < Least {
 		return false
@@ -100,8 +102,8 @@ func Promises(body []byte, width int) bool {
 	return ok
 }
 
-// commonest returns the word that most of the sampled ones are, and whether
-// that is enough of them. A few tell most frames that are not sparse.
+// commonest returns the word that most of the sampled ones are, and whether enough of them
+// are.
 func commonest(body []byte, width int) (common uint64, enough bool) {
 	if common, enough = majority(body, width, fewSamples); enough && len(body)/width > fewSamples {
 		common, enough = majority(body, width, samples)
@@ -109,8 +111,8 @@ func commonest(body []byte, width int) (common uint64, enough bool) {
 	return common, enough
 }
 
-// majority looks at so many words. The vote is that of Boyer and Moore (1981): a
-// word that more than half of them are wins it.
+// majority samples tried words, evenly spaced. The vote is that of Boyer and Moore (1981):
+// a word that more than half of the samples are wins it, and a second pass counts it.
 func majority(body []byte, width, tried int) (common uint64, enough bool) {
 	n := len(body) / width
 	tried = min(tried, n)
@@ -155,12 +157,12 @@ func appendWord(dst []byte, w uint64, width int) []byte {
 	return append(dst, b[:width]...)
 }
 
-// block is how many bytes are compared at a time: the common word so often, and
-// what is compared with it, stay in the processor's first cache.
+// block is how many bytes are compared at a time, so that the block and its copy of the
+// common word stay in the first-level cache.
 const block = 4 << 10
 
-// collect makes the vector the words of body that are not the common one. It
-// gives up, and returns false, when they take more than most bytes.
+// collect sets the vector to the words of body that are not the common one. It gives up and
+// returns false once they take more than most bytes.
 func (e *Encoder) collect(body []byte, common uint64, width, most int) bool {
 	v := &e.vector
 	e.common = slices.Grow(e.common[:0], block)[:block]
@@ -177,8 +179,8 @@ func (e *Encoder) collect(body []byte, common uint64, width, most int) bool {
 	return true
 }
 
-// gather adds the words that the mask names, of which the first is at a
-// position.
+// gather appends the words that mask names, of a part whose first word is number first of
+// the body.
 func (e *Encoder) gather(part []byte, mask []uint64, first int) {
 	v := &e.vector
 	before := len(v.At)
@@ -203,18 +205,18 @@ func (e *Encoder) gather(part []byte, mask []uint64, first int) {
 	}
 }
 
-// A Decoder reads one encoded body after the other: [Decoder.Open], then
-// [Decoder.Fill]. Its zero value is ready to use.
+// A Decoder reads one encoded body after the other: [Decoder.Open], then [Decoder.Fill].
+// Its zero value is ready to use. It is not safe for concurrent use.
 type Decoder struct {
 	vector sparse.Vector
-	common []byte // slices of what Open was given
+	common []byte // this and values are slices of Open's src
 	values []byte
 	count  int
 }
 
-// Open reads the beginning of an encoded body and returns how many bytes the
-// body has, at most as many as the caller accepts. Beside that it takes a bit of
-// memory for each word.
+// Open reads the beginning of an encoded body and returns the body's size in bytes. It
+// refuses more than most. The mask takes one bit of memory for each word. src must stay as
+// it is until Fill.
 func (d *Decoder) Open(src []byte, most int) (size int, err error) {
 	if len(src) == 0 || !element.Kind(src[0]).Valid() {
 		return 0, fmt.Errorf("%w: no width of a word", ErrCorrupt)
@@ -231,8 +233,8 @@ func (d *Decoder) Open(src []byte, most int) (size int, err error) {
 	return d.vector.N * width, nil
 }
 
-// Fill writes the body to out, which has as many bytes as Open returned, and
-// returns what follows in src.
+// Fill writes the body to out, which has as many bytes as Open returned, and returns what
+// follows the body in src.
 func (d *Decoder) Fill(out []byte) (rest []byte, err error) {
 	v := &d.vector
 	if v.Values, rest, err = sparse.DecodeValues(v.Values[:0], v.Kind, d.count, d.values); err != nil {
@@ -243,7 +245,8 @@ func (d *Decoder) Fill(out []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
-// fill writes the word everywhere.
+// fill repeats word all over out, doubling what is there with each copy. Zeros, the common
+// case, are cleared.
 func fill(out, word []byte) {
 	for _, b := range word {
 		if b != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// Workspace is memory that layers which take turns can share. Its zero value is
-// ready.
+// Workspace is memory that layers can share if they take turns. Its zero value is ready. It
+// holds nothing between calls.
 type Workspace struct {
 	selector vector.Selector
 	narrow   narrow // residuals gathered for CompressAt
@@ -19,8 +19,10 @@ type Workspace struct {
 	room     room
 }
 
-// Layer is the state of a layer of one worker: residual, threshold, and the
-// number of pushes since it was renewed.
+// Layer is the state of one layer of one worker: residual, threshold, and the pushes since
+// it was renewed. It is not safe for concurrent use. Only the residual is worth keeping
+// across a kill: a layer that begins with the residual of another and its age continues as
+// that one would, with a threshold of its own.
 type Layer struct {
 	kind     element.Kind
 	config   Config
@@ -28,14 +30,15 @@ type Layer struct {
 	residual residual
 	tau      float64
 	due      bool // the next push renews the threshold
-	since    int  // pushes since the threshold was renewed
-	age      int  // pushes since the layer was made, or another one that it goes on for
+	since    int  // pushes since the threshold was renewed; at most config.Lifespan
+	age      int  // pushes since the layer was made, or since the one was that it continues
 	begun    int  // age when the configuration was set: k of Algorithm 1 is what came since
 	renewed  int  // age when the threshold was renewed
 	stats    Stats
 }
 
-// NewLayer returns a layer of n numbers with an empty residual.
+// NewLayer returns a layer of n numbers with an empty residual. Its first push computes a
+// threshold.
 func NewLayer(kind element.Kind, n int, c Config) (*Layer, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -52,7 +55,7 @@ func NewLayer(kind element.Kind, n int, c Config) (*Layer, error) {
 	return l, nil
 }
 
-// Len is the number of numbers in the layer.
+// Len is how many numbers the layer has.
 func (l *Layer) Len() int { return l.n }
 
 // Kind is the kind of the layer's numbers.
@@ -67,19 +70,20 @@ func (l *Layer) Stats() Stats { return l.stats }
 // Threshold is tau of Algorithm 1; 0 before the first push.
 func (l *Layer) Threshold() float64 { return l.tau }
 
-// Residual returns how many numbers of the residual are not zero, and the sum
-// of their squares. It reads all of it.
+// Residual returns how many numbers of the residual are not zero, and the sum of their
+// squares. It reads the whole residual.
 func (l *Layer) Residual() (count int, squares float64) { return l.residual.measure() }
 
-// Holds reports whether any number of the residual from one position to before
-// another is not zero.
+// Holds reports whether any number of the residual at a position in [from, to) is not zero.
 func (l *Layer) Holds(from, to int) bool { return l.residual.holds(from, to) }
 
-// AppendResidual appends the residual, for [Layer.AddResidual] on the same machine.
+// AppendResidual appends the residual in the machine's byte order, for [Layer.AddResidual]
+// on the same machine.
 func (l *Layer) AppendResidual(dst []byte) []byte { return append(dst, l.residual.bytes()...) }
 
-// AddResidual adds what AppendResidual gave of a layer of that kind and precision
-// to the numbers at these positions, each once, or to all where at is nil.
+// AddResidual adds numbers that AppendResidual or TakeResidual wrote, of a layer of the
+// same kind and precision, to those at the positions, each of which occurs once, or to all
+// if at is nil. On an error nothing has changed.
 func (l *Layer) AddResidual(at []uint32, b []byte) error {
 	n := len(at)
 	if at == nil {
@@ -97,17 +101,18 @@ func (l *Layer) AddResidual(at []uint32, b []byte) error {
 	return nil
 }
 
-// TakeResidual appends the residual of these positions, for [Layer.AddResidual] on
-// the same machine, and leaves none of them.
+// TakeResidual appends the residual at these positions, for [Layer.AddResidual] on the same
+// machine, and sets it to zero.
 func (l *Layer) TakeResidual(dst []byte, at []uint32) []byte { return l.residual.takeBytes(dst, at) }
 
-// Move has the residual be in that memory from now on, aligned to 8 bytes, as far
-// as that suffices; the caller keeps the memory while the layer is in use. Grow
-// writes the new numbers there too, as long as there is room.
+// Move copies the residual to memory, aligned to 8 bytes, and keeps it there from then on.
+// memory must have room for Bytes bytes; the caller owns it and must not touch it while the
+// layer is in use. It may be a mapped file. Grow writes new numbers there too, as long as
+// there is room, and to the heap beyond that.
 func (l *Layer) Move(memory []byte) { l.residual.move(memory) }
 
-// SetConfig changes how the layer is compressed from the next push on, which
-// renews the threshold. The residual stays. Exact cannot change.
+// SetConfig changes how the layer is compressed from the next push on, which renews the
+// threshold. The residual stays. Exact cannot change.
 func (l *Layer) SetConfig(c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -120,9 +125,10 @@ func (l *Layer) SetConfig(c Config) error {
 	return nil
 }
 
-// Compress selects the values to send of the gradient g, the bytes of Len numbers,
-// and keeps the rest. Numbers that are not finite are sent and leave no residual;
-// so do numbers that are added to them. Zeros are never sent.
+// Compress selects what to send of the gradient g, the bytes of Len numbers, and keeps the
+// rest. Numbers that are not finite are sent and leave no residual, and so are numbers that
+// become infinite by the addition: a residual that held one would never recover. Zeros are
+// never sent. out.Values and out.Mask are the caller's to reuse.
 func (l *Layer) Compress(w *Workspace, out *sparse.Vector, g []byte) error {
 	if len(g) != l.n*l.kind.Size() {
 		return fmt.Errorf("threshold: %w: %d bytes for %d numbers of %v", ErrLength, len(g), l.n, l.kind)
@@ -132,9 +138,9 @@ func (l *Layer) Compress(w *Workspace, out *sparse.Vector, g []byte) error {
 	return nil
 }
 
-// CompressAt is [Layer.Compress] for a gradient of which only the numbers at
-// the given positions of the layer are there, each once: out has len(at)
-// numbers. The threshold, where it is renewed, is that of these numbers.
+// CompressAt is [Layer.Compress] for a gradient that has only the numbers at the given
+// positions of the layer, each once. out has len(at) numbers. A threshold that is renewed
+// is that of these numbers, which stand for the whole layer until the next renewal.
 func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []byte) error {
 	if len(g) != len(at)*l.kind.Size() {
 		return fmt.Errorf("threshold: %w: %d bytes for %d positions of %v", ErrLength, len(g), len(at), l.kind)
@@ -151,8 +157,8 @@ func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []by
 	return nil
 }
 
-// Flush makes out all that is left of the residual, which is empty then, but for
-// what rounding to the layer's kind leaves. It reports whether that is anything.
+// Flush moves all that is left of the residual to out. What rounding to the layer's kind
+// leaves stays. It reports whether out has any values.
 func (l *Layer) Flush(out *sparse.Vector) bool {
 	out.Resize(l.kind, l.n)
 	out.At = l.residual.compare(smallest, out.Mask, out.At)
@@ -160,14 +166,17 @@ func (l *Layer) Flush(out *sparse.Vector) bool {
 	return len(out.Values) > 0
 }
 
-// smallest is the least positive number: a comparison with it tests for zero.
+// smallest is the least positive number. A comparison with it tests for zero.
 const smallest = math.SmallestNonzeroFloat64
 
-// chunk is how many words of the mask are done at a time, so that what the first
-// step wrote is still in the processor's cache for the second.
+// chunk is how many words of the mask are done at a time, so that what the first step wrote
+// is still in the processor's cache for the second.
 const chunk = 64
 
-// push is Algorithm 1 for a whole vector or the gathered part of one.
+// push is Algorithm 1 for a whole vector or for the gathered part of one. Its two branches
+// are one with a renewed threshold and one with the old: adding (line 2), comparing (line
+// 9) and moving (lines 10 to 12) go chunk by chunk only in the second, since the first must
+// see all sums before it knows what to compare with.
 func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	n := out.N
 	drain := l.drains() || l.left() == 0
@@ -193,9 +202,10 @@ func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	}
 }
 
-// renew is a push with a new threshold. A sample tells a bound below which it
-// hardly is: the numbers that reach the bound are noted as they are added up,
-// and the threshold and what it lets pass are found among these few.
+// renew is a push with a new threshold. A sample gives a bound that the threshold most
+// likely reaches. The numbers that reach the bound are noted as they are added up, and both
+// the threshold and the numbers above it are found among these few. If the sample misled,
+// everything is read again.
 func (l *Layer) renew(w *Workspace, out *sparse.Vector, r residual, g []byte, drain bool) {
 	share := l.sparsity()
 	bound, sampled := w.selector.Bound(out.N, share, func(i int) float64 { return r.sum(i, g) })
@@ -223,7 +233,7 @@ func (l *Layer) renew(w *Workspace, out *sparse.Vector, r residual, g []byte, dr
 	l.moveNumbers(w, out, r, 0) // lines 10 to 12
 }
 
-// moveNumbers moves the numbers at out's positions, from the given one on, from r to
+// moveNumbers moves the numbers at out's positions, from number from of these on, from r to
 // out.
 func (l *Layer) moveNumbers(w *Workspace, out *sparse.Vector, r residual, from int) {
 	at := out.At[from:]
@@ -233,7 +243,7 @@ func (l *Layer) moveNumbers(w *Workspace, out *sparse.Vector, r residual, from i
 	l.stats.NonFinite += uint64(nonFinite)
 }
 
-// limit is what magnitudes are compared with. The threshold 0 would send zeros,
+// limit is what magnitudes are compared with. With the threshold 0 zeros would be sent,
 // which say nothing.
 func (l *Layer) limit(drain bool) float64 {
 	if drain {
@@ -247,6 +257,8 @@ func (l *Layer) renews() bool {
 	if l.due || l.since >= l.config.Lifespan {
 		return true
 	}
+	// Towards the end, as in the warm-up, the sparsity changes with each push. The
+	// threshold follows in 32 steps: a renewal costs more than a push.
 	if left := l.left(); left > 0 && left < l.config.Ending {
 		step := max(1, l.config.Ending/32)
 		if (left+step-1)/step != (left+l.age-l.renewed+step-1)/step {
@@ -261,18 +273,19 @@ func (l *Layer) renews() bool {
 // Age is how many pushes of the layer there were.
 func (l *Layer) Age() int { return l.age }
 
-// SetAge has the layer go on where another one, of the same numbers, ended, or
-// counts pushes of which it saw nothing. With one less than [Layer.Age] what comes
-// next is another part of the push before.
+// SetAge has the layer continue where another one of the same numbers ended, or counts
+// pushes that had nothing for it. One less than [Layer.Age] says that the next call has
+// another part of the push before.
 func (l *Layer) SetAge(pushes int) { l.age = pushes }
 
-// Sparsity is the share of the next push that waits.
+// Sparsity is the share of the next push's values that wait.
 func (l *Layer) Sparsity() float64 { return l.sparsity() }
 
-// Ended reports whether nothing waits any more, by the configuration.
+// Ended reports whether the configuration's End has come, after which nothing waits.
 func (l *Layer) Ended() bool { return l.left() == 0 }
 
-// left is how many pushes there are until nothing waits any more.
+// left is how many pushes there are until nothing waits any more; without an End, very
+// many.
 func (l *Layer) left() int {
 	if l.config.End == 0 {
 		return math.MaxInt
@@ -280,7 +293,8 @@ func (l *Layer) left() int {
 	return max(l.config.End-l.age, 0)
 }
 
-// sparsity is eta for this push.
+// sparsity is eta for this push. In the warm-up and before the end the share that is sent,
+// 1 - eta, moves exponentially between 1 and 1 - Sparsity.
 func (l *Layer) sparsity() float64 {
 	if left := l.left(); left <= l.config.Ending {
 		return 1 - math.Pow(1-l.config.Sparsity, float64(left)/float64(max(l.config.Ending, 1)))
@@ -293,8 +307,9 @@ func (l *Layer) sparsity() float64 {
 	return 1 - math.Pow(1-l.config.Sparsity, done)
 }
 
-// judge has the next push renew the threshold where this one sent too many or too
-// few of n numbers; small counts may vary more.
+// judge has the next push renew the threshold if this one sent too many or too few of n
+// numbers. The count of independent numbers above a threshold deviates by the root of its
+// mean, so that small layers are judged by twice that as well.
 func (l *Layer) judge(sent, n int) {
 	if l.config.Slack == 0 {
 		return
@@ -305,8 +320,8 @@ func (l *Layer) judge(sent, n int) {
 	l.due = s > want*(1+l.config.Slack)+chance || s < want/2-chance
 }
 
-// drains decides whether this push sends all of the residual, by a random number
-// that depends on nothing but the seed and the number of pushes.
+// drains decides whether this push sends all of the residual. The random number depends on
+// nothing but the seed and the number of pushes, so the same pushes give the same bytes.
 func (l *Layer) drains() bool {
 	if l.config.DrainEvery == 0 {
 		return false
@@ -314,8 +329,7 @@ func (l *Layer) drains() bool {
 	return rand.NewPCG(l.config.Seed, l.stats.Pushes).Uint64() < math.MaxUint64/uint64(l.config.DrainEvery)
 }
 
-// Grow makes the layer n numbers long, if it is shorter. Nothing of the new
-// gradient is left.
+// Grow extends the layer to n numbers, if it is shorter, with zeros in the residual.
 func (l *Layer) Grow(n int) {
 	if n > l.n {
 		l.residual.grow(n - l.n)

@@ -8,13 +8,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// largePage is how large pages are that are no ordinary ones.
+// largePage is the size of the larger pages of amd64, and of arm64 with pages of 4 KiB.
 const largePage = 2 << 20
 
-// inLargePages returns n zeros, in large pages where there are enough and the
-// kernel has them (its transparent_hugepage/enabled says madvise or always): a
-// residual is read and written from end to end with each push, and a TLB has too
-// few entries for so many ordinary pages.
+// inLargePages returns n zeros, in large pages if they fill one and the kernel provides
+// them (/sys/kernel/mm/transparent_hugepage/enabled is madvise or always). A residual is
+// read and written from end to end with each push, and a TLB has too few entries for that
+// many ordinary pages.
 func inLargePages[R vector.Float](n int) []R {
 	e := make([]R, n)
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(e))), n*int(unsafe.Sizeof(R(0))))

@@ -9,42 +9,42 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// residual is the unsent rest of a layer's gradients, in one of two precisions.
-// Limits are float64, which holds the numbers of both.
+// residual holds what was not sent of a layer's gradients, in one of two precisions. Limits
+// are float64, which holds the numbers of both.
 type residual interface {
 	// add adds a gradient to the numbers first..end and compares, as
 	// vector.AddFloat32.
 	add(first, end int, g []byte, limit float64, mask []uint64, at []uint32) []uint32
-	// sum is what number i will be once g is added.
+	// sum returns what number i will be once g is added. It changes nothing.
 	sum(i int, g []byte) float64
 	// compare compares all numbers, as vector.CompareFloat32.
 	compare(limit float64, mask []uint64, at []uint32) []uint32
 	// keep removes from at and mask the positions of numbers below the limit.
 	keep(at []uint32, limit float64, mask []uint64) []uint32
-	// choose returns the threshold for a sparsity, and among where it is that of
-	// a number at one of these positions and no other number is as large; ok is
-	// false where it is not.
+	// choose returns the threshold for a sparsity. among does, too, but looks only at the
+	// numbers at these positions: ok is false if the threshold is one of the others, all of
+	// which are smaller.
 	choose(s *vector.Selector, sparsity float64) float64
 	among(s *vector.Selector, at []uint32, sparsity float64) (tau float64, ok bool)
-	// take appends the numbers at the positions to dst, in the layer's kind, and
-	// leaves what rounding to it leaves. nonFinite of them are NaN or infinite and
-	// leave nothing.
+	// take appends the numbers at the positions to dst, in the layer's kind, and leaves of
+	// each what rounding to that kind took, so that nothing is lost. nonFinite of them are
+	// NaN or infinite and leave nothing.
 	take(w *Workspace, at []uint32, dst []byte) (values []byte, nonFinite int)
 	// gather returns a copy of the numbers at the positions, in the workspace.
 	gather(w *Workspace, at []uint32) residual
-	// scatter is the way back.
+	// scatter is the reverse: it writes such a copy back.
 	scatter(part residual, at []uint32)
 	// grow adds n zeros.
 	grow(n int)
-	// move copies the numbers to other memory, where they are from now on.
+	// move copies the numbers to other memory and keeps them there from then on.
 	move(to []byte)
-	// bytes are the memory of the numbers, in the machine's byte order.
+	// bytes returns the memory of the numbers, in the machine's byte order.
 	bytes() []byte
-	// addBytes adds such numbers, to those at the positions or, with nil, to all.
+	// addBytes adds such numbers to those at the positions or, if at is nil, to all.
 	addBytes(at []uint32, b []byte)
-	// holds reports whether a number from one position to before another is not zero.
+	// holds reports whether a number at a position in [from, to) is not zero.
 	holds(from, to int) bool
-	// takeBytes appends such numbers at the positions and leaves zeros.
+	// takeBytes appends such numbers at the positions and sets them to zero.
 	takeBytes(dst []byte, at []uint32) []byte
 	// measure counts the numbers that are not zero and sums their squares.
 	measure() (count int, squares float64)
@@ -96,8 +96,8 @@ func (r *narrow) sum(i int, g []byte) float64 {
 }
 func (r *wide) sum(i int, g []byte) float64 { return r.e[i] + r.kind.At(g, i) }
 
-// atLeastSmallest is the limit as float32, where the least positive number is
-// another one.
+// atLeastSmallest returns the limit as a float32. The least positive number of float64
+// rounds to zero there, so that float32's takes its place.
 func atLeastSmallest(limit float64) float32 {
 	return max(float32(limit), math.SmallestNonzeroFloat32)
 }
@@ -118,8 +118,8 @@ func (r *wide) keep(at []uint32, limit float64, mask []uint64) []uint32 {
 	return keep(r.e, at, limit, mask)
 }
 
-// keep has no branch that depends on the numbers: a processor could not guess
-// it.
+// keep removes from at and mask the positions of numbers below the limit. It has no branch
+// that depends on the numbers, which a processor could not predict.
 func keep[R vector.Float](e []R, at []uint32, limit R, mask []uint64) []uint32 {
 	kept := 0
 	for _, i := range at {

@@ -12,7 +12,7 @@ import (
 // block is how many numbers are taken at a time.
 const block = 256
 
-// room is where they are.
+// room holds a block's numbers, gathered from the residual.
 type room struct {
 	narrow [block]float32
 	wide   [block]float64
@@ -42,8 +42,8 @@ func (r *wide) take(w *Workspace, at []uint32, dst []byte) (values []byte, nonFi
 	return take(r.e, w.room.wide[:], at, dst, r.kind.Size(), 1, by)
 }
 
-// takeFloat32 is take where residual and values are of one kind, so that nothing
-// is left; the common case.
+// takeFloat32 is take for a residual and values of one kind, where rounding leaves nothing;
+// the common case.
 func takeFloat32(e []float32, at []uint32, dst []byte) (values []byte, nonFinite int) {
 	start := len(dst)
 	dst = slices.Grow(dst, 4*len(at))[:start+4*len(at)]
@@ -60,9 +60,10 @@ func takeFloat32(e []float32, at []uint32, dst []byte) (values []byte, nonFinite
 	return dst, nonFinite
 }
 
-// take is residual.take, for values of a size in bytes; round writes numbers in
-// the layer's kind and leaves of each what that leaves, or 0 if it is not
-// finite, and counts these. It is fast where their number is a multiple of step.
+// take is residual.take for values of size bytes. round writes numbers in the layer's kind
+// to its first argument, leaves of each in its second what rounding took, or 0 if the
+// number is not finite, and counts those. It is fast for multiples of step numbers, so a
+// block is padded to one; the slack at the end of dst takes what is written beyond.
 func take[R vector.Float](e, room []R, at []uint32, dst []byte, size, step int, round func([]byte, []R) int) (values []byte, nonFinite int) {
 	start := len(dst)
 	dst = slices.Grow(dst, size*(len(at)+step-1))[:start+size*len(at)]

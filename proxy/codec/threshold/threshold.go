@@ -1,23 +1,23 @@
-// Package threshold sends of each gradient only the values that matter, and the
-// rest later: DCT-DP of Gupta and others 2021, Algorithm 1. Unsent values stay in a
-// residual that is added to the next gradient, and the threshold that decides is
-// renewed only now and then.
+// Package threshold sends of each gradient only the values that matter now, and the rest
+// later: DCT-DP (Gupta et al. 2021), Algorithm 1. What is not sent stays in a residual that
+// is added to the next gradient. The threshold that decides is renewed only now and then,
+// since selecting it costs more than all the rest.
 //
-// In comes the gradient of a layer, as the bytes of a values frame; out go
-// positions and values ([sparse.Vector]), and the residual keeps the rest. A
-// [Layer] is the state of one layer of one worker. It has no clock and no
-// randomness but a counted one: the same pushes give the same bytes.
+// The gradient of a layer comes in as the bytes of a values frame; positions and values go
+// out as a [sparse.Vector]. A [Layer] is the state of one layer of one worker. It has no
+// clock and no randomness but a seeded one: the same pushes give the same bytes. Package
+// values owns the layers, keeps their residuals in files and decides which keys share a
+// layer.
 //
 // # What is exact
 //
-// With W the sum of gradient and residual as computed, S the sent values and E the
-// new residual, W = S + E always, without rounding. W itself is rounded to the
-// residual's precision, once for each push: that is all that can get lost.
-// [Config.Exact] keeps residuals of float32 gradients as float64: then for each
-// number the sum of the gradients in float64 is S + E in float64, exactly, as long
-// as the gradients lie within 2^29 of each other and of their sum (no addition
-// rounds), and within the rounding of float64 otherwise. Residuals of 16-bit
-// gradients are float32, and float64 with Exact.
+// Let W be the sum of gradient and residual as computed, S the values sent and E the new
+// residual. Then W = S + E always holds, without rounding. W itself is rounded to the
+// residual's precision, once for each push: that is all that can get lost. [Config.Exact]
+// keeps residuals of float32 gradients as float64: then for each number the sum of the
+// gradients in float64 is S + E in float64, exactly as long as the gradients lie within
+// 2^29 of each other and of their sum (no addition rounds), and within the rounding of
+// float64 otherwise. Residuals of 16-bit gradients are float32, and float64 with Exact.
 package threshold
 
 import (
@@ -33,37 +33,33 @@ type Config struct {
 	// Sparsity is the share of values that is not sent, in [0, 1): eta of
 	// Algorithm 1.
 	Sparsity float64
-	// Lifespan is for how many pushes a threshold serves, at least 1: L of
-	// Algorithm 1.
+	// Lifespan is for how many pushes a threshold is used, at least 1: L of Algorithm 1.
 	Lifespan int
-	// Warmup is the number of pushes in which the sparsity rises from nothing to
-	// Sparsity; the share that is sent falls exponentially. 0: none.
+	// Warmup is the number of pushes in which the sparsity rises from almost nothing to
+	// Sparsity, while the share that is sent falls exponentially. 0: none.
 	Warmup int
-	// Slack renews the threshold before its time, at the push after one that sent
-	// more than (1 + Slack) times what it should, or less than half. With fixed
-	// thresholds that is so in the first pushes, while the residual fills, and
-	// where gradients change their scale. 0: only Lifespan decides, as in
-	// Algorithm 1.
+	// Slack renews the threshold early, at the push after one that sent more than (1 +
+	// Slack) times what it should, or less than half. Fixed thresholds do that in the first
+	// pushes, while the residual fills, and when gradients change their scale. 0: only
+	// Lifespan decides, as in Algorithm 1.
 	Slack float64
-	// DrainEvery empties the residual now and then, at each push with a
-	// probability of 1 to DrainEvery: that push sends all of it. Gupta and others
-	// do so every million iterations (section 3.3, remark 2), lest updates grow
-	// old. 0: never.
+	// DrainEvery empties the residual at random, with a probability of 1 in DrainEvery for
+	// each push: that push sends everything. Gupta et al. do so every million iterations
+	// (section 3.3, remark 2), lest updates grow stale. 0: never.
 	DrainEvery int
-	// End is a number of the layer's pushes, since it was made, from which on
-	// nothing waits, so that what waited goes along with them; 0: none. In the
-	// pushes before, Ending of them, the share that is sent rises exponentially to
-	// all: at once it would be too much that has grown old.
+	// End is the number of the layer's pushes, since it was made, from which on nothing
+	// waits; 0: none. In the Ending pushes before it the share that is sent rises
+	// exponentially to all, since at once too much stale gradient would be sent.
 	End, Ending int
-	// Exact keeps the residual with more precision; see the package comment. It
-	// takes twice the memory.
+	// Exact keeps the residual in float64; see the package comment. It takes twice the
+	// memory.
 	Exact bool
 	// Seed makes draining differ between layers.
 	Seed uint64
 }
 
-// DefaultConfig is as in the paper, with the threshold renewed early where it
-// does not fit.
+// DefaultConfig is that of the paper, with the threshold renewed early where it does not
+// fit.
 var DefaultConfig = Config{Sparsity: 0.99, Lifespan: 1000, Slack: 0.1}
 
 // Validate returns the first fault of c.
@@ -88,7 +84,7 @@ func (c Config) Validate() error {
 // ErrLength is wrapped where a gradient does not have the layer's length.
 var ErrLength = errors.New("a gradient of another length than its layer")
 
-// Stats counts what a layer did since it was made.
+// Stats counts what a layer has done since it was made.
 type Stats struct {
 	Pushes    uint64 // calls of Compress and CompressAt
 	Renewals  uint64 // thresholds computed
@@ -98,7 +94,7 @@ type Stats struct {
 	NonFinite uint64 // of these, NaNs and infinities
 }
 
-// ResidualSize is how many bytes the residual of a number takes.
+// ResidualSize returns how many bytes the residual of one number takes.
 func ResidualSize(kind element.Kind, exact bool) int {
 	if kind == element.Float64 || exact {
 		return 8

@@ -7,7 +7,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 )
 
-// Receiver decodes what a [Sender] wrote.
+// Receiver decodes what a [Sender] wrote. It holds the values of every slot that the
+// sender's answers occupy; bytes is their sum and at most limits.Bytes.
 type Receiver struct {
 	limits Limits
 	slots  [][]byte // values, nil where a slot holds nothing
@@ -22,8 +23,9 @@ func NewReceiver(l Limits) *Receiver { return &Receiver{limits: l} }
 // Bytes is the size of all values kept.
 func (r *Receiver) Bytes() int { return r.bytes }
 
-// Decode returns the values of an answer and what follows its encoded form. The
-// values are the receiver's, to be read until the next call.
+// Decode returns the values of an answer and what follows its encoded form in src. The
+// values belong to the receiver and may be read until the next call. After an error the
+// receiver is unusable.
 func (r *Receiver) Decode(src []byte) (values, rest []byte, err error) {
 	if len(src) < 2 {
 		return nil, nil, fmt.Errorf("%w: it has %d bytes", ErrCorrupt, len(src))
@@ -42,6 +44,9 @@ func (r *Receiver) Decode(src []byte) (values, rest []byte, err error) {
 	}
 }
 
+// readWhole reads the slots that the sender has emptied, then an answer for one of the
+// empty ones. The bounds are checked in this order: what is forgotten makes the room for
+// what follows.
 func (r *Receiver) readWhole(src []byte) (values, rest []byte, err error) {
 	for {
 		slot, used := binary.Uvarint(src)
@@ -79,6 +84,7 @@ func (r *Receiver) readWhole(src []byte) (values, rest []byte, err error) {
 	return r.slots[slot], src[size:], nil
 }
 
+// readChanges applies the numbers that differ to the values of a slot, in place.
 func (r *Receiver) readChanges(src []byte) (values, rest []byte, err error) {
 	slot, used := binary.Uvarint(src)
 	if used <= 0 || slot >= uint64(len(r.slots)) || r.slots[slot] == nil {

@@ -9,12 +9,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// Sender encodes answers.
+// Sender encodes answers. It keeps the values last sent for each name, least recently used
+// last, and numbers the places that they have at both ends (slots). bytes is the sum of
+// their sizes. It is not safe for concurrent use.
 type Sender struct {
 	limits Limits
 	kept   map[uint64]*list.Element // by name; the element's value is an *answer
-	recent *list.List               // latest first
-	free   []int                    // slots that nobody has, of those once used
+	recent *list.List               // most recently used first
+	free   []int                    // empty slots below slots
 	slots  int                      // slots ever used
 	bytes  int
 	number byte // of answers so far
@@ -27,12 +29,12 @@ type Stats struct {
 	Whole     uint64 // answers sent whole, and kept
 	Changes   uint64 // answers of which only changes were sent
 	Refused   uint64 // answers too large to keep
-	Forgotten uint64 // answers that had to go for others
+	Forgotten uint64 // answers evicted to make room for others
 	Values    uint64 // numbers in answers of which changes were sent
 	Changed   uint64 // of these, numbers that had changed
 }
 
-// answer is the last values that were sent for a name.
+// answer holds the values last sent for a name.
 type answer struct {
 	name   uint64
 	slot   int
@@ -53,12 +55,12 @@ func (s *Sender) Stats() Stats { return s.stats }
 // Knows reports whether an answer of that name is kept.
 func (s *Sender) Knows(name uint64) bool { return s.kept[name] != nil }
 
-// Append appends the encoded form of an answer's values. The name says which
-// keys they are for: the same name must not stand for different keys. ok is
-// false where the answer does not fit the limits; then it goes as it is, dst is
-// unchanged, and nothing else has. Values that are no whole number of the kind
-// compare as 16-bit numbers or, where they are odd, are not encoded either.
-// After ok the encoded form must reach the receiver.
+// Append appends the encoded form of an answer's values. The name identifies the keys they
+// are for and must never stand for different keys. With ok false the answer does not fit
+// the limits: it goes as it is, dst is unchanged, and the sender's state too. Values that
+// are not a whole number of the kind compare as 16-bit numbers or, if their length is odd,
+// are not encoded either. After ok the encoded form must reach the receiver, whose state
+// follows the sender's by nothing else.
 func (s *Sender) Append(dst []byte, name uint64, kind element.Kind, values []byte) (encoded []byte, ok bool) {
 	if len(values)%kind.Size() != 0 {
 		kind = element.BFloat16
@@ -77,7 +79,7 @@ func (s *Sender) Append(dst []byte, name uint64, kind element.Kind, values []byt
 	return s.appendWhole(dst, name, values, nil), true
 }
 
-// appendChanges encodes the difference to the last answer, and keeps the new.
+// appendChanges encodes the difference from the answer last sent, and keeps the new values.
 func (s *Sender) appendChanges(dst []byte, a *answer, kind element.Kind, values []byte) []byte {
 	s.diff.Reset(kind, len(values)/kind.Size())
 	vector.Differ(kind, a.values, values, s.diff.Mask)
@@ -92,8 +94,9 @@ func (s *Sender) appendChanges(dst []byte, a *answer, kind element.Kind, values 
 	return s.diff.Append(dst)
 }
 
-// appendWhole encodes an answer whole. Others, and the one of this name with
-// another length (old), are forgotten to make room.
+// appendWhole encodes an answer whole. It evicts others to make room, and first of all old,
+// the answer kept for this name if it has another length. The receiver is told each slot
+// that is emptied.
 func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.Element) []byte {
 	dst = append(dst, byte(formWhole), s.number)
 	s.number++
@@ -119,7 +122,7 @@ func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.E
 	return append(dst, values...)
 }
 
-// dropAnswer drops an answer and says so.
+// dropAnswer evicts an answer and appends its slot to the list of slots to forget.
 func (s *Sender) dropAnswer(dst []byte, e *list.Element) []byte {
 	a := s.recent.Remove(e).(*answer)
 	delete(s.kept, a.name)
