@@ -1,10 +1,12 @@
-// Package advice says what each codec for values would save of a job's traffic,
-// and how much of its gradients would wait, without touching the job: a [Study]
-// is shown messages, of a recording or of a proxy's links, and puts each through
-// the codec of every [Candidate], as on a link of its own.
+// Package advice estimates what each codec for values would save of a job's traffic, and
+// how much of its gradients would wait, without touching the job. A [Study] is shown
+// messages, of a recording or of a proxy's links, and puts each through the codec of every
+// [Candidate] as if on a link of its own. The result is a [Report], as a table or a plot.
+// `psidecar simulate --codecs` and the proxy call it.
 //
-// In come whole messages; out goes a [Report], as a table or a plot. `psidecar
-// simulate --codecs` and the proxy call it.
+// Every candidate has a complete codec of package values with its own state, so that the
+// figures are those of the real encoder. The cost is that of encoding each message once for
+// each candidate, and the memory up to the given bound for each.
 package advice
 
 import (
@@ -28,15 +30,15 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// Candidate is rules by a name.
+// Candidate is a named list of rules.
 type Candidate struct {
 	Name  string
 	Rules []values.Rule
 }
 
-// Candidates are those of every report: the lossless ones, thresholds at the
-// sparsities of DCT's table 2 and 99%, QSGD, EF21-P, DCT-MP, values of 16 bits, Slim-DP as
-// its authors use it.
+// Candidates returns those of every report: the lossless ones, thresholds at the sparsities
+// of DCT's table 2 and 99%, QSGD, EF21-P, DCT-MP, values of 16 bits, and Slim-DP as its
+// authors use it.
 func Candidates() []Candidate {
 	all := []Candidate{{Name: "compact"}, {"unchanged", []values.Rule{{Unchanged: true}}}}
 	for _, eta := range []float64{0.75, 0.9, 0.95, 0.98, 0.99, 0.995} {
@@ -54,14 +56,16 @@ func Candidates() []Candidate {
 		Candidate{"slim 0.3,0.15", []values.Rule{{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15}}}})
 }
 
-// maxLinks bounds the connections that are followed.
+// maxLinks bounds the connections that are followed. Messages of further ones are counted
+// as missed.
 const maxLinks = 1024
 
-// Study tries all candidates. It is safe for use by several goroutines.
+// Study tries all candidates. It is safe for concurrent use; messages of one connection
+// must be shown in their order.
 type Study struct {
 	mu       sync.Mutex // guards the rest
 	trials   []*trial
-	links    map[string]uint64 // numbers of connections
+	links    map[string]uint64 // numbers of connections, which stand for links
 	detector map[string]*pslite.Detector
 	missed   int
 	pushes   int             // messages
@@ -71,28 +75,30 @@ type Study struct {
 	sides    [2]side         // pushes and pulls: bytes of the messages
 }
 
-// side is pushes or pulls.
+// side sums the bytes of pushes, or of pulls, before and after encoding.
 type side struct{ plain, encoded int }
 
-// trial is one candidate.
+// trial is one candidate with its codec and the links made so far.
 type trial struct {
 	Candidate
 	codec   *values.Codec
 	senders map[string]relay.Sender
-	// receivers are the other ends, for candidates of which what comes out at one end
-	// decides what goes at the other; others have none.
+	// receivers are the other ends, for candidates whose encoder depends on what the other
+	// end decoded; others have none.
 	receivers map[string]relay.Receiver
 	memory    *relay.Memory // of receivers
 	sides     [2]side
 }
 
-// pairs reports whether what the candidate does goes by both of a link's ends.
+// pairs reports whether the candidate needs both ends of a link: thresholded activations of
+// a pull decide which gradients of the next push go.
 func (t *trial) pairs() bool {
 	return slices.ContainsFunc(t.Rules, func(r values.Rule) bool { return r.Activations > 0 })
 }
 
-// running are the rules for a job that has been running for long: it has made the
-// pushes that may be initial values, and go whole.
+// running returns the rules as they apply to a job that has run for long: it has made the
+// pushes that may be initial values, which go whole, and a short recording must not count
+// as if it were beginning.
 func running(rules []values.Rule) []values.Rule {
 	rules = slices.Clone(rules)
 	for i := range rules {
@@ -101,8 +107,8 @@ func running(rules []values.Rule) []values.Rule {
 	return rules
 }
 
-// NewStudy returns a study of all candidates, whose states take at most so many
-// bytes each.
+// NewStudy returns a study of all candidates, each of which keeps at most stateBytes of
+// state.
 func NewStudy(stateBytes int64) (*Study, error) {
 	s := &Study{links: map[string]uint64{}, detector: map[string]*pslite.Detector{}, pushers: map[string]bool{}}
 	for _, c := range Candidates() {
@@ -115,9 +121,9 @@ func NewStudy(stateBytes int64) (*Study, error) {
 	return s, nil
 }
 
-// Message shows a message, all of whose frames are there, and which are not
-// kept. Connection names the direction that it went, and node is the sender's
-// id.
+// Message shows the study a message with all of its frames, which are not kept. connection
+// names the direction that it went, and node is the sender's id. An error means that a
+// codec is broken.
 func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +163,7 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	return nil
 }
 
-// pushed sums up a push of float32 values.
+// pushed adds up the squares of a push of float32 values, for Report.StepSquares.
 func (s *Study) pushed(connection string, v pslite.Values) {
 	if v.Type != pslite.Float {
 		return
@@ -171,11 +177,12 @@ func (s *Study) pushed(connection string, v pslite.Values) {
 	}
 }
 
-// try puts a message through the candidate's codec and returns how many bytes
-// it takes.
+// try puts a message through the candidate's codec and returns how many bytes it takes.
 func (t *trial) try(connection string, number uint64, node int32, det pslite.Detector, frames [][]byte) (int, error) {
 	sender := t.senders[connection]
 	if sender == nil {
+		// A link of its own for each connection, to a server of its own: what waits is kept
+		// by worker and server.
 		var address [16]byte
 		binary.BigEndian.PutUint64(address[8:], number)
 		l := relay.Link{ID: number, Dialer: relay.Instance{1}, Acceptor: relay.Instance{1}, Dialed: true, HeadLimit: relay.HeadLimit,
@@ -226,12 +233,12 @@ type Row struct {
 	Pushes float64 `json:"pushes"` // bytes after by bytes before
 	Pulls  float64 `json:"pulls"`
 	Saved  float64 `json:"saved"` // share of all bytes
-	// Waits is the norm of what waits at the end, in norms of what one step
+	// Waits is the norm of what waits at the end, in units of the norm of what one step
 	// pushes.
 	Waits float64 `json:"waits"`
 }
 
-// Report is what came of a study.
+// Report is the result of a study.
 type Report struct {
 	PushBytes int `json:"push_bytes"` // of messages as the job has them; answers to pushes too
 	PullBytes int `json:"pull_bytes"`
@@ -242,7 +249,7 @@ type Report struct {
 	Codecs      []Row   `json:"codecs"`
 }
 
-// Report returns what was found so far.
+// Report returns the figures so far.
 func (s *Study) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,7 +283,7 @@ func (r *Report) Print(out io.Writer) error {
 	return w.Flush()
 }
 
-// Plot draws what would be left of pushes and pulls as a PNG.
+// Plot draws the bytes left of pushes and pulls by candidate, as a PNG.
 func (r *Report) Plot(out io.Writer) error {
 	p := plot.New()
 	p.Title.Text = "Bytes that codecs would leave"

@@ -12,7 +12,8 @@ import (
 // captureState bounds what each candidate keeps, in bytes.
 const captureState = 256 << 20
 
-// ReadCapture tries the codecs on a capture with values (tcpdump -w).
+// ReadCapture tries the codecs on a packet capture that has values (tcpdump -w, without a
+// short snap length). It reads the file once.
 func ReadCapture(path string) (Report, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -42,8 +43,8 @@ func ReadCapture(path string) (Report, error) {
 	return report, nil
 }
 
-// nodeNamed is the id of a node by its name, or any one's where that is not
-// known: what waits of its pushes is kept by its connection too.
+// nodeNamed returns the id of a node by its name, or some worker's if that is unknown: what
+// waits of a node's pushes is kept by its connection, too.
 func nodeNamed(name string) int32 {
 	var rank int
 	switch {

@@ -10,14 +10,15 @@ import (
 // uncounted is the size up to which a buffer is kept and not counted.
 const uncounted = 64 << 10
 
-// buffer is room for a frame: a small one that is kept, or a large one that is
-// borrowed until the message has been written.
+// buffer is room for a frame: a small one that is kept from message to message, or a large
+// one that is borrowed until the message has been written.
 type buffer struct {
 	small []byte
 	lent  []byte
 }
 
-// reserve returns an empty buffer with room for n bytes. What it held is lost.
+// reserve returns an empty buffer with a capacity of n bytes, waiting up to memoryPatience
+// for a large one. What it held is lost.
 func (b *buffer) reserve(m *relay.Memory, n int) ([]byte, error) {
 	if m == nil || n <= uncounted {
 		if cap(b.small) < n {
@@ -36,6 +37,7 @@ func (b *buffer) reserve(m *relay.Memory, n int) ([]byte, error) {
 	return lent[:0], nil
 }
 
+// release returns a borrowed buffer.
 func (b *buffer) release(m *relay.Memory) {
 	if b.lent != nil {
 		m.Return(b.lent)

@@ -11,8 +11,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Codec makes the Senders and Receivers of this proxy's links. It is safe for
-// use by several goroutines.
+// Codec makes the Senders and Receivers of this proxy's links. It is safe for concurrent
+// use.
+//
+// All links to one instance of another proxy share a Peer, and the links of one job to it
+// share a group (see share.go). mu is held while links open and close and while groups are
+// told what to expect, which takes the locks of groups and stores. Those reserve memory
+// while they hold their own, so that kept has a lock of its own, keeping, which is taken
+// last.
 type Codec struct {
 	limits Limits
 	stores *shared.Stores
@@ -23,20 +29,21 @@ type Codec struct {
 	past   shared.Counts // of groups that have ended
 
 	keeping sync.Mutex       // guards kept; after mu
-	kept    int64            // bytes of all groups and stores
-	idle    []relay.Instance // without links, the one longest so first
+	kept    int64            // bytes reserved for all groups and stores
+	idle    []relay.Instance // peers without links, longest idle first; guarded by mu
 }
 
-// known is a Peer with the number of its ends of links that are open.
+// known is a Peer with the number of open link ends that use it: two for each link, its
+// Sender and its Receiver, which close independently.
 type known struct {
 	peer   *Peer
 	ends   int
-	asking map[netip.AddrPort]int // links that it dialed, by the process here that they are to
+	asking map[netip.AddrPort]int // links that it dialed, by the process of this host that they lead to
 }
 
-// mostIdle is how many peers without links are kept: the other side may learn
-// later than we do that a link has ended, and still name its requests on the
-// next one.
+// mostIdle is how many peers without links are kept. The other side may notice later than
+// this one that a link has ended, and still name its requests on the next one; forgetting
+// them would break that link.
 const mostIdle = 16
 
 // New returns the codec of this proxy.
@@ -56,12 +63,15 @@ func (c *Codec) Offer() []byte {
 	return offer
 }
 
-// Open implements [relay.Codec]. Both ends use the lower of their limits.
+// Open implements [relay.Codec]. Each side takes the lower of both limits, so that both
+// arrive at the same.
 func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver, error) {
 	var theirs Limits
 	if err := json.Unmarshal(offered, &theirs); err != nil {
 		return nil, nil, fmt.Errorf("compact: the other proxy's limits %q: %w", offered, err)
 	}
+	// A limit is used to size state and to refuse the other end's messages, so a negative
+	// one would fail much later than here.
 	limits := lower(c.limits, theirs)
 	if limits.negative() {
 		return nil, nil, fmt.Errorf("compact: the other proxy's limits %q: a limit below 0", offered)
@@ -84,7 +94,8 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	return s, r, nil
 }
 
-// join returns the Peer of the other proxy for a new link, which has two ends.
+// join returns the Peer of the other proxy for a new link, which has two ends, each of
+// which leaves.
 func (c *Codec) join(other relay.Instance, limits Limits, memory *relay.Memory) *Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +121,8 @@ func (c *Codec) unlist(other relay.Instance) {
 	}
 }
 
-// leave notes that one end of a link to the other proxy has closed.
+// leave notes that one end of a link to the other proxy has closed. With the last one the
+// peer becomes idle; the peer that has been idle for longest goes when there are too many.
 func (c *Codec) leave(other relay.Instance) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,27 +1,31 @@
-// Package compact is the lossless codec of links between proxies: a message about
-// keys goes without what the other end can tell by itself. Decoding restores the
-// encoded message byte for byte.
+// Package compact is the lossless codec of links between proxies: a message about keys goes
+// without what the other end can tell by itself. Decoding restores the encoded message byte
+// for byte.
 //
 //   - The meta differs in a few bytes from one before it; only these go.
 //   - Keys go by package keylist: by reference, as positions, or packed.
 //   - An answer that has the keys of its request says which request that was.
 //   - Lengths go like keys, as their running sums.
 //   - Values most of which are zero, or one other word, go by package sparsewords,
-//     those of which many are equal by package keylist, others as they are.
+//     those of which many
+//     are equal by keylist's word lists, others as they are.
 //   - Values that another process of the job got on the same host go as a reference to
-//     those, by package shared.
+//     those, by
+//     package shared.
 //
-// In come the frames of a message (a [Sender]), and out of the link comes the
-// head of an encoded one (a [Receiver]); package relay calls both, and [Codec]
-// is how it gets them. A Sender and the Receiver
-// at the other end share their state as those of keylist do: they serve one
-// direction of one link and see all encoded messages in order. Requests and
-// their answers travel on different links, so all links to one instance of the
-// other proxy meet in a [Peer], which remembers whose answers are due.
+// A [Sender] takes the frames of a message and writes its head, from which a [Receiver]
+// restores the frames; package relay calls both and gets them from [Codec]. A Sender and
+// the Receiver at the other end share their state as those of keylist do: they serve one
+// direction of one link and see all encoded messages in order, each used by one goroutine.
+// Requests and their answers travel on different links, since each node answers over the
+// connection that it made. So all links to one instance of the other proxy meet in a
+// [Peer], which remembers the requests that answers may name.
 //
-// An encoded message is its head, which holds all frames but the values, where
-// they are not packed, and those that the relay does not hold; they follow as
-// they are. The head is
+// Package values wraps this codec for the links on which values are coded too; it calls
+// EncodeAny and PackValues where the relay calls Encode.
+//
+// An encoded message is its head, which holds all frames except values that are not packed
+// and frames that the relay does not hold; these follow as they are. The head is
 //
 //	flags     1 byte
 //	identity  if flagged: uvarint length, bytes
@@ -48,20 +52,21 @@ const (
 	keysOfRequest
 	// retained: this is a request whose keys the sender keeps for its answer.
 	retained
-	// hasValues: the message has a values frame that was held. It follows as it
-	// is, before the lens where there are any.
+	// hasValues: the message has a values frame that the relay held. It follows as it is,
+	// before the lens where there are any, unless one of the next three flags says
+	// otherwise.
 	hasValues
 	// packedValues: the values frame is in the head.
 	packedValues
 	// sparseValues: likewise, by sparsewords.
 	sparseValues
-	// sharedValues: the values frame came, or is to come, over the lane of the link's
+	// sharedValues: the values frame came, or is about to come, over the lane of the link's
 	// group; see package shared.
 	sharedValues
 )
 
-// Limits bound the memory for one peer and its links. Both ends must use the
-// same; they agree on them when a link is made.
+// Limits bound the memory for one peer and its links. Both ends must use the same; they
+// agree on them when a link is made. Sizes are in bytes.
 type Limits struct {
 	Keys keylist.Limits `json:"keys"` // of each direction of each link
 	Lens keylist.Limits `json:"lens"` // likewise
@@ -77,13 +82,13 @@ type Limits struct {
 	// SharedBytes bounds the values that are kept of one job for all processes of
 	// another host; 0 where nothing is, or the other side does not know of it.
 	SharedBytes int `json:"shared_bytes"`
-	// ShareAlways has them be kept even where answers come sooner as they are. It is
-	// this proxy's alone.
+	// ShareAlways keeps sharing on even where answers arrive sooner as they are. It is this
+	// proxy's alone and not part of the offer.
 	ShareAlways bool `json:"-"`
 }
 
-// DefaultLimits keep two hosts' memory for each other under about 64 MiB for
-// the requests in flight, and what keylist.DefaultLimits says for a link.
+// DefaultLimits keep the memory of two hosts for each other under about 64 MiB for the
+// requests in flight, and what keylist.DefaultLimits says for each link.
 var DefaultLimits = Limits{
 	Keys:             keylist.DefaultLimits,
 	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 96 << 20},
@@ -94,8 +99,8 @@ var DefaultLimits = Limits{
 	SharedBytes:      256 << 20,
 }
 
-// ErrCorrupt is wrapped by all errors of a [Receiver]: the other end did not
-// write this in the state that both should have. The link cannot go on.
+// ErrCorrupt is wrapped by all errors of a [Receiver]: the other end did not write this in
+// the state that both should have. The link cannot go on.
 var ErrCorrupt = errors.New("compact: corrupt message")
 
 // fewestKeys is how many bytes of keys make a message worth encoding.

@@ -8,10 +8,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
 )
 
-// Lengths, int32 each, go through keylist as their running sums, which ascend
-// and whose differences they are: equal ones then take next to nothing. Where
-// one is not positive, they go as they are. An encoded lens frame is a byte,
-// summed or plain, and a list.
+// Lengths, int32 each, go through keylist as their running sums: these ascend, and their
+// differences are the lengths, of which equal ones take next to nothing. Where a length is
+// not positive the frame goes as it is. An encoded lens frame is a byte, summed or plain,
+// and a list.
 const (
 	lensPlain byte = iota
 	lensSummed
@@ -19,7 +19,7 @@ const (
 
 const lenSize = 4
 
-// appendLens encodes a lens frame; sums is the caller's room.
+// appendLens encodes a lens frame; sums is a buffer of the caller's.
 func appendLens(e *keylist.Encoder, dst, lens []byte, sums *[]byte) []byte {
 	if !sumLens(lens, sums) {
 		return e.Append(append(dst, lensPlain), lens)
@@ -27,7 +27,7 @@ func appendLens(e *keylist.Encoder, dst, lens []byte, sums *[]byte) []byte {
 	return e.Append(append(dst, lensSummed), *sums)
 }
 
-// sumLens fills sums with the running sums of lens, 8 bytes each; false where a
+// sumLens fills sums with the running sums of lens, 8 bytes each. It returns false if a
 // length is not positive or the frame is not made of lengths.
 func sumLens(lens []byte, sums *[]byte) bool {
 	if len(lens)%lenSize != 0 {
@@ -46,7 +46,8 @@ func sumLens(lens []byte, sums *[]byte) bool {
 	return true
 }
 
-// readLens decodes a lens frame and returns what follows it.
+// readLens decodes a lens frame and returns what follows it. The lengths are valid until
+// Release.
 func (r *Receiver) readLens(src []byte) (lens, rest []byte, err error) {
 	if len(src) == 0 {
 		return nil, nil, fmt.Errorf("%w: it ends before the lengths", ErrCorrupt)

@@ -5,10 +5,11 @@ import (
 	"fmt"
 )
 
-// metas writes metas as what differs from the last one of about their length.
-// An encoded meta is uvarint 2*length and the bytes, or uvarint 2*length+1,
-// uvarint number of differences, and for each the bytes skipped and the new
-// byte.
+// metas writes metas as what differs from one before it. Metas of one size are most likely
+// of one kind of message, so for each size modulo 16 the last is kept at both ends, up to
+// longestMeta bytes. An encoded meta is uvarint 2*length and the bytes, or uvarint
+// 2*length+1, uvarint number of differences, and for each the number of bytes skipped and
+// the new byte.
 type metas struct {
 	last [16][]byte
 }
@@ -26,6 +27,7 @@ func (m *metas) keep(meta []byte) {
 }
 
 func (m *metas) append(dst, meta []byte) []byte {
+	// Kept whichever way it goes: the receiver keeps it, too.
 	defer m.keep(meta)
 	start := len(dst)
 	if last := *m.slot(len(meta)); len(last) == len(meta) {
@@ -59,7 +61,7 @@ func appendDifferences(dst, last, meta []byte) []byte {
 	return dst
 }
 
-// readMeta reads a meta into room and returns it and what follows.
+// readMeta reads a meta into room and returns it and what follows it in src.
 func (m *metas) readMeta(src, room []byte) (meta, rest []byte, err error) {
 	size, src, err := uvarint(src)
 	if err != nil {

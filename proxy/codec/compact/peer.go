@@ -9,18 +9,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A Peer is what this proxy and one instance of another know of each other's
-// requests in flight. The asking side keeps the keys of a request until the
-// answer names it; the answering side names it at most once, and only where the
-// answer has the very same keys. So neither a lost answer nor a repeated one,
-// nor two workers with equal timestamps, can make an answer wrong.
+// A Peer is what this proxy and one instance of another know of each other's requests in
+// flight. The asking side keeps the keys of a request until the answer names it; the
+// answering side names a request at most once, and only if the answer has the very same
+// keys. So neither a lost answer nor a repeated one, nor two workers with equal timestamps,
+// can make an answer wrong.
 //
-// The asking side alone decides whether there is room to keep a request. Unanswered
-// requests stay until the last link to the peer ends: the other side may still be
-// about to name it.
+// The asking side alone decides whether there is room to keep a request; the answering side
+// counts along with the same limits and refuses more. Requests without an answer stay until
+// the last link to the peer ends: the other side may still be about to name them.
 //
-// A Peer is safe for use by several goroutines. It must not outlive the other
-// proxy's process: a new instance gets a new Peer.
+// A Peer is safe for concurrent use. It must not outlive the other proxy's process: a new
+// instance gets a new Peer.
 type Peer struct {
 	limits Limits
 
@@ -28,16 +28,18 @@ type Peer struct {
 	state keylist.Account      // of the keys
 	asked map[request][]byte   // by us: keys, until the answer
 	due   map[exchange][]*asks // by the peer: those that we may name in an answer
-	byReq map[request]*asks    // the same, to forget a link's
-	kept  quota                // of asked
-	owed  quota                // of due
+	byReq map[request]*asks    // the same requests, to forget those of a link that ended
+	kept  quota                // of asked; its memory is counted by state
+	owed  quota                // of due, likewise
 }
 
-// request names a request that was retained: the number of its link, as the
-// side gave it that dialed, and its number among those retained on that link.
+// request names a request that was retained: the number of its link, as the dialing side
+// gave it, and its number among those retained on that link. The numbers are counted at
+// both ends, never sent.
 type request struct{ link, number uint64 }
 
-// exchange is what a request and its answer have in common on the wire.
+// exchange is what a request and its answer have in common on the wire. It is not unique:
+// two workers of a host may use the same timestamp, which is why keys are compared as well.
 type exchange struct{ app, customer, timestamp int32 }
 
 func exchangeOf(m *pslite.Meta) exchange {
@@ -84,7 +86,8 @@ func (p *Peer) keepRequest(r request, keys []byte) bool {
 	return true
 }
 
-// takeKeys returns the keys of our request, which the peer has named.
+// takeKeys returns the keys of our request that the peer has named, and forgets it. An
+// answer that names a request twice, or one that was not kept, is corrupt.
 func (p *Peer) takeKeys(r request) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +109,7 @@ func (p *Peer) waits(r request) bool {
 	return ok
 }
 
-// expect notes a request of the peer, which the peer has retained.
+// expect notes a request of the peer's whose keys the peer has retained.
 func (p *Peer) expect(r request, e exchange, keys []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,7 +120,7 @@ func (p *Peer) expect(r request, e exchange, keys []byte) error {
 		return fmt.Errorf("%w: request %d of link %d is kept twice", ErrCorrupt, r.number, r.link)
 	}
 	if !p.state.TryGrow(len(keys)) {
-		return nil // its answer will not name it, and bring the keys itself
+		return nil // its answer brings the keys itself; the peer keeps them in vain
 	}
 	p.owed.add(len(keys))
 	a := &asks{r, e, bytes.Clone(keys)}
@@ -126,8 +129,8 @@ func (p *Peer) expect(r request, e exchange, keys []byte) error {
 	return nil
 }
 
-// name returns the peer's request that an answer with these keys belongs to,
-// and forgets it.
+// name returns the peer's request that an answer with these keys belongs to, and forgets
+// it.
 func (p *Peer) name(e exchange, keys []byte) (request, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,15 +143,17 @@ func (p *Peer) name(e exchange, keys []byte) (request, bool) {
 	return request{}, false
 }
 
-// owes reports whether the peer retains the keys of a request for the answer
-// of that exchange.
+// owes reports whether the peer retains the keys of a request for the answer of that
+// exchange.
 func (p *Peer) owes(e exchange) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.due[e]) > 0
 }
 
-// forgetLink forgets the peer's requests of a link that has ended.
+// forgetLink forgets the peer's requests of a link that has ended, of which there were
+// numbers in all. Most are answered by then: it walks over whichever is less, the requests
+// due or the link's numbers.
 func (p *Peer) forgetLink(link, numbers uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +172,7 @@ func (p *Peer) forgetLink(link, numbers uint64) {
 	}
 }
 
-// forget takes a request of the peer out of both maps.
+// forget removes a request of the peer's from both maps. The caller holds p.mu.
 func (p *Peer) forget(a *asks) {
 	delete(p.byReq, a.request)
 	p.owed.remove(len(a.keys))

@@ -12,8 +12,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// A Receiver decodes the messages that the [Sender] at the other end of the
-// link encoded. It is not safe for use by several goroutines.
+// A Receiver decodes the messages that the [Sender] at the other end of the link encoded.
+// It is not safe for concurrent use, except for Abort. The frames that it returns lie in
+// its own buffers, in the head, or in memory borrowed until Release.
 type Receiver struct {
 	peer     *Peer
 	link     uint64
@@ -27,9 +28,9 @@ type Receiver struct {
 	sparse   sparsewords.Decoder
 	memory   *relay.Memory // for the values of a message; nil: without a bound
 	lent     []byte        // of memory, until Release
-	numbers  uint64        // of requests that the peer retained
+	numbers  uint64        // of requests that the peer retained on this link so far
 	inlet    *shared.Inlet // nil: nothing is shared
-	named    bool          // the group was, on this link
+	named    bool          // the link has named its group
 
 	frames   [][]byte
 	identity []byte
@@ -38,7 +39,8 @@ type Receiver struct {
 	close    func()
 }
 
-// keyMemory is what the key lists take their memory from.
+// keyMemory is what key lists take their memory from. A nil *relay.Memory must become a nil
+// interface.
 func keyMemory(m *relay.Memory) keylist.Memory {
 	if m == nil {
 		return nil
@@ -46,8 +48,7 @@ func keyMemory(m *relay.Memory) keylist.Memory {
 	return m
 }
 
-// newReceiver returns the Receiver of what this proxy gets on a link; see
-// newSender.
+// newReceiver returns the Receiver of what this proxy gets on a link; see newSender.
 func (p *Peer) newReceiver(link uint64, isDialer bool, memory *relay.Memory) *Receiver {
 	return &Receiver{
 		peer: p, link: link, isDialer: isDialer,
@@ -70,8 +71,9 @@ func (r *Receiver) Close() {
 	r.close()
 }
 
-// Decode implements [relay.Receiver]. Any error wraps [ErrCorrupt] and ends the
-// link.
+// Decode implements [relay.Receiver]. Any error ends the link; it wraps [ErrCorrupt], or
+// [relay.ErrLinkLost] if values of another link's that the head refers to cannot come any
+// more. It may block for memory, and for shared values that are on their way.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
 	r.Release()
 	if len(head) == 0 || head[0]&(hasLens|hasValues) == hasLens || !validValues(head[0]) {
@@ -92,6 +94,7 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 		return nil, 0, err
 	}
 	r.frames = append(r.frames, r.metaRoom, keys)
+	// In the order of the sender: it has numbered the request when it wrote this head.
 	if flags&retained != 0 {
 		if err := r.expect(keys); err != nil {
 			return nil, 0, err

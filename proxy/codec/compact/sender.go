@@ -10,8 +10,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// A Sender encodes the messages of one direction of a link. It is not safe for
-// use by several goroutines.
+// A Sender encodes the messages of one direction of a link. It is not safe for concurrent
+// use, except for Abort. Each message that is encoded must be sent, in order: the state at
+// the other end follows.
 type Sender struct {
 	peer      *Peer
 	link      uint64
@@ -22,19 +23,19 @@ type Sender struct {
 	lens      *keylist.Encoder
 	values    valuesEncoder
 	sums      []byte
-	numbers   uint64               // of requests that were retained
-	waiting   map[exchange]request // of them, the last for each exchange
+	numbers   uint64               // of requests that were retained on this link so far
+	waiting   map[exchange]request // the last retained request of each exchange
 	pays      func() bool          // see [relay.Link]; nil: always
 	group     shared.ID
 	outlet    *shared.Outlet // nil: nothing is shared
-	named     bool           // the group was, on this link
+	named     bool           // this link has named the group
 	away      elsewhere
-	place     int // in the last head: where packed values belong
+	place     int // in the last head: the offset at which packed values belong
 	close     func()
 }
 
-// newSender returns the Sender of what this proxy sends on a link. The link's
-// number is that which the side gave it that dialed; isDialer says that we did.
+// newSender returns the Sender of what this proxy sends on a link. The link's number is the
+// one that the dialing side gave it; isDialer says that this proxy dialed.
 func (p *Peer) newSender(link uint64, isDialer bool, headLimit int, memory *relay.Memory) *Sender {
 	return &Sender{
 		peer: p, link: link, isDialer: isDialer, headLimit: headLimit,
@@ -55,10 +56,9 @@ func (s *Sender) Close() {
 	s.close()
 }
 
-// Encode implements [relay.Sender]. Messages that are not about keys, or too
-// small to gain, go as they are, and so do all while encoding does not pay, but
-// for answers to requests that were encoded: the other end retains their keys
-// until then.
+// Encode implements [relay.Sender]. Messages that are not about keys, or too small to gain,
+// go as they are. While encoding does not pay all messages do, except for answers to
+// requests that were encoded: the other end retains their keys until an answer names them.
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	head, plain, ok = s.encode(dst, shown, fewestKeys, true)
 	if !ok {
@@ -67,9 +67,9 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return head, plain, ok
 }
 
-// EncodeAny is Encode for messages whose values the caller may send in another
-// way: however few keys they have, they are encoded, and their values are a
-// plain frame, unless [Sender.PackValues] is called next.
+// EncodeAny is Encode for messages whose values the caller may send in another way: they
+// are encoded however few keys they have, and their values are a plain frame unless
+// [Sender.PackValues] is called next.
 func (s *Sender) EncodeAny(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	return s.encode(dst, shown, 0, false)
 }
@@ -82,6 +82,7 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 	if pack && !shown.Forced && s.pays != nil && !s.pays() && (m.Meta.Request || !s.peer.owes(exchangeOf(&m.Meta))) {
 		return dst, 0, false
 	}
+	// The record of how values left is of this message alone; its buffer is reused.
 	s.away = elsewhere{packed: s.away.packed[:0]}
 	if pack && s.promises(m, shown) {
 		fewest = 0
@@ -97,15 +98,17 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 	return dst, plain, true
 }
 
-// PackValues has the values of the message that was encoded last, by EncodeAny, follow
-// packed in its head, which begins at dst[at:], where that takes most bytes at the most
-// and encoding pays. Without ok the outcome is what dst was, which itself is not valid
-// any more: its memory may have been written to.
+// PackValues packs the values of the message last encoded by EncodeAny into its head, which
+// begins at dst[at:], if encoding pays and they take most bytes at most. With ok false the
+// head is unchanged but may have moved: the caller must use the slice returned, since dst's
+// memory has been written to.
 func (s *Sender) PackValues(dst []byte, at int, shown *relay.Message, most int) (_ []byte, ok bool) {
 	m, _, err := shown.Decode()
 	if err != nil || shown.Rest || len(m.Data) < 2 || s.pays != nil && !s.pays() {
 		return dst, false
 	}
+	// Values belong before the lens, which EncodeAny has written already: these move behind
+	// them.
 	lens := bytes.Clone(dst[at+s.place:])
 	packed, form := s.packValues(dst[:at+s.place], m, s.headLimit-(len(dst)-at))
 	if form == 0 || len(packed)-(at+s.place) > most {
@@ -115,9 +118,9 @@ func (s *Sender) PackValues(dst []byte, at int, shown *relay.Message, most int) 
 	return append(packed, lens...), true
 }
 
-// fits reports whether a message can be encoded and has keys of the fewest
-// bytes that are worth it. Once encoded it must be sent, since the state has
-// moved on.
+// fits reports whether a message can be encoded and has at least fewest bytes of keys. It
+// is asked before anything changes: once encoded a message must be sent, since the state
+// has moved on.
 func (s *Sender) fits(m *pslite.Message, shown *relay.Message, fewest int) bool {
 	least := 2 // data frames
 	if shown.Rest {
@@ -156,6 +159,8 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack boo
 		dst = append(dst, m.Identity...)
 	}
 	dst = s.metas.append(dst, frames[len(frames)-len(m.Data)-1])
+	// An answer whose keys its request already brought names that request; all other keys
+	// go by keylist.
 	keys := m.Data[0]
 	if r, ok := s.answered(m, keys); ok {
 		flags |= keysOfRequest
@@ -184,7 +189,8 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack boo
 	return dst
 }
 
-// answered returns the peer's request that this message answers.
+// answered returns the peer's request that this message answers, if the peer retains its
+// keys.
 func (s *Sender) answered(m *pslite.Message, keys []byte) (request, bool) {
 	if m.Meta.Request || !m.Meta.Data() {
 		return request{}, false
@@ -192,8 +198,8 @@ func (s *Sender) answered(m *pslite.Message, keys []byte) (request, bool) {
 	return s.peer.name(exchangeOf(&m.Meta), keys)
 }
 
-// retain keeps the keys of a request whose answer will have them too. A
-// repeated request is not kept again while the first is: it has one answer.
+// retain keeps the keys of a request whose answer will have them, too, and reports whether
+// it did. A repeated request is not kept again while the first is: it has one answer.
 func (s *Sender) retain(m *pslite.Message, keys []byte) bool {
 	if !s.isDialer || !m.Meta.Request || !m.Meta.Data() || !m.Meta.Pull {
 		return false
@@ -212,7 +218,7 @@ func (s *Sender) retain(m *pslite.Message, keys []byte) bool {
 	return true
 }
 
-// tidy drops what was answered from the map, once that may be the larger part.
+// tidy drops answered requests from waiting once they may be the larger part.
 func (s *Sender) tidy() {
 	if len(s.waiting) < 2*s.peer.limits.RetainedRequests {
 		return

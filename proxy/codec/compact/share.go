@@ -14,29 +14,30 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// scope names the links that may refer to each other's values: those of one job here to
-// one process of the other proxy's.
+// scope names the links that may refer to each other's values: those of one job of this
+// host to one process of the other proxy. Values of another job must not be visible even by
+// their equality.
 type scope struct {
 	other relay.Instance
 	job   string
 }
 
-// group is a scope's, with the number of ends of links in it that are open.
+// group is a scope's sending end with the number of open link ends in it.
 type group struct {
 	*shared.Group
 	ends int
 }
 
 // sharesOf and sharesInAll say which part of the memory of all connections one group may
-// keep, and all groups and stores together.
+// keep, and all groups and stores together: 1/sharesOf and 1/sharesInAll.
 const (
 	sharesOf    = 8
 	sharesInAll = 4
 )
 
-// share has a link's ends share values, where they may: answers go over links that
-// their sender dialed, so that those share, and what is accepted refers. The caller
-// calls leave once for each end.
+// share joins a link's ends to sharing, if they may. Answers go over links that their
+// sender dialed, so dialed links refer to values (Sender), and accepted links resolve the
+// references (Receiver). The caller calls leave once for each end.
 func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r *Receiver) (leave func(), err error) {
 	leave = func() {}
 	if most == 0 {
@@ -51,6 +52,7 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 		c.asks(other, l.Destination, 1)
 		return sync.OnceFunc(func() { c.asks(other, l.Destination, -1) }), nil
 	}
+	// A link within the host crosses no network: sharing would only copy.
 	onHost := l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap()
 	if l.Scope == "" || l.Lane == nil || onHost {
 		return leave, nil
@@ -87,9 +89,9 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 	}, nil
 }
 
-// tell has groups of another proxy expect several of its processes to be answered, or
-// no longer: those that connect to one process here. Workers connect to servers, not to
-// each other. The caller holds c.mu.
+// tell informs the groups of another proxy whether several of its processes are about to be
+// answered: those that connect to one process of this host. Workers connect to servers and
+// not to each other, so these are workers that pull from one server. The caller holds c.mu.
 func (c *Codec) tell(other relay.Instance) {
 	several := false
 	if k := c.peers[other]; k != nil {
@@ -104,7 +106,7 @@ func (c *Codec) tell(other relay.Instance) {
 	}
 }
 
-// asks counts a link of another proxy's to a process here, or with n -1 its end.
+// asks counts a link from another proxy to a process of this host or, with n -1, its end.
 func (c *Codec) asks(other relay.Instance, to netip.AddrPort, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +128,8 @@ func (c *Codec) mostShared(most int, m *relay.Memory) int {
 	return min(most, int(m.Limit()/sharesOf))
 }
 
-// bounded is a part of the memory of all connections, for groups and stores.
+// bounded is the part of the memory of all connections that groups and stores may have. Its
+// lock is taken while theirs are held and must be the last.
 type bounded struct {
 	memory *relay.Memory
 	codec  *Codec
@@ -159,8 +162,8 @@ func (b bounded) Unreserve(n int) {
 	b.memory.Unreserve(n)
 }
 
-// ServeLane uses a connection over which another proxy sends what its links here refer
-// to, to its end. id is what it dialed it with.
+// ServeLane serves a lane, over which another proxy sends what its links to this one refer
+// to, until it ends. id is the group's name, which the lane's hello has. It blocks.
 func (c *Codec) ServeLane(ctx context.Context, from relay.Instance, id []byte, conn net.Conn, m *relay.Memory) error {
 	var group shared.ID
 	if c.limits.SharedBytes == 0 || len(id) != len(group) {
@@ -170,7 +173,7 @@ func (c *Codec) ServeLane(ctx context.Context, from relay.Instance, id []byte, c
 	return c.stores.Serve(ctx, group, shared.Peer(from), conn, c.mostShared(c.limits.SharedBytes, m), c.reserver(m))
 }
 
-// Shared says what came of sharing.
+// Shared returns what has been shared since the start, groups that have ended included.
 func (c *Codec) Shared() shared.Counts {
 	counts := c.stores.Counts()
 	c.mu.Lock()
@@ -182,7 +185,8 @@ func (c *Codec) Shared() shared.Counts {
 	return counts
 }
 
-// subjectOf names what an answer is about; false where it is no answer with values.
+// subjectOf returns what an answer is about; false if the message is no answer with values
+// to share.
 func subjectOf(m *pslite.Message, bytes int) (subject shared.Subject, ok bool) {
 	keys := m.Keys()
 	if m.Meta.Request || !m.Meta.Data() || keys.Len() == 0 || bytes < shared.Least {
@@ -191,7 +195,8 @@ func subjectOf(m *pslite.Message, bytes int) (subject shared.Subject, ok bool) {
 	return shared.Subject{App: m.Meta.AppID, First: keys.At(0), Last: keys.At(keys.Len() - 1), Keys: keys.Len(), Bytes: bytes}, true
 }
 
-// wantsShared reports whether a large frame is to be held, to be shared.
+// wantsShared reports whether a frame too large for the relay to hold by itself is to be
+// held, so that it can be shared.
 func (s *Sender) wantsShared(m *pslite.Message, shown *relay.Message) bool {
 	if s.outlet == nil || shown.Next > uint64(s.peer.limits.SharedBytes) || len(m.Data) != 1 {
 		return false
@@ -200,19 +205,21 @@ func (s *Sender) wantsShared(m *pslite.Message, shown *relay.Message) bool {
 	return ok && s.outlet.Wants(subject)
 }
 
-// elsewhere is how a message's values went that are not on the link.
+// elsewhere records how a message's values left that are not on the link.
 type elsewhere struct {
 	isShared bool
 	number   uint64
-	lane     int // bytes
-	spared   int
-	// Where values were packed for the lane and did not go there, that form of them:
+	lane     int // bytes that they took on the lane
+	spared   int // bytes that went nowhere, since the other end had them
+	// Values that were packed for the lane but did not go there are used for the link,
+	// rather than packed again:
 	isPacked bool
 	form     byte
 	packed   []byte
 }
 
-// refer shares the values of an answer, if it can; s.away says how.
+// refer shares the values of an answer if it can; s.away records how. It may block, see
+// [shared.Outlet.Refer].
 func (s *Sender) refer(m *pslite.Message, shown *relay.Message) bool {
 	s.away.isShared, s.away.isPacked, s.away.lane, s.away.spared = false, false, 0, 0
 	if s.outlet == nil || shown.Rest || len(m.Data) < 2 {
@@ -234,7 +241,7 @@ func (s *Sender) refer(m *pslite.Message, shown *relay.Message) bool {
 	return ok
 }
 
-// packAway packs values for the lane.
+// packAway packs values for the lane, once for each message.
 func (s *Sender) packAway(m *pslite.Message) (form byte, packed []byte) {
 	a := &s.away
 	if !a.isPacked {
@@ -250,8 +257,8 @@ func (s *Sender) packAway(m *pslite.Message) (form byte, packed []byte) {
 	return shared.Plain, nil
 }
 
-// appendValues appends a message's values, shared or packed, where they are not to
-// follow as they are.
+// appendValues appends a message's values, as a reference or packed, unless they are to
+// follow as they are. form is the flag that says which, 0 if nothing was appended.
 func (s *Sender) appendValues(dst []byte, m *pslite.Message, room int) (_ []byte, form byte) {
 	a := &s.away
 	switch {
@@ -287,7 +294,8 @@ func (s *Sender) Abort() {
 	}
 }
 
-// readShared returns the values that a head refers to.
+// readShared returns the values that a head refers to. It blocks while they are on their
+// way over the lane.
 func (r *Receiver) readShared(src []byte) (values, rest []byte, err error) {
 	if r.inlet == nil {
 		return nil, nil, fmt.Errorf("%w: shared values, which was not agreed on", ErrCorrupt)

@@ -12,14 +12,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// valuesEncoder packs values frames, and remembers of which messages it paid.
-// Frames that the relay does not hold by itself are asked for by [Sender.Hold]:
-// what a key's last such frames gained decides, and now and then one is tried.
+// valuesEncoder packs values frames and remembers for which messages that paid.
+// [Sender.Hold] has the relay hold frames that it would not hold by itself: whether the
+// last such frame of the same keys gained decides, and once in a while one is tried.
 type valuesEncoder struct {
 	words  keylist.WordEncoder
 	sparse sparsewords.Encoder
 	trials map[trialName]*trial
-	trying *trial // of the message that Hold asked for; nil: none
+	trying *trial // of the message that Hold asked for and Encode has not seen; nil: none
 }
 
 // trialName is what large messages about the same parameters have in common.
@@ -30,10 +30,11 @@ type trialName struct {
 	app, bytes int
 }
 
-// trial says for how many messages a large frame is not asked for.
+// trial says for how many messages a large frame is not asked for: the pause doubles with
+// each frame that did not pay, up to mostSkips.
 type trial struct {
-	skip int // so many more
-	wait int // how many it was after the last that did not pay
+	skip int // messages to skip from now on
+	wait int // the last pause, in messages
 }
 
 const (
@@ -41,9 +42,9 @@ const (
 	mostSkips = 512
 )
 
-// Hold implements [relay.Holder]: values too large to be held by the relay are
-// wanted where earlier ones for the same keys were mostly zeros, or one other
-// word, and else once in [mostSkips] messages.
+// Hold implements [relay.Holder]: values too large for the relay to hold by itself are
+// wanted if earlier ones of the same keys were mostly zeros, or one other word, or can be
+// shared, and otherwise once in [mostSkips] messages.
 func (s *Sender) Hold(shown *relay.Message) bool {
 	e := &s.values
 	e.trying = nil
@@ -99,8 +100,8 @@ func (e *valuesEncoder) settle(paid bool) {
 	t.skip = t.wait
 }
 
-// promises reports whether the values are worth encoding the message, however few
-// keys it has: one key of many values, as a rule.
+// promises reports whether the values alone make a message with few keys worth encoding:
+// one key of many values, as a rule.
 func (s *Sender) promises(m *pslite.Message, shown *relay.Message) bool {
 	if shown.Rest || len(m.Data) < 2 || len(m.Data[0]) >= fewestKeys {
 		return false
@@ -109,9 +110,8 @@ func (s *Sender) promises(m *pslite.Message, shown *relay.Message) bool {
 	return len(values) <= s.peer.limits.SparseBytes && sparsewords.Promises(values, widthOf(m, values))
 }
 
-// packValues appends packed values where the other end takes them, there is room
-// for them and for the lengths, and it pays. The form is the flag that says how,
-// 0 where nothing was appended.
+// packValues appends packed values if the other end takes them, room suffices for them and
+// for the lengths, and it pays. form is the flag that says how, 0 if nothing was appended.
 func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) (_ []byte, form byte) {
 	for _, frame := range m.Data[2:] {
 		room -= 3 * len(frame)
@@ -139,12 +139,12 @@ func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) (_ []byte, 
 	return dst[:start], 0
 }
 
-// clearlySparse: from so many times fewer bytes on sparsewords is taken without
-// trying wordlist, which spends a bit on each word.
+// clearlySparse: values that sparsewords makes so many times shorter are not tried as a
+// word list, which spends a bit on each word.
 const clearlySparse = 16
 
-// widthOf is the size of the words in which values are looked at: that of their
-// type, or of a float32 where that is one byte.
+// widthOf returns the size of the words that values are compared by: that of their type, or
+// of a float32 if that is one byte or unknown.
 func widthOf(m *pslite.Message, values []byte) int {
 	if len(m.Meta.DataTypes) > 1 {
 		if size := m.Meta.DataTypes[1].Size(); size == 2 || size == 8 {
@@ -154,8 +154,8 @@ func widthOf(m *pslite.Message, values []byte) int {
 	return 4
 }
 
-// validValues reports whether a head's flags say at most once how the values are
-// packed, and only of a message that has them.
+// validValues reports whether a head's flags say at most once how the values are packed,
+// and only of a message that has values.
 func validValues(flags byte) bool {
 	form := flags & (packedValues | sparseValues | sharedValues)
 	return form == 0 || flags&hasValues != 0 && bits.OnesCount8(form) == 1
@@ -164,7 +164,8 @@ func validValues(flags byte) bool {
 // memoryPatience is how long a message waits for memory for its values.
 const memoryPatience = 30 * time.Second
 
-// readSparse reads values that went by sparsewords. They are valid until the next
+// readSparse reads values that went by sparsewords. Their memory is borrowed before they
+// are unpacked, as their size is only what the head claims. They are valid until the next
 // Decode or Release.
 func (r *Receiver) readSparse(src []byte) (values, rest []byte, err error) {
 	size, err := r.sparse.Open(src, r.peer.limits.SparseBytes)

@@ -1,22 +1,25 @@
-// Package mapped keeps numbers and records in a file that outlives a kill of the
-// process: what waits of thresholded pushes, and what was sent lately.
+// Package mapped keeps numbers and records in a file that outlives a kill of the process:
+// what waits of thresholded pushes, and what was sent lately.
 //
-// A [File] is written through memory that is mapped, without a system call, in
-// transactions. Before numbers change, [File.Save] or [File.SaveAt] notes what
-// they were; [File.Commit] makes all that was changed, allocated and freed since
-// the last commit count, by one store of eight bytes. After a kill, [Open] finds
-// the file as the last commit left it. Nothing may leave the process that a
-// commit does not cover: then what the next process finds and what others have
-// seen are of one mind.
+// A [File] is written through mapped memory, without a system call, in transactions. Before
+// numbers change, [File.Save] or [File.SaveAt] logs what they were; [File.Commit] makes all
+// changes, allocations and frees since the last commit count, by one store of eight bytes.
+// After a kill, [Open] finds the file as the last commit left it. Nothing may leave the
+// process that a commit does not cover: then what the next process finds agrees with what
+// others have seen.
 //
-// Room is reserved on the disk before it is mapped, so that a full disk is an
-// error of [File.Alloc]. A file that somebody cuts makes the kernel fault; callers
-// guard themselves by [debug.SetPanicOnFault].
+// Room is reserved on the disk before it is mapped, so that a full disk is an error of
+// [File.Alloc] and not a fault in the middle of a store. A file that somebody truncates
+// makes the kernel fault; callers guard themselves by [debug.SetPanicOnFault].
 //
-// Names, places, states and positions have checksums; numbers have none, since
-// renewing it would cost as much as the work on them. What a kill leaves is in the
-// kernel's memory as it was written; a file of another boot, of which the disk may
-// hold parts from several moments, is of no use to anybody: its workers have ended.
+// Names, places, states and positions have checksums; numbers have none, since renewing
+// them would cost as much as the work on the numbers. What a kill leaves is in the page
+// cache as it was written. A file of another boot, of which the disk may hold parts from
+// several moments, is of no use to anybody: its workers have ended with the machine. That
+// is also why nothing is ever synced to the disk.
+//
+// Stores that must not be reordered are atomic: the word that makes something count is
+// always the last.
 package mapped
 
 import (
@@ -31,24 +34,28 @@ import (
 )
 
 var (
-	// ErrInUse says that another process, or this one, has the file.
+	// ErrInUse says that a process, perhaps this one, has the file open.
 	ErrInUse = errors.New("the file is in use")
 	// ErrDamaged says that a file does not hold what was written to it.
 	ErrDamaged = errors.New("the file is damaged")
-	// ErrOtherBoot says that the machine was started since.
+	// ErrOtherBoot says that the machine was restarted since the file was written.
 	ErrOtherBoot = errors.New("the file is of before the machine was started")
 )
 
-// A file is a page of its own, and segments behind it, each mapped by itself,
-// whose ends the page lists. Segments hold extents one after the other. Numbers
-// are in the machine's byte order: only the machine that wrote a file reads it.
+// A file is a page of its own, and behind it segments, each mapped by itself, whose ends
+// the page lists. Segments never move, so that extents can be used in place. They hold
+// extents one after the other. Numbers are in the machine's byte order: only the machine
+// that wrote a file reads it.
 //
 //	page     magic, id, boot, length of the name u32, name; CRC at 2040; commit
 //	         word at 2048; words of the segments' ends from 2056 on
 //	extent   CRC u32 of its place and size, kind u32, size u64, born word, dead
 //	         word, tag, CRC of kind, tag and place u32; its bytes
 //
-// A word is a number of 48 bits and 16 bits of checksum, stored at once.
+// A word is a number of 48 bits and 16 bits of checksum, stored at once. The commit word is
+// the number of the last transaction that counts. An extent counts if it was born in that
+// transaction or before, and is not dead by it. An undo record counts if it is of the
+// transaction after it.
 const (
 	magic       = "psidMAP1"
 	pageSize    = 4096
@@ -60,23 +67,25 @@ const (
 	mostName    = crcAt - nameAt
 
 	headSize  = 96
-	least     = 64 << 10 // bytes of a segment
-	mostExtra = 64 << 20
+	least     = 64 << 10  // bytes of a segment, at least
+	mostExtra = 64 << 20  // bytes of a segment beyond what is asked for, at most
 	never     = 1<<48 - 1 // a transaction that is never committed
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal makes a word of a number.
+// seal makes a word of a number below 2^48. The checksum of 16 bits distinguishes a word
+// that was stored from whatever else may lie there.
 func seal(v uint64) uint64 { return v<<16 | (v*0x9e3779b97f4a7c15^0x5a3c)>>48 }
 
-// unseal is the way back.
+// unseal is the reverse; ok is false if the checksum does not fit.
 func unseal(w uint64) (v uint64, ok bool) { v = w >> 16; return v, seal(v) == w }
 
-// wordAt is the word at the beginning of b, which is aligned.
+// wordAt returns the word at the beginning of b, which must be aligned to 8 bytes.
 func wordAt(b []byte) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&b[0])) }
 
-// Tag is what an extent is for; this package makes nothing of it.
+// Tag describes an extent to its owner; this package only keeps it, and covers it by a
+// checksum.
 type Tag struct {
 	A, B    uint64
 	C, D, E uint32
@@ -84,41 +93,46 @@ type Tag struct {
 	Sum     uint64
 }
 
-// Kind tells extents of different use apart; 0 is this package's own.
+// Kind distinguishes extents by their use; 0 is this package's own.
 type Kind uint32
 
 const kindUndo Kind = 0
 
-// Extent is room in a file. Its memory is valid until the File is closed, or until
-// the commit after it was freed.
+// Extent is room in a file. Its memory is valid until the File is closed or the commit
+// after it was freed. A freed extent is reused by Alloc from then on.
 type Extent struct {
 	file  *File
 	kind  Kind
-	at    int64
-	whole []byte // with the head
-	size  int    // of what was asked for
+	at    int64  // offset in the file, of the head
+	whole []byte // mapped memory, head included
+	size  int    // bytes that were asked for; the class may have more
 }
 
-// Bytes is the extent's memory, aligned to 32 bytes; all of its capacity is
-// the extent's.
+// Bytes returns the extent's memory, aligned to 32 bytes, of the size that was asked for.
+// Its capacity is the whole extent, see Room.
 func (e *Extent) Bytes() []byte { return e.whole[headSize : headSize+e.size] }
 
-// Room is all bytes that the extent can have.
+// Room returns all bytes of the extent.
 func (e *Extent) Room() []byte { return e.whole[headSize:] }
 
 // Options of a [File].
 type Options struct {
-	// Name is what the file is about, at most 1996 bytes.
+	// Name says what the file is about, in at most 1996 bytes. It cannot change.
 	Name []byte
-	// Take asks for n more bytes of the disk and of memory, Give gives back; nil:
-	// there is no bound.
+	// Take asks for n more bytes of the disk and of memory and reports whether they are
+	// granted; Give returns them. nil: there is no bound.
 	Take func(n int) bool
 	Give func(n int)
-	// Stepped is called between stores, in tests; nil: it is not.
+	// Stepped is called between stores, so that tests can cut a transaction anywhere; nil:
+	// it is not.
 	Stepped func()
 }
 
-// File is an open file. It is not safe for use by several goroutines.
+// File is an open file. It is not safe for concurrent use.
+//
+// Invariants: seq is one more than the commit word. free has extents, by size, that no
+// commit counts. dying has those that the next commit frees. All undo records of this
+// transaction are in undo, in order.
 type File struct {
 	path string
 	id   [16]byte
@@ -128,7 +142,7 @@ type File struct {
 
 	segments [][]byte // mapped
 	ends     []int64
-	used     int // of the last segment
+	used     int // bytes of the last segment that have extents
 
 	seq   uint64 // of the transaction under way; the one before is committed
 	free  map[int][]*Extent
@@ -138,7 +152,9 @@ type File struct {
 	undos uint32    // extents for undo so far
 }
 
-// Create makes a file. It appears under its path at once and whole.
+// Create makes a file and locks it for this process. It appears under its path atomically,
+// complete with its name: before that it has the suffix Unfinished, which a kill may leave
+// behind.
 func Create(path string, o Options) (f *File, err error) {
 	if len(o.Name) > mostName {
 		return nil, fmt.Errorf("mapped: a name of %d bytes; at most %d are allowed", len(o.Name), mostName)
@@ -179,7 +195,7 @@ func (f *File) create(boot [16]byte) (err error) {
 	return err
 }
 
-// Unfinished is how the names of files end that are still being made.
+// Unfinished is the suffix of files that are still being made.
 const Unfinished = ".new"
 
 func (f *File) writePage(boot [16]byte) {
@@ -192,10 +208,10 @@ func (f *File) writePage(boot [16]byte) {
 	wordAt(f.page[commitAt:]).Store(seal(0))
 }
 
-// ID is unlike that of any other file.
+// ID returns the file's random id, which no other file has.
 func (f *File) ID() [16]byte { return f.id }
 
-// Path is where the file is.
+// Path returns the file's path.
 func (f *File) Path() string { return f.path }
 
 func (o *Options) reserve(n int) error {
@@ -205,7 +221,8 @@ func (o *Options) reserve(n int) error {
 	return nil
 }
 
-// Alloc returns an extent of n zeros, which counts from the next commit on.
+// Alloc returns an extent of n zeros, which counts from the next commit on. If there is no
+// room on the disk or within the bound it fails, and the file is as before.
 func (f *File) Alloc(k Kind, t Tag, n int) (*Extent, error) {
 	if k == kindUndo {
 		return nil, errors.New("mapped: kind 0 is taken")
@@ -214,6 +231,8 @@ func (f *File) Alloc(k Kind, t Tag, n int) (*Extent, error) {
 }
 
 func (f *File) alloc(k Kind, t Tag, n int) (*Extent, error) {
+	// First fit among the free extents of this size and up to half as much again. A larger
+	// one would waste room for as long as the new one lives.
 	size := class(n)
 	for c := size; c <= size+size/2; c = class(c + 1 - headSize) {
 		if list := f.free[c]; len(list) > 0 {
@@ -230,6 +249,8 @@ func (f *File) alloc(k Kind, t Tag, n int) (*Extent, error) {
 	}
 	last := f.segments[len(f.segments)-1]
 	e := &Extent{file: f, kind: k, at: f.length() - int64(len(last)) + int64(f.used), whole: last[f.used : f.used+size : f.used+size], size: n}
+	// In this order: what the extent is for, since when it counts, and last the word by
+	// which a reader finds it at all. Killed before that, the room still reads as unused.
 	putUint64(e.whole[8:], uint64(size))
 	e.describe(t)
 	f.stepped()
@@ -239,7 +260,9 @@ func (f *File) alloc(k Kind, t Tag, n int) (*Extent, error) {
 	return e, nil
 }
 
-// reuse makes something else of an extent that is free.
+// reuse turns a free extent into another one. Its description cannot be replaced by one
+// store, so it is born never while that changes: a reader skips it, and finds the extents
+// behind it.
 func (f *File) reuse(e *Extent, k Kind, t Tag, n int) {
 	wordAt(e.whole[16:]).Store(seal(never))
 	e.kind, e.size = k, n
@@ -251,7 +274,8 @@ func (f *File) reuse(e *Extent, k Kind, t Tag, n int) {
 	wordAt(e.whole[16:]).Store(seal(f.seq))
 }
 
-// place is the first word: that an extent of this size is here.
+// place is the first word of an extent: a checksum of where it is and how large, and a bit
+// that says it exists. It never changes.
 func (e *Extent) place() uint64 {
 	return uint64(placeSum(e.at, len(e.whole))) | 1<<32
 }
@@ -263,7 +287,8 @@ func placeSum(at int64, size int) uint32 {
 	return crcOf(b[:])
 }
 
-// describe writes what an extent is for.
+// describe writes what an extent is for, with a checksum that covers its place as well: an
+// extent cannot be mistaken for another one of the same file.
 func (e *Extent) describe(t Tag) {
 	b := e.whole
 	putUint32(b[32:], uint32(e.kind))
@@ -281,15 +306,17 @@ func describedSum(b []byte, at int64) uint32 {
 	return crc32.Update(uint32(at)*2654435761+1, castagnoli, b[32:80])
 }
 
-// Free frees an extent with the next commit; what it holds must not change any
-// more.
+// Free frees an extent with the next commit. Its content must not change any more: if that
+// commit does not happen, the extent still counts.
 func (f *File) Free(e *Extent) {
 	if e != nil {
 		f.dying = append(f.dying, e)
 	}
 }
 
-// Commit makes all count that happened since the last one.
+// Commit makes all that happened since the last one count. The commit word is the only
+// store that does: before it all new extents are of the future and all dying ones alive,
+// and undo records lead back. Commit cannot fail.
 func (f *File) Commit() {
 	for _, e := range f.dying {
 		wordAt(e.whole[24:]).Store(seal(f.seq))
@@ -297,6 +324,8 @@ func (f *File) Commit() {
 	}
 	wordAt(f.page[commitAt:]).Store(seal(f.seq))
 	f.stepped()
+	// From here on undo records of the old number mean nothing, and are overwritten from
+	// the start.
 	f.seq++
 	f.noted = 0
 	for _, e := range f.dying {
@@ -304,6 +333,8 @@ func (f *File) Commit() {
 	}
 	clear(f.dying)
 	f.dying = f.dying[:0]
+	// One undo extent is kept for the next transaction. The last is the largest, since each
+	// is twice the one before; the others are freed with the next commit.
 	if n := len(f.undo); n > 1 { // the last is the largest
 		f.dying = append(f.dying, f.undo[:n-1]...)
 		f.undo[0] = f.undo[n-1]
@@ -317,8 +348,8 @@ func (f *File) stepped() {
 	}
 }
 
-// Close ends the use of the file, which stays as the last commit left it. No
-// memory of its extents may be used any more.
+// Close ends the use of the file, which stays as the last commit left it, and unlocks it.
+// The memory of its extents is unmapped: using it afterwards is a fault.
 func (f *File) Close() error {
 	if f.file == nil {
 		return nil
@@ -337,7 +368,8 @@ func (f *File) Close() error {
 	return err
 }
 
-// Remove closes the file and removes it.
+// Remove removes the file and closes it, in this order, so that nobody finds it unlocked in
+// between.
 func (f *File) Remove() error {
 	return errors.Join(os.Remove(f.path), f.Close())
 }

@@ -20,7 +20,7 @@ func getUint32(b []byte) uint32    { return binary.NativeEndian.Uint32(b) }
 func getUint64(b []byte) uint64    { return binary.NativeEndian.Uint64(b) }
 func newID() (id [16]byte)         { rand.Read(id[:]); return id }
 
-// bootID names the time since the machine was started.
+// bootID identifies the time since the machine was started.
 func bootID() (id [16]byte, err error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err == nil {
@@ -35,11 +35,12 @@ func bootID() (id [16]byte, err error) {
 	return id, err
 }
 
-// Left is what another process has left in a file, as its last commit has it.
+// Left is what a process has left in a file, as of its last commit. Nothing of the file is
+// mapped: All refers to a copy in memory.
 type Left struct {
 	ID   [16]byte
 	Name []byte
-	// All are its extents, in the order of their places.
+	// All is its extents that count, in the order of their places.
 	All  []Part
 	path string
 	file *os.File
@@ -52,9 +53,9 @@ type Part struct {
 	Bytes []byte
 }
 
-// Open reads a file that its process has left, in any way, and keeps others from
-// it until Close. With ErrInUse it is not left; with ErrDamaged or ErrOtherBoot it
-// is of no use to anybody.
+// Open reads a file that its process has left, in whatever way, and locks it until Close.
+// ErrInUse says that its process still has it; with ErrDamaged or ErrOtherBoot the file is
+// of no use to anybody. It takes as much memory as the file is long.
 func Open(path string) (*Left, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -77,10 +78,10 @@ func Open(path string) (*Left, error) {
 	return l, nil
 }
 
-// Close lets others have the file.
+// Close unlocks the file for others.
 func (l *Left) Close() error { return l.file.Close() }
 
-// Remove removes the file, and closes it.
+// Remove removes the file and closes it.
 func (l *Left) Remove() error { return errors.Join(os.Remove(l.path), l.file.Close()) }
 
 // content is a file's extents while it is read.
@@ -97,6 +98,8 @@ type found struct {
 	live bool
 }
 
+// read checks the first page, then finds the extents, then undoes what the transaction
+// after the last commit has changed, and only then collects what counts.
 func (l *Left) read(text []byte) error {
 	if len(text) < pageSize || string(text[:8]) != magic {
 		return fmt.Errorf("%w: it does not begin as such files do", ErrDamaged)
@@ -110,6 +113,7 @@ func (l *Left) read(text []byte) error {
 		return fmt.Errorf("%w: its name has %d bytes", ErrDamaged, n)
 	}
 	l.Name = text[nameAt : nameAt+n]
+	// A page that is intact but of another boot is not damaged, only useless.
 	boot, err := bootID()
 	if err != nil {
 		return err
@@ -134,7 +138,8 @@ func (l *Left) read(text []byte) error {
 	return nil
 }
 
-// readSegments finds all extents.
+// readSegments finds all extents that were ever completed, whether they count or not: the
+// room of one that does not is part of the chain, and undo records may refer to it.
 func (c *content) readSegments(text []byte, commit uint64) error {
 	from := int64(pageSize)
 	for i := range mostSegment {
@@ -167,7 +172,7 @@ func (c *content) readSegments(text []byte, commit uint64) error {
 	return nil
 }
 
-// readExtent reads the extent at the beginning of b; nil where none begins.
+// readExtent reads the extent at the beginning of b; nil if none begins there.
 func readExtent(b []byte, at int64, commit uint64) (e *found, size int, err error) {
 	first, size64 := getUint64(b), getUint64(b[8:])
 	if first == 0 {
@@ -186,6 +191,7 @@ func readExtent(b []byte, at int64, commit uint64) (e *found, size int, err erro
 	if !ok {
 		return nil, 0, fmt.Errorf("%w: from when to when the extent at byte %d counts is not known", ErrDamaged, at)
 	}
+	// Born in a transaction that was committed, and not freed by one.
 	e = &found{room: b[headSize:], live: born <= commit && (died == 0 || died > commit)}
 	e.Kind = ^Kind(0)
 	if born == never {

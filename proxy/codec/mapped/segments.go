@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve gives the file bytes that have their place on the disk.
+// reserve extends the file by n bytes that have their place on the disk. Where fallocate is
+// missing, as on some network file systems, it writes zeros.
 func reserve(f *os.File, from, n int64) error {
 	if err := unix.Fallocate(int(f.Fd()), 0, from, n); !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
@@ -25,7 +26,7 @@ func reserve(f *os.File, from, n int64) error {
 	return nil
 }
 
-// length is the file's length.
+// length returns the file's length.
 func (f *File) length() int64 {
 	if n := len(f.ends); n > 0 {
 		return f.ends[n-1]
@@ -33,7 +34,9 @@ func (f *File) length() int64 {
 	return pageSize
 }
 
-// grow adds a segment for n bytes at least.
+// grow adds a segment for at least n bytes. Segments grow with the file, by a quarter of
+// it, so that their number stays bounded. Its end is written to the page last: a segment
+// without one is not read.
 func (f *File) grow(n int) error {
 	if len(f.ends) == mostSegment {
 		return errors.New("the file has too many segments")
@@ -64,8 +67,9 @@ func (o *Options) give(n int) {
 	}
 }
 
-// class rounds a size up, so that what is free can be used again: to one of
-// eight sizes between a power of two and the next.
+// class rounds a size, head included, up to one of eight sizes between a power of two and
+// the next, so that a freed extent can be used again for something of about its size. The
+// waste is at most an eighth.
 func class(n int) int {
 	n = max(n+headSize, 2*headSize)
 	unit := max(32, 1<<max(0, bits.Len(uint(n-1))-4))

@@ -14,14 +14,15 @@ import (
 //	        byte of the extent u64; positions u32 each, none for numbers in a row;
 //	        the bytes; both padded to 8
 //
-// The word is stored when all else is there, and before anything changes. What
-// follows the last record has no word of this transaction.
+// The word is stored once everything else is in place, and before anything changes. Behind
+// the last record there is no word of this transaction, so that the reader stops there.
 const undoHead = 40
 
-// leastUndo is the least room for undo records.
+// leastUndo is the least room for undo records, in bytes.
 const leastUndo = 4 << 10
 
-// Save notes the bytes of an extent from one on, before they change.
+// Save logs n bytes of an extent, from byte from on, before they change. On an error they
+// must not be changed, or a kill before the next commit leaves them half changed.
 func (f *File) Save(e *Extent, from, n int) error {
 	if n == 0 {
 		return nil
@@ -35,8 +36,8 @@ func (f *File) Save(e *Extent, from, n int) error {
 	return nil
 }
 
-// SaveAt notes the numbers of so many bytes at these positions of an extent,
-// before they change.
+// SaveAt logs the numbers of size bytes (4 or 8) at these positions of an extent, before
+// they change. It costs about as much as gathering them.
 func (f *File) SaveAt(e *Extent, at []uint32, size int) error {
 	if len(at) == 0 {
 		return nil
@@ -75,7 +76,8 @@ func asWords[W uint32 | uint64](b []byte) []W {
 
 func pad(n int) int { return (n + 7) &^ 7 }
 
-// undoRoom returns room for a record of n bytes.
+// undoRoom returns room for a record of n bytes: behind the last one if it fits there,
+// otherwise in a new extent, twice as large as the last.
 func (f *File) undoRoom(n int) ([]byte, error) {
 	if len(f.undo) > 0 {
 		if room := f.undo[len(f.undo)-1].Room(); f.noted+n <= len(room) {
@@ -98,7 +100,8 @@ func (f *File) undoRoom(n int) ([]byte, error) {
 	return e.Room()[:n], nil
 }
 
-// sealUndo makes a record of b count.
+// sealUndo completes a record whose positions and bytes are in b, and makes it count. The
+// word behind it is cleared first: it may be that of an older record.
 func (f *File) sealUndo(b []byte, e *Extent, size, n, from, positions int) {
 	putUint32(b[12:], uint32(size))
 	putUint64(b[16:], uint64(e.at))
@@ -119,7 +122,9 @@ func undoSum(b []byte, positions int) uint32 {
 	return crc32.Update(sum, castagnoli, b[undoHead:undoHead+positions])
 }
 
-// undoAll takes back what the transaction after the commit has changed.
+// undoAll reverts what the transaction after the commit has changed. Records are applied
+// from the last to the first, since bytes may have been saved twice and the first record
+// has the committed ones.
 func (c *content) undoAll(commit uint64) {
 	slices.SortFunc(c.undo, func(a, b *found) int { return cmp.Compare(a.tag.D, b.tag.D) })
 	var all [][]byte
@@ -142,7 +147,8 @@ func (c *content) undoAll(commit uint64) {
 	}
 }
 
-// undoLen returns how long the record is that begins with b, if it is one.
+// undoLen returns the length of the record at the beginning of b; ok is false if it is not
+// one.
 func (c *content) undoLen(b []byte) (n int, ok bool) {
 	size, count := int(getUint32(b[12:])), getUint64(b[24:])
 	positions := 0
@@ -163,7 +169,8 @@ func (c *content) undoLen(b []byte) (n int, ok bool) {
 	return n, true
 }
 
-// takeBack puts back what a record holds.
+// takeBack writes the bytes of a record back to their extent. They have no checksum, but
+// were in place before the record's word was.
 func (c *content) takeBack(b []byte) {
 	e := c.at[int64(getUint64(b[16:]))]
 	if e == nil {
