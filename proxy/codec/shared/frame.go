@@ -21,6 +21,9 @@ import (
 //	used   link, references used since its beginning
 //	gone   link: it uses no more
 //	limit  bytes granted
+//
+// Counts of used references are totals, not differences: what the sender missed of one lane
+// it learns with the first frames of the next.
 const (
 	kindKeep  byte = 1
 	kindPut   byte = 2
@@ -32,15 +35,16 @@ const (
 	kindLimit byte = 4
 )
 
-// frame is one to the receiving end.
+// frame is one frame to the receiving end.
 type frame struct {
 	kind   byte
-	number uint64 // of an entry, or bytes
-	entry  *entry // of a put
-	keep   []uint64
+	number uint64   // of an entry; for want, bytes
+	entry  *entry   // of a put
+	keep   []uint64 // of a keep: the numbers of use
 }
 
-// appendHead appends a frame but for the values.
+// appendHead appends a frame except for the values of a put, which are written from where
+// they are.
 func (f *frame) appendHead(dst []byte) []byte {
 	dst = append(dst, f.kind)
 	switch f.kind {
@@ -62,7 +66,7 @@ func (f *frame) appendHead(dst []byte) []byte {
 	return dst
 }
 
-// readNumber reads a number inside a frame.
+// readNumber reads a number inside a frame, where the lane must not end.
 func readNumber(r *bufio.Reader) (uint64, error) {
 	n, err := binary.ReadUvarint(r)
 	if errors.Is(err, io.EOF) {
@@ -71,5 +75,6 @@ func readNumber(r *bufio.Reader) (uint64, error) {
 	return n, err
 }
 
-// clip is a number of bytes that may be more than there are.
+// clip turns a number of bytes into an int. One that is too large stays too large for any
+// limit.
 func clip(n uint64) int { return int(min(n, math.MaxInt32)) }

@@ -17,11 +17,15 @@ const (
 
 const (
 	readBuffer = 64 << 10
-	// gather is how many bytes of small values are copied together for one write.
+	// gather is the size up to which values are copied together for one write.
 	gather = 16 << 10
 )
 
 // A Group is a [Source] with its lane, which it makes once there is something to share.
+//
+// It has one goroutine, run, from the first look until Close, and one more that writes
+// while there is a lane; run reads meanwhile. The Source knows nothing of either: it calls
+// wake, which must not block, while its lock is held.
 type Group struct {
 	*Source
 	ID     ID
@@ -29,11 +33,12 @@ type Group struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	once   sync.Once
-	more   chan struct{} // there is something in the queue
-	over   sync.WaitGroup
+	more   chan struct{}  // signalled when there is something in the queue; holds one signal
+	over   sync.WaitGroup // run
 }
 
-// NewGroup returns a group whose lane is made by dial. It keeps most bytes at most.
+// NewGroup returns a group whose lane is made by dial, which may block until its context
+// ends. It keeps at most most bytes.
 func NewGroup(most int, memory Reserver, dial func(context.Context, ID) (net.Conn, error)) (*Group, error) {
 	id, err := NewID()
 	if err != nil {
@@ -45,7 +50,7 @@ func NewGroup(most int, memory Reserver, dial func(context.Context, ID) (net.Con
 	return g, nil
 }
 
-// look has the lane written to; the first time it has it made.
+// look wakes the lane's writer. The first time it has the lane made.
 func (g *Group) look() {
 	g.once.Do(func() { g.over.Go(g.run) })
 	select {
@@ -54,7 +59,8 @@ func (g *Group) look() {
 	}
 }
 
-// Close ends the lane, once no link is of the group any more.
+// Close ends the lane, once no link is of the group any more. It does not wait for the
+// goroutines; the memory is released when they have ended.
 func (g *Group) Close() {
 	g.cancel()
 	go func() {
@@ -63,7 +69,7 @@ func (g *Group) Close() {
 	}()
 }
 
-// run makes the lane, and makes it again when it breaks.
+// run makes the lane, and makes it again when it breaks, until Close.
 func (g *Group) run() {
 	for wait := againSoon; ; wait = min(2*wait, againSeldom) {
 		conn, err := g.dial(g.ctx, g.ID)
@@ -80,7 +86,8 @@ func (g *Group) run() {
 	}
 }
 
-// use writes and reads until the lane ends, and reports whether it had begun.
+// use serves a lane until it ends, and reports whether it had begun: a lane that the other
+// end refuses must not be made again without a pause.
 func (g *Group) use(conn net.Conn) (began bool) {
 	stop := context.AfterFunc(g.ctx, func() { conn.Close() })
 	defer stop()
@@ -98,11 +105,14 @@ func (g *Group) use(conn net.Conn) (began bool) {
 	g.mu.Lock()
 	began = g.attached
 	g.mu.Unlock()
+	// After the writer has ended: frames that it still has are not counted as written on
+	// the next lane.
 	g.detach()
 	return began
 }
 
-// write writes the queue until the lane ends.
+// write writes the queue until the lane ends, and measures how long each batch takes, since
+// that tells how fast the link is.
 func (g *Group) write(conn net.Conn, ended <-chan struct{}) {
 	var w laneWriter
 	for {
@@ -123,10 +133,11 @@ func (g *Group) write(conn net.Conn, ended <-chan struct{}) {
 	}
 }
 
-// laneWriter has room for writing frames.
+// laneWriter holds the buffer of heads and small values.
 type laneWriter struct{ heads []byte }
 
-// write writes frames, small ones together.
+// write writes frames in order: heads and small values together, large values from the
+// entry's own memory, which is not reused before the entry was written.
 func (w *laneWriter) write(conn net.Conn, all []frame) error {
 	w.heads = w.heads[:0]
 	for i := range all {

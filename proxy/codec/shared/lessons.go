@@ -1,25 +1,26 @@
 package shared
 
-// lessons remember of which subjects values were the same for several processes, so
-// that keeping what never comes again costs next to nothing.
+// lessons remember for which subjects values were the same for several processes, so that
+// keeping values that never come again costs next to nothing. The Source's lock guards
+// them.
 type lessons struct {
 	known map[Subject]*lesson
-	fresh int // subjects of which nothing was known, since values last came again
+	fresh int // unknown subjects seen since values last came again
 }
 
-// lesson says for how many answers values are not kept.
+// lesson says for how many answers values of a subject are not kept.
 type lesson struct {
-	skip  int  // so many more
-	wait  int  // how many it was after the last that did not come again
-	again bool // the last did
+	skip  int  // answers to skip from now on
+	wait  int  // the last pause, in answers
+	again bool // the values last kept came again
 }
 
 const (
 	maxLessons  = 4096
 	fewestSkips = 8
 	mostSkips   = 512
-	// freshTries subjects of which nothing is known are tried in any case, and then one
-	// in freshOneIn.
+	// freshTries unknown subjects are tried in any case, and then one in freshOneIn: a job
+	// that uses other keys in each step would fill the memory for nothing.
 	freshTries = 1024
 	freshOneIn = 64
 )
@@ -37,7 +38,9 @@ func (l *lessons) try(subject Subject) bool {
 	return l.fresh <= freshTries || l.fresh%freshOneIn == 0
 }
 
-// learn takes in whether values that were kept came again.
+// learn records whether values that were kept came again. After values that did not the
+// pause doubles, from fewestSkips to mostSkips answers; the first failure after a success
+// is forgiven.
 func (l *lessons) learn(subject Subject, again bool) {
 	k := l.known[subject]
 	if k == nil {

@@ -9,17 +9,22 @@ const (
 	firstWithin = 250 * time.Millisecond
 )
 
-// Referred is how values go that were shown to [Outlet.Refer].
+// Referred says how values went that were shown to [Outlet.Refer].
 type Referred struct {
 	Number uint64
-	// Lane is how many bytes they took there; 0: another link's had brought them.
+	// Lane is how many bytes they took on the lane; 0: they were there already, for another
+	// link.
 	Lane int
 }
 
-// Refer shares an answer's values, and reports whether it did: then the link says the
-// number in their stead. It waits for the lane, and for the link's process to read, as a
-// link is waited for; for the lane's beginning and for memory a moment. pack returns values as they are to go over the
-// lane; the memory is its own.
+// Refer shares an answer's values and reports whether it did: then the link carries the
+// number instead of the values. pack returns the form and the bytes in which they are to go
+// over the lane, in memory of its own; it is called at most once before each put.
+//
+// It blocks while the lane is behind and while the link's process does not read, without a
+// bound, just as a write to the link would. For the beginning of the lane and for memory it
+// waits a moment only: after that the answer goes as it is, which is always correct. Abort
+// ends any wait.
 func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form byte, packed []byte)) (r Referred, ok bool) {
 	mayPut, ok := o.begin(subject)
 	if !ok {
@@ -31,6 +36,8 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 		if number, found := o.find(subject, values); found {
 			return Referred{Number: number}, true
 		}
+		// The channel is taken under the lock that decided to wait, so that no change in
+		// between is missed.
 		wait, changed := o.mustWait(len(values))
 		if wait == waitNot {
 			if mayPut = mayPut || o.try(subject); !mayPut {
@@ -59,9 +66,9 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 	}
 }
 
-// MayWait reports whether Refer may wait for the link's process to use earlier
-// references, for values of at most that many bytes: only a reference that can have
-// arrived is used.
+// MayWait reports whether Refer may block for values of at most that many bytes until the
+// link's process has used earlier references. The relay flushes what it holds before: only
+// a reference that can have arrived is ever used.
 func (o *Outlet) MayWait(bytes int) bool {
 	s := o.source
 	s.mu.Lock()
@@ -69,13 +76,14 @@ func (o *Outlet) MayWait(bytes int) bool {
 	return !s.mayRefer(o, bytes)
 }
 
-// patience is how long Refer waits for what may not come.
+// patience bounds the waits of one call of Refer, each kind by a timer of its own.
 type patience struct {
 	timer *time.Timer
 	what  int
 }
 
-// late returns when waiting for something has been long enough; nil: never.
+// late returns a channel that fires when a wait of this kind has been long enough; nil:
+// never. The timer goes on if the same kind of wait is repeated.
 func (p *patience) late(what int) <-chan time.Time {
 	if what == waitLane || what == waitLink {
 		return nil
@@ -93,8 +101,9 @@ func (p *patience) end() {
 	}
 }
 
-// begin reports whether an answer can be shared at all, and whether its values may be
-// kept where nobody had them.
+// begin reports whether an answer can be shared at all, and whether its values may be kept
+// if nobody had them yet. Wants may have decided that already; the decision must not be
+// drawn twice.
 func (o *Outlet) begin(subject Subject) (mayPut, ok bool) {
 	s := o.source
 	s.mu.Lock()
@@ -115,7 +124,7 @@ func (o *Outlet) begin(subject Subject) (mayPut, ok bool) {
 	return mayPut, true
 }
 
-// try reports whether values of which the other end has none are to be kept.
+// try reports whether values that the other end does not have are to be kept.
 func (o *Outlet) try(subject Subject) bool {
 	s := o.source
 	s.mu.Lock()
@@ -131,13 +140,14 @@ func (o *Outlet) try(subject Subject) bool {
 const (
 	waitNot   = iota
 	waitFirst // the lane is being made
-	waitLane  // more is to be written than ought to be, or more memory is asked for
-	waitLink  // the link's process has not read what it was referred to
-	waitRoom  // all that is kept is under way
-	waitNever // nothing that would change soon
+	waitLane  // too much is queued for the lane, or more memory was asked for
+	waitLink  // the link's process has not used its earlier references
+	waitRoom  // all entries are in use
+	waitNever // a reason that will not change soon: the answer goes as it is
 )
 
-// mustWait returns the event to wait for, and when to look again.
+// mustWait returns what an answer of n bytes has to wait for, and the channel that is
+// closed at the next change. It counts the reason if the answer must not wait.
 func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 	s := o.source
 	s.mu.Lock()
@@ -166,7 +176,8 @@ func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 	return waitRoom, s.waiter()
 }
 
-// giveUp notes that waiting was in vain: nobody does again before something changes.
+// giveUp records that waiting was in vain. Until something changes nobody waits for the
+// same again.
 func (o *Outlet) giveUp(what int) {
 	s := o.source
 	s.mu.Lock()

@@ -1,28 +1,36 @@
-// Package shared sends values once to a host that several processes of it pull.
+// Package shared sends values once to a host of which several processes pull them.
 //
-// The sending proxy keeps what it sent, and numbers it; to every further process of
-// the same job on that host which is answered with the same bytes goes the number. The
-// values themselves travel over a connection of their own between the two proxies, the
-// lane, whose reader writes to memory alone: a process that does not read holds up its
-// own link, and no other.
+// The sending proxy keeps what it sent and numbers it. Every further process of the same
+// job on that host that is answered with the same bytes gets the number. The values
+// themselves travel over a connection of their own between the two proxies, the lane, whose
+// reader writes to memory alone: a process that does not read holds up its own link and no
+// other.
 //
-// A [Source] is the sending end's state and a [Store] the receiving end's; neither has
-// a socket or a clock. A [Group] is a Source with its lane, [Stores] are those of a
-// proxy. Package compact calls them.
+// A [Source] is the sending end's state and a [Store] the receiving end's; neither has a
+// socket or a clock, so tests drive them step by step. A [Group] is a Source with its lane,
+// [Stores] are all of a proxy's Stores with theirs. An [Outlet] and an [Inlet] are a link's
+// ends of the two. Package compact calls them.
 //
-//   - Two values are equal where all their bytes are. The sender compares with the
-//     bytes that it keeps: it needs them anyway, for a lane that breaks, and a digest
-//     that nobody can collide takes longer than comparing and copying together.
-//   - A group is what one other proxy's process has of one job here, named by 128
-//     random bits that only the two know. A link belongs to one group, and a number
-//     means what was sent of that group: what another job was sent has no name here.
+//   - Two values are equal if all of their bytes are. The sender compares with the
+//     bytes that it keeps. It
+//     needs them anyway, for a lane that breaks, and a collision-resistant digest takes longer than
+//     comparing and copying together.
+//   - A group is what one process of another proxy has of one job of this host, named
+//     by 128 random bits
+//     that only the two know. A link belongs to one group, and a number means what was sent in that group:
+//     what another job was sent has no name here.
 //   - The sender alone decides what both keep, within what the receiver has granted. It
-//     drops nothing before each link that referred to it has said that it was used, or
-//     that the link has ended. So a reference that was sent can always be resolved, but
-//     where the lane is lost for good.
+//     drops nothing
+//     before each link that referred to it has acknowledged its use or has ended. So a reference that was
+//     sent can always be resolved, unless the lane is lost for good.
 //   - A lane that breaks is made again. What the receiver lacks is sent once more.
-//   - A link of which more than a share of the memory waits to be used waits, as one
-//     does whose socket is full: its process does not read.
+//   - A link waits if more than a share of the memory waits for its process to use it,
+//     as a link does whose
+//     socket is full: its process does not read.
+//
+// Locks: each Source and each Store has one, and Stores have one that is taken before a
+// Store's. The callbacks wake and Reserver are called while a Source's or Store's lock is
+// held.
 package shared
 
 import (
@@ -31,26 +39,26 @@ import (
 	"fmt"
 )
 
-// Name stands among the codecs of a lane's hello: its data is an [ID] and the name of
-// the codec whose links refer to what the lane brings.
+// Name stands among the codecs in a lane's hello. Its data is an [ID] and the name of the
+// codec whose links refer to what the lane brings.
 const Name = "shared"
 
-// Least is the size of the smallest values that are shared, in bytes: of smaller ones a
-// message more costs more than they do.
+// Least is the size of the smallest values that are shared, in bytes: for smaller ones the
+// frame and its acknowledgement cost more than the values.
 const Least = 4 << 10
 
-// ID names a group. It is random: a link that does not know it cannot refer to the
-// group's values.
+// ID names a group. It is random: a link that does not know it cannot refer to the group's
+// values.
 type ID [16]byte
 
-// NewID returns a random one.
+// NewID returns a random ID.
 func NewID() (id ID, err error) {
 	_, err = rand.Read(id[:])
 	return id, err
 }
 
-// Subject is what answers about the same parameters have in common. It says where to
-// look for equal values; whether they are equal, their bytes alone say.
+// Subject is what answers about the same parameters have in common. It says where to look
+// for equal values; only a comparison of all their bytes says whether they are equal.
 type Subject struct {
 	App         int32
 	First, Last uint64 // keys
@@ -58,11 +66,11 @@ type Subject struct {
 }
 
 var (
-	// ErrCorrupt is wrapped where the other end did not write this in the state that
-	// both should have.
+	// ErrCorrupt is wrapped where the other end did not write this in the state that both
+	// should have.
 	ErrCorrupt = errors.New("shared: corrupt reference, or lane")
-	// ErrLost is that values that a link refers to can come no more: the lane has ended,
-	// or the link itself.
+	// ErrLost says that values that a link refers to cannot come any more: the lane has
+	// ended, or the link.
 	ErrLost = errors.New("shared: values of a reference are lost")
 )
 
@@ -73,31 +81,31 @@ const (
 	Sparse             // by package sparsewords
 )
 
-// Reserver bounds memory: relay.Memory is one. TryReserve counts n bytes that are
-// about to be kept, where they are free.
+// Reserver bounds memory; relay.Memory implements it. TryReserve counts n bytes that are
+// about to be kept, if they are free. It must not block: it is called with locks held.
 type Reserver interface {
 	TryReserve(n int) bool
 	Unreserve(n int)
 }
 
-// Counts says what came of sharing, since the start.
+// Counts is what came of sharing, since the start.
 type Counts struct {
-	Sent          uint64 `json:"sent"`           // values that went over lanes
-	SentBytes     uint64 `json:"sent_bytes"`     // that they took there
+	Sent          uint64 `json:"sent"`           // entries that went over lanes
+	SentBytes     uint64 `json:"sent_bytes"`     // bytes that these took there, repetitions included
 	Referred      uint64 `json:"referred"`       // answers whose values another link had brought
-	SparedBytes   uint64 `json:"spared_bytes"`   // of values of these
+	SparedBytes   uint64 `json:"spared_bytes"`   // of the values of these answers
 	ReceivedBytes uint64 `json:"received_bytes"` // over lanes
-	HeldBytes     uint64 `json:"held_bytes"`     // now, of what was sent and of what came
-	// Plain are answers that could have been shared and went as they are, by reason.
+	HeldBytes     uint64 `json:"held_bytes"`     // kept now, at both kinds of ends
+	// Plain counts answers that could have been shared and went as they are, by reason.
 	Plain map[string]uint64 `json:"plain,omitempty"`
 }
 
 // Why values that could be shared go as they are.
 const (
-	NoLane   = "no_lane" // it is not there yet, or broke
+	NoLane   = "no_lane" // the lane is not made yet, or broke
 	Seldom   = "unlike"  // such values were not the same for several processes, and are tried now and then
-	NoRoom   = "memory"  // all that is kept is under way, and no more may be
-	TooLarge = "large"   // for what the other end grants
+	NoRoom   = "memory"  // all entries are in use and the bound is reached
+	TooLarge = "large"   // larger than the other end grants
 	Slower   = "slower"  // answers come sooner as they are: the link is as fast as memory
 )
 
@@ -121,8 +129,8 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// spare are buffers for values that are no longer in use, kept for the next of about
-// their size, which answers mostly have.
+// spare holds buffers of values that are no longer in use, for the next values of about
+// their size, which most answers have. bytes is their capacity in all.
 type spare struct {
 	free  [][]byte
 	bytes int
@@ -130,7 +138,7 @@ type spare struct {
 
 const mostSpare = 64
 
-// get returns a buffer of n bytes, of any content.
+// get returns a buffer of n bytes of any content, at most twice as large as needed.
 func (s *spare) get(n int) []byte {
 	for i := len(s.free) - 1; i >= 0; i-- {
 		if b := s.free[i]; cap(b) >= n && cap(b)/2 <= n {
@@ -143,7 +151,8 @@ func (s *spare) get(n int) []byte {
 	return make([]byte, n)
 }
 
-// giveBack takes a buffer back where no more than room bytes are kept with it.
+// giveBack keeps a buffer if no more than room bytes are kept with it; otherwise the
+// collector gets it.
 func (s *spare) giveBack(b []byte, room int) {
 	if len(s.free) < mostSpare && s.bytes+cap(b) <= room {
 		s.free = append(s.free, b)
@@ -151,7 +160,7 @@ func (s *spare) giveBack(b []byte, room int) {
 	}
 }
 
-// shrink gives buffers to the collector until no more than room bytes are kept.
+// shrink drops buffers until no more than room bytes are kept.
 func (s *spare) shrink(room int) {
 	for s.bytes > max(room, 0) {
 		last := len(s.free) - 1

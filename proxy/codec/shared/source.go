@@ -9,37 +9,40 @@ import (
 	"time"
 )
 
-// A Source is the sending end of a group: the values that the [Store] at the other end
-// has, or is about to get, and which links refer to them. It holds that
+// A Source is the sending end of a group: the values that the [Store] at the other end has,
+// or is about to get, and which links refer to them. It holds that
 //
 //   - bytes is the sum of its entries' sizes, and at most limit, as the Store's is;
-//   - an entry is dropped only when it was written and no link has a reference to it
-//     that was not used;
-//   - numbers ascend in order, which is also that of the queue.
+//   - an entry is dropped only after it was written and when no link has an unused
+//     reference to it;
+//   - numbers ascend in order, which is also that of the queue;
+//   - latest has at most one entry of each subject, the one whose values were put last.
 //
-// A Source is safe for use by several goroutines.
+// So everything that the Store is told follows from what was queued before it, and the
+// Source knows how much memory the Store uses at any time. A Source is safe for concurrent
+// use.
 type Source struct {
 	memory Reserver // nil: no bound
 	most   int      // bytes that may be kept at most, whatever is granted
 
 	mu       sync.Mutex // guards the rest
 	limit    int        // bytes granted
-	asked    int        // bytes asked for, of which nothing was heard yet; 0: none
-	denied   int        // bytes that were asked for in vain
-	denials  int        // times that it was not asked again for them
+	asked    int        // bytes asked for and not answered yet; 0: none
+	denied   int        // bytes last asked for in vain
+	denials  int        // times that they were needed again and not asked for
 	bytes    int
-	attached bool // there is a lane
+	attached bool // there is a lane, and the other end has said what it has
 	entries  map[uint64]*entry
 	latest   map[Subject]*entry
 	order    list.List // of entries, the oldest first
 	next     uint64    // number of the next entry
 	outlets  map[uint64]*Outlet
 	places   map[netip.AddrPort]uint64 // processes that are answered, a bit each
-	answered uint64                    // these bits
-	expects  bool                      // several are about to be
+	answered uint64                    // the bits of the processes answered so far
+	expects  bool                      // several processes are about to be answered
 	begun    bool                      // there was a lane, or it was waited for in vain
 	queue    []frame                   // for the lane
-	queued   int                       // bytes of it, and of the entry being written
+	queued   int                       // bytes of the queue, and of the frames being written
 	changed  chan struct{}             // closed when there is more room in memory or lane; nil: nobody waits
 	tight    bool                      // waiting for room was in vain, and none was made since
 	lessons  lessons
@@ -47,29 +50,30 @@ type Source struct {
 	trial    trial
 	counts   Counts
 	spare    spare
-	wake     func() // is called when there is something in the queue
+	wake     func() // called with mu held when the queue has something; must not block
 	now      func() time.Time
 }
 
-// entry is values that the other end has or gets.
+// entry is values that the other end has or is about to get. Its bytes never change while
+// it is in entries.
 type entry struct {
 	number  uint64
 	subject Subject
 	values  []byte
 	form    byte   // of packed
 	packed  []byte // what goes over the lane; nil: values
-	refs    int    // references that were not used yet
-	pins    int    // comparisons under way
-	had     uint64 // places that were referred to it
+	refs    int    // unused references of all links
+	pins    int    // comparisons in progress, without the lock
+	had     uint64 // the bits of the processes that were referred to it
 	again   bool   // it was of use to a second process
 	old     bool   // there are later values of its subject
-	written bool
+	written bool   // to the lane that is attached
 	at      *list.Element
 }
 
 func (e *entry) size() int { return len(e.values) + len(e.packed) }
 
-// onLane is what the entry takes there.
+// onLane returns what the entry takes on the lane.
 func (e *entry) onLane() []byte {
 	if e.form != Plain {
 		return e.packed
@@ -78,15 +82,16 @@ func (e *entry) onLane() []byte {
 }
 
 const (
-	// queueBytes are written to the lane before another answer waits for it.
+	// queueBytes is how many bytes may wait for the lane before another answer has to wait.
 	queueBytes = 1 << 20
-	// firstLimit is granted to begin with, where there is memory.
+	// firstLimit is granted to begin with, if there is memory.
 	firstLimit = 16 << 20
-	// lookAt is how many of the oldest entries are looked at for one to be dropped.
+	// lookAt bounds the search for an entry to evict: that many of the oldest are looked
+	// at.
 	lookAt = 256
 )
 
-// NewSource returns a Source that has sent nothing. It keeps most bytes at most.
+// NewSource returns a Source that has sent nothing. It keeps at most most bytes.
 func NewSource(most int, memory Reserver) *Source {
 	return &Source{
 		memory: memory, most: most, entries: map[uint64]*entry{}, latest: map[Subject]*entry{}, outlets: map[uint64]*Outlet{},
@@ -94,7 +99,7 @@ func NewSource(most int, memory Reserver) *Source {
 	}
 }
 
-// An Outlet is the sending end of a link of the group. It is for one goroutine, but for
+// An Outlet is the sending end of a link of the group. It is for one goroutine, except for
 // Abort.
 type Outlet struct {
 	source *Source
@@ -102,15 +107,16 @@ type Outlet struct {
 	place  uint64 // its process's bit
 	abort  chan struct{}
 	once   sync.Once
-	tried  bool // Wants has said yes of this message
+	tried  bool // Wants has decided to try this message
 	// Guarded by source.mu:
-	refs    []*entry // that were not used yet, in order
+	refs    []*entry // unused references, in the order in which they were sent
 	pending int      // bytes of their values
-	used    uint64   // references that were
-	ended   bool     // here
+	used    uint64   // references used so far
+	ended   bool     // this end has closed
 }
 
-// Join returns the Outlet of a link to a process.
+// Join returns the Outlet of a link to a process of the other host. Several links may lead
+// to one process.
 func (s *Source) Join(link uint64, to netip.AddrPort) *Outlet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,14 +132,16 @@ func (s *Source) Join(link uint64, to netip.AddrPort) *Outlet {
 	return o
 }
 
-// maxPlaces bounds the processes that are distinguished; those beyond it count as one.
+// maxPlaces bounds the processes whose addresses are remembered. From the 64th on all share
+// one bit, which only makes entries live a little longer than they need to.
 const maxPlaces = 1 << 10
 
-// Abort ends the Outlet's waiting, now and later: its link is reset.
+// Abort ends the Outlet's waiting, now and later: its link is about to be reset. Any
+// goroutine may call it.
 func (o *Outlet) Abort() { o.once.Do(func() { close(o.abort) }) }
 
-// Close notes that nothing is referred to any more on the link. What was is kept until
-// the other end has used it.
+// Close records that the link refers to nothing any more. What it has referred to is kept
+// until the other end has used it or says that the link is gone.
 func (o *Outlet) Close() {
 	o.Abort()
 	s := o.source
@@ -145,8 +153,8 @@ func (o *Outlet) Close() {
 	}
 }
 
-// sharing reports whether there is a lane, and more than one process to share with; the
-// caller holds s.mu.
+// sharing reports whether there is more than one process to share with, and a lane or the
+// hope of one. The caller holds s.mu.
 func (s *Source) sharing(o *Outlet) bool {
 	s.answered |= o.place
 	if s.answered == o.place && !s.expects {
@@ -162,8 +170,8 @@ func (s *Source) sharing(o *Outlet) bool {
 	return !s.begun
 }
 
-// Expect says whether several processes are about to be answered: then the lane is made
-// before they are, where the group has links to several.
+// Expect says whether several processes are about to be answered. If so, and if the group
+// has links to several, the lane is made before the first answer rather than after it.
 func (s *Source) Expect(several bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,8 +180,7 @@ func (s *Source) Expect(several bool) {
 	}
 }
 
-// waiter returns a channel that is closed at the next change; the caller holds
-// s.mu.
+// waiter returns a channel that is closed at the next change. The caller holds s.mu.
 func (s *Source) waiter() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
@@ -181,6 +188,7 @@ func (s *Source) waiter() <-chan struct{} {
 	return s.changed
 }
 
+// plain counts an answer that goes as it is.
 func (s *Source) plain(why string) {
 	if s.counts.Plain == nil {
 		s.counts.Plain = map[string]uint64{}
@@ -188,8 +196,8 @@ func (s *Source) plain(why string) {
 	s.counts.Plain[why]++
 }
 
-// Wants reports whether values are to be shown to Refer that would go as they are
-// otherwise.
+// Wants reports whether the caller should hold values that it would not hold otherwise and
+// show them to Refer.
 func (o *Outlet) Wants(subject Subject) bool {
 	s := o.source
 	s.mu.Lock()
@@ -205,7 +213,8 @@ func (o *Outlet) Wants(subject Subject) bool {
 	return true
 }
 
-// fits reports whether values of n bytes may be kept; if not, more is asked for.
+// fits reports whether values of n bytes may be kept at all; if not, more is asked for. An
+// entry may take half of the limit, so that one can arrive while another is in use.
 func (s *Source) fits(n int) bool {
 	if s.attached && 2*n > s.limit {
 		s.ask(2 * n)
@@ -214,14 +223,14 @@ func (s *Source) fits(n int) bool {
 	return true
 }
 
-// mayFit is fits where it may come to that: there is no lane yet, or more is asked for.
+// mayFit is fits, or the chance of it: there is no lane yet, or more was asked for.
 func (s *Source) mayFit(n int) bool { return s.fits(n) || 2*n <= s.asked }
 
-// askAgainOneIn is how often more is asked for that was denied.
+// askAgainOneIn is how often more is asked for again that was denied.
 const askAgainOneIn = 1024
 
-// ask requests that many bytes, or twice as many as there are, unless it is
-// requested already.
+// ask requests at least least bytes, or twice as many as are granted, unless a request is
+// pending.
 func (s *Source) ask(least int) {
 	want := min(max(least, 2*s.limit), s.most)
 	if want <= s.limit || s.asked > 0 || !s.attached {
@@ -236,13 +245,16 @@ func (s *Source) ask(least int) {
 	s.enqueue(frame{kind: kindWant, number: uint64(want)}, 0)
 }
 
+// enqueue adds a frame to the queue; size is what its values take on the lane. The caller
+// holds s.mu.
 func (s *Source) enqueue(f frame, size int) {
 	s.queue = append(s.queue, f)
 	s.queued += size
 	s.wake()
 }
 
-// find looks for values that the other end has, if the link may have a reference more.
+// find looks for equal values at the other end, and refers to them if the link may have one
+// more reference.
 func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool) {
 	s := o.source
 	s.mu.Lock()
@@ -251,11 +263,14 @@ func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool
 	if e == nil || !s.attached || !s.mayRefer(o, len(values)) {
 		return 0, false
 	}
+	// Comparing takes as long as a copy. It is done without the lock, so that other links
+	// go on; the pin keeps the entry's memory from being reused if it is dropped meanwhile.
 	e.pins++
 	s.mu.Unlock()
 	same := bytes.Equal(e.values, values)
 	s.mu.Lock()
 	e.pins--
+	// Dropped, or replaced, in between. The caller looks again.
 	if s.latest[subject] != e {
 		return 0, false
 	}
@@ -270,11 +285,14 @@ func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool
 	return e.number, true
 }
 
-// mayRefer reports whether a link may have a reference more to n bytes.
+// mayRefer reports whether a link may have one more reference, to n bytes. A quarter of the
+// memory is a link's at most, or half of a small one, so that a process that does not read
+// cannot occupy all of it. One reference is always allowed.
 func (s *Source) mayRefer(o *Outlet, n int) bool {
 	return o.pending == 0 || o.pending+n <= max(s.limit/4, min(s.limit/2, firstLimit))
 }
 
+// refer adds a reference to an entry. The caller holds s.mu and sends the number.
 func (s *Source) refer(o *Outlet, e *entry) {
 	o.refs = append(o.refs, e)
 	o.pending += len(e.values)
@@ -282,7 +300,8 @@ func (s *Source) refer(o *Outlet, e *entry) {
 	e.had |= o.place
 }
 
-// supersede records that an entry's values are outdated.
+// supersede records that an entry's values are outdated: later answers will not be equal to
+// them.
 func (s *Source) supersede(e *entry) {
 	e.old = true
 	delete(s.latest, e.subject)
@@ -290,15 +309,15 @@ func (s *Source) supersede(e *entry) {
 	s.dropOld(e)
 }
 
-// dropOld drops an entry that nobody will refer to, once nobody does.
+// dropOld drops an outdated entry once no link refers to it.
 func (s *Source) dropOld(e *entry) {
 	if e.old && e.refs == 0 && e.written && s.attached {
 		s.drop(e)
 	}
 }
 
-// put keeps values and has them sent, with a reference of the Outlet's link. It reports
-// false where there is no room, or others were kept in between.
+// put keeps values and queues them for the lane, with a reference of the Outlet's link. It
+// reports false if there is no room or if values of the subject were put in between.
 func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (number uint64, onLane int, ok bool) {
 	s := o.source
 	s.mu.Lock()
@@ -307,6 +326,7 @@ func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (
 		p = s.spare.get(len(packed))
 	}
 	s.mu.Unlock()
+	// Copied without the lock, which only buffers and bookkeeping need.
 	copy(b, values)
 	copy(p, packed)
 	s.mu.Lock()
@@ -332,7 +352,9 @@ func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (
 	return e.number, len(e.onLane()), true
 }
 
-// makeRoom drops what it can until n bytes more are within the limit.
+// makeRoom evicts entries until n more bytes are within the limit, and reports whether it
+// could. From three quarters on more is asked for, which may come before it is needed. The
+// caller holds s.mu.
 func (s *Source) makeRoom(n int) bool {
 	if s.bytes+n > s.limit/4*3 {
 		s.ask(s.bytes + n)
@@ -347,8 +369,8 @@ func (s *Source) makeRoom(n int) bool {
 	return true
 }
 
-// victim returns the entry to be dropped first: one that all processes had, or else,
-// unless there may be more room soon, the oldest; nil where all are under way.
+// victim returns the entry to evict first: one that all processes had, or else the oldest,
+// unless more memory may be granted soon; nil if all are in use.
 func (s *Source) victim() (oldest *entry) {
 	everybody := bits.OnesCount64(s.answered)
 	at := s.order.Front()
@@ -371,7 +393,8 @@ func (s *Source) victim() (oldest *entry) {
 	return oldest
 }
 
-// drop forgets an entry at both ends.
+// drop forgets an entry at both ends. The number goes to the lane behind all that refers to
+// it. The caller holds s.mu.
 func (s *Source) drop(e *entry) {
 	if !e.old {
 		e.old = true
@@ -387,7 +410,8 @@ func (s *Source) drop(e *entry) {
 	}
 }
 
-// recycle takes an entry's buffers back, unless somebody still compares with them.
+// recycle keeps an entry's buffers for other values, unless somebody still compares with
+// them.
 func (s *Source) recycle(e *entry) {
 	if e.pins > 0 {
 		return

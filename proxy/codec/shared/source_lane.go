@@ -7,13 +7,16 @@ import (
 	"time"
 )
 
-// start begins a lane: the other end has all entries below next, and grants limit bytes
-// in all. What it lacks is sent again. The error says that it grants less than is under
-// way.
+// start begins a lane: the other end has all entries below next that it has not been told
+// to drop, and grants limit bytes in all. What it lacks is queued again, in order, before
+// anything else. The error says that it grants less than what is in use.
 func (s *Source) start(next uint64, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Whatever was queued for the last lane is in entries, too.
 	s.queue, s.queued, s.asked, s.denied = nil, 0, 0, 0
+	// These were outdated while there was no lane to say so. They are left out of keep
+	// instead.
 	s.dropWhere(func(e *entry) bool { return e.old && e.refs == 0 })
 	if err := s.lower(limit); err != nil {
 		return err
@@ -38,7 +41,7 @@ func (s *Source) start(next uint64, limit int) error {
 	return nil
 }
 
-// lower keeps no more than limit bytes, where another lane's end granted more.
+// lower keeps no more than limit bytes, if the last lane's end granted more.
 func (s *Source) lower(limit int) error {
 	if limit >= s.limit {
 		return nil
@@ -55,7 +58,7 @@ func (s *Source) lower(limit int) error {
 	return nil
 }
 
-// dropWhere drops entries, the oldest first.
+// dropWhere drops entries for which unused holds, the oldest first. The caller holds s.mu.
 func (s *Source) dropWhere(unused func(*entry) bool) {
 	for at := s.order.Front(); at != nil; {
 		e := at.Value.(*entry)
@@ -66,7 +69,8 @@ func (s *Source) dropWhere(unused func(*entry) bool) {
 	}
 }
 
-// grant takes in how many bytes the other end keeps; the caller holds s.mu.
+// grant records how many bytes the other end keeps. Our own memory must suffice as well, or
+// the limit stays. The caller holds s.mu.
 func (s *Source) grant(limit int) {
 	limit = min(limit, s.most)
 	if limit > s.limit && (s.memory == nil || s.memory.TryReserve(limit-s.limit)) {
@@ -79,7 +83,8 @@ func (s *Source) grant(limit int) {
 	s.moved()
 }
 
-// detach notes that there is no lane.
+// detach records that there is no lane. Entries and references stay: links wait, and the
+// next lane resumes.
 func (s *Source) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +93,7 @@ func (s *Source) detach() {
 	s.moved()
 }
 
-// moved wakes all waiters; the caller holds s.mu.
+// moved wakes all waiters; each looks again at what it waits for. The caller holds s.mu.
 func (s *Source) moved() {
 	s.tight = false
 	if s.changed != nil {
@@ -97,7 +102,7 @@ func (s *Source) moved() {
 	}
 }
 
-// close gives the memory back, once there are no outlets any more.
+// close releases the memory, once there are no outlets any more.
 func (s *Source) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +115,8 @@ func (s *Source) close() {
 	s.moved()
 }
 
-// take returns the entries to write, in order, until wrote is called.
+// take returns the frames to write, in order. Their bytes stay in queued until wrote is
+// called.
 func (s *Source) take() []frame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +125,8 @@ func (s *Source) take() []frame {
 	return all
 }
 
-// wrote notes that frames were written.
+// wrote records that frames were written and how long that took. From now on their entries
+// may be dropped.
 func (s *Source) wrote(all []frame, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,13 +149,14 @@ func (s *Source) wrote(all []frame, took time.Duration) {
 	s.moved()
 }
 
-// usedBy records how many references a link has used by now.
+// usedBy records how many references a link has used by now. References are used in the
+// order in which they were sent, so that a count says which.
 func (s *Source) usedBy(link, count uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.outlets[link]
 	if o == nil || count <= o.used {
-		return nil // of before the lane broke, or of a link that is forgotten
+		return nil // repeated after the lane was made again, or of a link that was forgotten
 	}
 	if count-o.used > uint64(len(o.refs)) {
 		return corrupt("link %d has used %d references of %d", link, count, o.used+uint64(len(o.refs)))
@@ -157,7 +165,7 @@ func (s *Source) usedBy(link, count uint64) error {
 	return nil
 }
 
-// goneAt takes in that a link's other end uses nothing any more.
+// goneAt records that a link's other end uses nothing any more.
 func (s *Source) goneAt(link uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +176,7 @@ func (s *Source) goneAt(link uint64) {
 	}
 }
 
-// release notes that a link's first n references were used.
+// release records that a link's first n references were used. The caller holds s.mu.
 func (s *Source) release(o *Outlet, n int) {
 	for _, e := range o.refs[:n] {
 		e.refs--
@@ -183,7 +191,7 @@ func (s *Source) release(o *Outlet, n int) {
 	s.moved()
 }
 
-// read takes what the other end says, to its end.
+// read reads the other end's frames until the lane ends.
 func (s *Source) read(r *bufio.Reader) error {
 	for {
 		kind, err := r.ReadByte()
@@ -223,7 +231,8 @@ func (s *Source) read(r *bufio.Reader) error {
 	}
 }
 
-// ended is the error of reading the next frame: at a frame's beginning the lane may end.
+// ended returns the error of reading a frame's first byte: a lane may end between two
+// frames.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -231,7 +240,7 @@ func ended(err error) error {
 	return err
 }
 
-// Counts returns the figures of now.
+// Counts returns the figures so far.
 func (s *Source) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,52 +4,55 @@ import (
 	"sync"
 )
 
-// A Store is the receiving end of a group: values that came over its lane, until the
-// sender has them dropped, and how many references each link has used. It holds that
-// bytes is the sum of its entries' sizes, and at most limit.
+// A Store is the receiving end of a group: values that came over its lane and that the
+// sender has not dropped, and how many references each link has used. It holds that bytes
+// is the sum of its entries' sizes, and at most limit. Entries arrive in ascending numbers.
 //
-// A Store is safe for use by several goroutines.
+// It decides nothing but its limit: the sender says what to keep and what to drop. It is
+// safe for concurrent use; the lane's reader adds entries while links take them.
 type Store struct {
 	memory Reserver // nil: no bound
-	most   int      // bytes that it grants at most
+	most   int      // bytes that it may grant
 
-	mu       sync.Mutex // guards the rest
-	limit    int        // bytes granted
-	bytes    int
-	entries  map[uint64]*held
-	next     uint64 // all before have come, or never will
-	lanes    int    // that there are, or are about to be
+	mu      sync.Mutex // guards the rest
+	limit   int        // bytes granted
+	bytes   int
+	entries map[uint64]*held
+	next    uint64 // all numbers below have come, or never will
+	lanes   int    // lanes that exist or wait to take their place
+	// Set while a lane is being read.
 	attached bool
 	links    map[uint64]*tally
-	gone     map[uint64]bool          // links that have ended; true: it was said on this lane
-	unsaid   int                      // bytes of values that were used, of which the sender has not heard
-	grants   bool                     // the sender has not heard of limit
+	gone     map[uint64]bool          // links that have ended; true: the sender was informed on this lane
+	unsaid   int                      // bytes of values used that the sender was not informed of
+	grants   bool                     // the sender was not informed of limit
 	waits    map[uint64]chan struct{} // closed when the number has come, or the lane began or ended
 	spare    spare
 	received uint64
-	wake     func(soon bool) // is called when there is something to say
+	wake     func(soon bool) // called with mu held when there is something to send; must not block
 }
 
-// held are values that came.
+// held is an entry.
 type held struct {
 	values []byte
-	pins   int // links that are about to use them
+	pins   int // links that are using the values
 }
 
 // tally is what a link has used.
 type tally struct {
 	used  uint64
-	dirty bool // the sender has not heard
+	dirty bool // the sender was not informed of it
 }
 
 const (
-	// sayFrom is how many bytes of values are used before the sender hears at once.
+	// sayFrom is how many bytes of used values have the sender informed at once: it may be
+	// waiting for room.
 	sayFrom = 256 << 10
-	// maxGone is of how many links it is remembered that they have ended.
+	// maxGone bounds the links that are remembered to have ended.
 	maxGone = 1 << 12
 )
 
-// NewStore returns a Store without values. It grants most bytes at most.
+// NewStore returns a Store without values. It grants at most most bytes.
 func NewStore(most int, memory Reserver) *Store {
 	return &Store{
 		memory: memory, most: most, entries: map[uint64]*held{}, links: map[uint64]*tally{}, gone: map[uint64]bool{},
@@ -57,7 +60,9 @@ func NewStore(most int, memory Reserver) *Store {
 	}
 }
 
-// grow grants up to want bytes, as far as there is memory, and sends the grant.
+// grow raises the limit towards want as far as memory allows, halving the step until it
+// fits, and has the sender informed, even if nothing has changed: the sender waits for an
+// answer.
 func (s *Store) grow(want int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +85,8 @@ func (s *Store) bind(link uint64) {
 	}
 }
 
-// leave notes that a link has ended, and reports whether nothing needs the Store.
+// leave records that a link has ended, and reports whether nothing needs the Store any
+// more.
 func (s *Store) leave(link uint64) (unused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,9 +101,9 @@ func (s *Store) leave(link uint64) (unused bool) {
 	return len(s.links) == 0 && s.lanes == 0
 }
 
-// take returns the values that a number stands for, which stay what they are until
-// used is called. Where they have yet to come it returns when to look again, and
-// whether there is a lane for them.
+// take returns the values that a number stands for. They are pinned, and do not change
+// until used is called. If they are still to come it returns a channel that is closed when
+// to look again, and whether there is a lane to bring them.
 func (s *Store) take(number uint64) (values []byte, changed <-chan struct{}, attached bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,13 +122,14 @@ func (s *Store) take(number uint64) (values []byte, changed <-chan struct{}, att
 	return nil, c, s.attached, nil
 }
 
-// used notes that a link has used what take returned.
+// used records that a link has used what take returned. Small amounts are collected before
+// the sender is informed.
 func (s *Store) used(link, number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, t := s.entries[number], s.links[link]
 	if h == nil || t == nil {
-		return // the sender dropped it: it is no friend of ours
+		return // the sender dropped it although it was referred to, which it must not
 	}
 	h.pins--
 	t.used++
@@ -134,8 +141,9 @@ func (s *Store) used(link, number uint64) {
 	}
 }
 
-// room returns a buffer for values of that many bytes that are about to come. The
-// sender counts both.
+// room returns a buffer for values of size bytes that are about to arrive, onLane bytes of
+// them packed. The sender counts both against the limit, so that a sound one never exceeds
+// it.
 func (s *Store) room(number uint64, size, onLane int) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +159,7 @@ func (s *Store) room(number uint64, size, onLane int) ([]byte, error) {
 	return s.spare.get(size), nil
 }
 
-// add takes in values that have come.
+// add enters values that have arrived, and wakes the links that wait for them.
 func (s *Store) add(number uint64, values []byte, onLane int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +173,7 @@ func (s *Store) add(number uint64, values []byte, onLane int) {
 	}
 }
 
-// drop forgets values.
+// drop removes an entry.
 func (s *Store) drop(number uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,6 +182,7 @@ func (s *Store) drop(number uint64) {
 	}
 }
 
+// forget removes an entry. A buffer that a link still uses is left to the collector.
 func (s *Store) forget(number uint64, h *held) {
 	delete(s.entries, number)
 	s.bytes -= len(h.values)
@@ -182,7 +191,7 @@ func (s *Store) forget(number uint64, h *held) {
 	}
 }
 
-// keep forgets all values but those named.
+// keep removes all entries but those named.
 func (s *Store) keep(numbers map[uint64]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +202,7 @@ func (s *Store) keep(numbers map[uint64]bool) {
 	}
 }
 
-// attach says whether there is a lane.
+// attach records whether there is a lane, and has all waiters look again.
 func (s *Store) attach(is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +210,7 @@ func (s *Store) attach(is bool) {
 	s.moved()
 }
 
-// moved wakes all waiters; the caller holds s.mu.
+// moved wakes all waiters. The caller holds s.mu.
 func (s *Store) moved() {
 	for _, c := range s.waits {
 		close(c)
@@ -209,7 +218,7 @@ func (s *Store) moved() {
 	clear(s.waits)
 }
 
-// close gives the memory back.
+// close releases the memory.
 func (s *Store) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +230,7 @@ func (s *Store) close() {
 	s.moved()
 }
 
-// Counts returns the figures of now.
+// Counts returns the figures so far.
 func (s *Store) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
 )
 
-// appendStart appends what a lane begins with in this direction: all that the sender
-// must know.
+// appendStart appends the first frames of a lane in this direction: all that the sender
+// must know, whether or not it was on an earlier lane.
 func (s *Store) appendStart(dst []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +34,7 @@ func appendUsed(dst []byte, link uint64, t *tally) []byte {
 	return binary.AppendUvarint(dst, t.used)
 }
 
-// appendNews appends what the sender has not heard.
+// appendNews appends what the sender was not informed of.
 func (s *Store) appendNews(dst []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,8 @@ type laneReader struct {
 	sparse sparsewords.Decoder
 }
 
-// read takes what the sender says, to its end. It waits for nothing but the lane.
+// read reads the sender's frames until the lane ends. It waits for nothing but the lane, so
+// that no link can hold up another.
 func (s *Store) read(r *bufio.Reader) error {
 	l := laneReader{store: s, r: r}
 	for {
@@ -130,6 +131,7 @@ func (l *laneReader) put(number uint64) error {
 			return corrupt("%d bytes on the lane for %d of values", onLane, size)
 		}
 	}
+	// Before a byte is read: sizes are bounded by the limit, whatever the frame claims.
 	values, err := l.store.room(number, clip(size), clip(onLane))
 	if err != nil {
 		return err

@@ -10,14 +10,16 @@ import (
 	"time"
 )
 
-// Peer names the proxy at the other end.
+// Peer names the process of the proxy at the other end.
 type Peer [16]byte
 
-// Stores are those of a proxy, by group. They are safe for use by several goroutines.
+// Stores are a proxy's Stores, by group. A group exists from its first lane on until
+// neither a lane nor a link needs it. They are safe for concurrent use; mu is taken before
+// a Store's lock.
 type Stores struct {
 	mu    sync.Mutex // guards the rest
 	byID  map[ID]*served
-	links map[Peer]int // that are open
+	links map[Peer]int // open links of each peer, whether they share or not
 	ended Counts       // of groups that have ended
 }
 
@@ -26,42 +28,42 @@ type served struct {
 	*Store
 	id   ID
 	from Peer
-	lane net.Conn // nil: none
-	ends chan struct{}
-	soon chan struct{} // there is something to say
-	now  chan struct{} // and it is not to wait
+	lane net.Conn      // nil: none
+	ends chan struct{} // closed when the lane has ended
+	soon chan struct{} // signalled when there is something to send; holds one signal
+	now  chan struct{} // likewise, for what must not wait
 }
 
 const (
 	maxStores = 1 << 10
-	// sayWithin is how long what a link has used is not said, so that more comes with it.
+	// sayWithin is how long an acknowledgement may be delayed, so that more goes with it.
 	sayWithin = 10 * time.Millisecond
-	// laneWithin is how long values are waited for without a lane, while the link that
-	// refers to them is whole; laneAfterLink where it is not: its sender has ended, as a
-	// rule.
+	// laneWithin is how long values are waited for without a lane while the link that
+	// refers to them is whole; laneAfterLink applies where it is not, since its sender has
+	// ended then, as a rule. lookEvery is how often that is checked.
 	laneWithin    = 10 * time.Second
 	laneAfterLink = 250 * time.Millisecond
 	lookEvery     = 10 * time.Millisecond
 )
 
-// NewStores returns none yet.
+// NewStores returns Stores without any group.
 func NewStores() *Stores { return &Stores{byID: map[ID]*served{}, links: map[Peer]int{}} }
 
-// An Inlet is the receiving end of a link. It is for one goroutine, but for Abort.
+// An Inlet is the receiving end of a link. It is for one goroutine, except for Abort. It
+// uses one entry at a time.
 type Inlet struct {
 	stores *Stores
 	from   Peer
 	link   uint64
 	alive  func() bool
-	group  *served // nil until the link refers to it
-	number uint64  // of the values that are in use
+	group  *served // nil until the link's first reference
+	number uint64  // of the values in use, if uses
 	uses   bool
 	abort  chan struct{}
 	once   sync.Once
 }
 
-// Open returns the Inlet of a link. alive reports whether the link's connection is
-// whole.
+// Open returns the Inlet of a link. alive reports whether the link's connection is whole.
 func (s *Stores) Open(from Peer, link uint64, alive func() bool) *Inlet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,10 +71,11 @@ func (s *Stores) Open(from Peer, link uint64, alive func() bool) *Inlet {
 	return &Inlet{stores: s, from: from, link: link, alive: alive, abort: make(chan struct{})}
 }
 
-// Abort ends the Inlet's waiting, now and later: its link is reset.
+// Abort ends the Inlet's waiting, now and later: its link is about to be reset. Any
+// goroutine may call it.
 func (i *Inlet) Abort() { i.once.Do(func() { close(i.abort) }) }
 
-// Close notes that nothing is used on the link any more.
+// Close records that the link uses nothing any more.
 func (i *Inlet) Close() {
 	i.Release()
 	i.Abort()
@@ -87,7 +90,7 @@ func (i *Inlet) Close() {
 	}
 }
 
-// remove ends a group that nothing needs; the caller holds s.mu.
+// remove ends a group that nothing needs. The caller holds s.mu.
 func (s *Stores) remove(g *served) {
 	if s.byID[g.id] == g {
 		delete(s.byID, g.id)
@@ -98,7 +101,8 @@ func (s *Stores) remove(g *served) {
 	}
 }
 
-// Begin says of which group the link is, which it says itself.
+// Begin joins the link to the group that its first reference names. The group must exist,
+// and must be of the same peer: its lane was made before anything could be referred to.
 func (i *Inlet) Begin(id ID) error {
 	i.stores.mu.Lock()
 	defer i.stores.mu.Unlock()
@@ -111,10 +115,9 @@ func (i *Inlet) Begin(id ID) error {
 	return nil
 }
 
-// Take returns the values that a number stands for, which stay what they are until
-// Release. It waits for those that are on their way, while there is a lane; without one
-// for a while, since it is made again. An error that wraps [ErrLost] says that they
-// cannot come any more.
+// Take returns the values that a number stands for, unchanged until Release. It blocks
+// while they are on their way and there is a lane; without a lane for a while only, since
+// it is made again. An error that wraps [ErrLost] says that they cannot come any more.
 func (i *Inlet) Take(number uint64) ([]byte, error) {
 	i.Release()
 	if i.group == nil {
@@ -152,12 +155,12 @@ func (i *Inlet) Take(number uint64) ([]byte, error) {
 	}
 }
 
-// lost reports whether a lane that has not been there for so long will not be again.
+// lost reports whether a lane that has been missing for so long will not come back.
 func lost(since time.Duration, alive bool) bool {
 	return since > laneWithin || !alive && since > laneAfterLink
 }
 
-// Release notes that what Take returned has been used.
+// Release records that what Take returned has been used.
 func (i *Inlet) Release() {
 	if i.uses {
 		i.uses = false
@@ -165,8 +168,8 @@ func (i *Inlet) Release() {
 	}
 }
 
-// Serve uses a lane to its end. Only a proxy of which there is a link may have one. The
-// error, ErrCorrupt, says what was wrong with it; that it ended is none.
+// Serve serves a lane until it ends. Only a proxy that has a link here may make one. The
+// error wraps ErrCorrupt and says what was wrong with the lane; that it ended is no error.
 func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, most int, memory Reserver) error {
 	g, ends, err := s.begin(id, from, conn, most, memory)
 	if err != nil {
@@ -187,6 +190,7 @@ func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, mos
 	saying.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Another lane may have taken its place, which attaches by itself.
 	if g.lane == conn {
 		g.lane = nil
 		g.attach(false)
@@ -201,7 +205,9 @@ func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, mos
 	return err
 }
 
-// begin makes a lane that of its group, in place of another one.
+// begin makes conn the lane of its group, which it creates if need be. An earlier lane of
+// the group is closed first, and begin waits until its reader has ended: two readers would
+// mix their frames.
 func (s *Stores) begin(id ID, from Peer, conn net.Conn, most int, memory Reserver) (*served, chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,6 +225,7 @@ func (s *Stores) begin(id ID, from Peer, conn net.Conn, most int, memory Reserve
 		g.grow(firstLimit)
 		s.byID[id] = g
 	}
+	// Counted before the lock is released, so that the group is not removed meanwhile.
 	g.joinLane()
 	for g.lane != nil { // of a connection that the other end has given up
 		old, ends := g.lane, g.ends
@@ -231,8 +238,8 @@ func (s *Stores) begin(id ID, from Peer, conn net.Conn, most int, memory Reserve
 	return g, g.ends, nil
 }
 
-// joinLane and leaveLane count lanes; leaveLane reports whether nothing needs the
-// Store.
+// joinLane and leaveLane count lanes; leaveLane reports whether nothing needs the Store any
+// more.
 func (s *Store) joinLane() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,6 +253,7 @@ func (s *Store) leaveLane() (unused bool) {
 	return len(s.links) == 0 && s.lanes == 0
 }
 
+// look signals the goroutine that writes to the sender, at once or with the usual delay.
 func (g *served) look(now bool) {
 	which := g.soon
 	if now {
@@ -257,7 +265,7 @@ func (g *served) look(now bool) {
 	}
 }
 
-// say tells the sender what it must know, until the lane ends.
+// say sends the sender what it must know, until the lane ends.
 func (g *served) say(conn net.Conn, ended <-chan struct{}) {
 	var news []byte
 	for {
@@ -283,7 +291,7 @@ func (g *served) say(conn net.Conn, ended <-chan struct{}) {
 	}
 }
 
-// Counts returns the figures of now.
+// Counts returns the figures so far, ended groups included.
 func (s *Stores) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()

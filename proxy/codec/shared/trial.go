@@ -2,50 +2,51 @@ package shared
 
 import "time"
 
-// A trial finds out whether a group's answers come sooner shared or as they are. To
-// share values takes copies and comparisons, which on a link as fast as memory last
-// longer than the bytes that they spare; which of both a job feels depends on its
-// processors and its links, and is measured, not calculated: answers go shared and as
-// they are by turns, and the better is kept for a while.
+// A trial finds out whether a group's answers arrive sooner shared or as they are. Sharing
+// costs copies and comparisons, which on a link as fast as memory take longer than the
+// bytes that they spare. Which of the two a job feels depends on its processors and links,
+// and is measured rather than calculated: answers go shared and as they are in turns, and
+// the better way is kept for a while.
 //
-// A trial has no clock: it is told what time it is. The zero trial shares.
+// A trial has no clock: the time is passed to it. The zero trial shares. The Source's lock
+// guards it.
 type trial struct {
 	off    bool // the last verdict: answers go as they are
 	turn   int  // of the trial under way, from 1; 0: none is
-	bytes  int  // of values that were answered with in this turn
+	bytes  int  // of values answered with in this turn
 	took   time.Duration
 	on     [rounds]float64 // nanoseconds a byte, of the turns so far
 	plain  [rounds]float64
 	last   time.Time     // of the last answer
 	usual  time.Duration // between answers, smoothed
-	until  time.Time     // no trial before
-	rest   int           // nor before so many turns' bytes more
-	hold   time.Duration // that the last verdict was kept for
+	until  time.Time     // no trial begins before
+	rest   int           // nor before this many turns' bytes more
+	hold   time.Duration // how long the last verdict was kept
 	lane   int           // bytes that were written to the lane lately
-	writes time.Duration // which took so long
+	writes time.Duration // how long writing these took
 }
 
 const (
-	// rounds is how many turns of a trial have answers shared, and as many have not.
+	// rounds is how many turns of a trial have answers shared; as many do not.
 	rounds = 3
-	// turnBytes are answered with in a turn.
+	// turnBytes is how many bytes of values a turn has.
 	turnBytes = 128 << 20
-	// unusual times as long as usual is the most that counts of the time between two
-	// answers: the job does something else then.
+	// unusual times the usual pause is the most that counts of the time between two
+	// answers. Beyond that the job does something else.
 	unusual = 4
-	// gain is how many times as long shared answers must take, in all rounds together
-	// and longer at all in most of them, for them to go as they are. A round alone may
-	// have a pause of the job's in one of its turns.
+	// gain is how many times as long shared answers must take, in all rounds together, for
+	// answers to go as they are; in most rounds they must take longer at all. A single
+	// round may have a pause of the job's in one turn.
 	gain = 1.2
-	// worst is how many times as long answers may take the other way, than the way
-	// that they went, before the trial ends.
+	// worst is how many times as long as the present way the other way may take in a turn
+	// before the trial ends early: a trial must not cost a job more than it can win.
 	worst = 2
-	// leastHold and mostHold are for how long a verdict is kept, and leastRest for how
-	// many turns. Each that is the same as the one before is kept for twice as long.
+	// leastHold and mostHold bound how long a verdict is kept, and leastRest for how many
+	// turns' bytes. A verdict that confirms the one before is kept for twice as long.
 	leastHold, mostHold = 30 * time.Second, 16 * time.Minute
 	leastRest           = 32
-	// fastLane is how many bytes a second the lane takes at least where a trial
-	// begins, over fastBytes of them: on slower links each byte that is spared pays.
+	// fastLane is how many bytes a second the lane must take, measured over fastBytes, for
+	// a trial to begin: on slower links each byte that is spared pays.
 	fastLane, fastBytes = 250e6, 64 << 20
 )
 
@@ -57,7 +58,7 @@ func (t *trial) isPlain() bool {
 	return t.off
 }
 
-// wrote notes that bytes were written to the lane, and how long that took.
+// wrote records how long writing to the lane took. Old figures weigh less and less.
 func (t *trial) wrote(bytes int, took time.Duration) {
 	t.lane, t.writes = t.lane+bytes, t.writes+took
 	if t.lane > 2*fastBytes {
@@ -69,7 +70,9 @@ func (t *trial) isFast() bool {
 	return t.lane >= fastBytes && float64(t.lane) > fastLane*t.writes.Seconds()
 }
 
-// answered notes an answer whose values have so many bytes, shared or not.
+// answered records an answer with so many bytes of values, shared or not, at a time. It is
+// the trial's only driver: turns end by bytes, and the times between answers are what is
+// compared.
 func (t *trial) answered(now time.Time, bytes int) {
 	took := t.clipped(max(now.Sub(t.last), 0))
 	first := t.last.IsZero()
@@ -120,7 +123,8 @@ func (t *trial) isSlower() bool {
 	return on > gain*plain && 2*longer > rounds
 }
 
-// clipped returns what counts of the time since the answer before.
+// clipped returns how much of the time since the last answer counts, and updates the usual
+// time.
 func (t *trial) clipped(took time.Duration) time.Duration {
 	if t.last.IsZero() {
 		return 0
@@ -136,7 +140,7 @@ func (t *trial) clipped(took time.Duration) time.Duration {
 	return took
 }
 
-// decide ends the trial.
+// decide ends the trial with a verdict.
 func (t *trial) decide(now time.Time, off bool) {
 	if off != t.off {
 		t.hold = 0
@@ -145,21 +149,22 @@ func (t *trial) decide(now time.Time, off bool) {
 	*t = trial{off: off, last: now, usual: t.usual, until: now.Add(hold), rest: int(leastRest * hold / leastHold), hold: hold}
 }
 
-// SetAlways has values be shared even where answers come sooner as they are.
+// SetAlways switches trials off: values are shared even if answers would arrive sooner as
+// they are.
 func (s *Source) SetAlways(always bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.always = always
 }
 
-// countAnswer notes an answer, shared or not; the caller holds s.mu.
+// countAnswer records an answer, shared or not. The caller holds s.mu.
 func (s *Source) countAnswer(bytes int) {
 	if !s.always {
 		s.trial.answered(s.now(), bytes)
 	}
 }
 
-// wants is Wants where there is somebody to share with; the caller holds s.mu.
+// wants is Wants where there is somebody to share with. The caller holds s.mu.
 func (s *Source) wants(o *Outlet, subject Subject) bool {
 	switch {
 	case s.trial.isPlain():
