@@ -6,8 +6,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
-// Differ sets bit i of mask where number i of a differs from number i of b in
-// any bit. The numbers have the kind's size.
+// Differ sets bit i of mask if number i of a differs from number i of b in any bit, and
+// clears it otherwise, so that all words of mask are written. The numbers have the kind's
+// size; a and b have the same length. Bits are compared and not values: NaNs equal
+// themselves, and the two zeros differ.
 func Differ(kind element.Kind, a, b []byte, mask []uint64) {
 	switch kind.Size() {
 	case 2:

@@ -7,11 +7,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
-// RiceFours makes the Rice codes of values with so many low bits, 32 at most:
-// codes[i] is those of values 4i to 4i+3, the first one's lowest, and widths[i]
-// how many bits they take, beyond 64 of which codes[i] lacks some. The code of v
-// is v>>low zeros, a one and the low bits, from the lowest bit on. Values are less
-// than 2^60.
+// RiceFours computes the Rice codes of values with low low bits each, 32 at most. codes[i]
+// joins those of values 4i to 4i+3, the first one lowest, and widths[i] is how many bits
+// they take; beyond 64 codes[i] lacks some, and the caller has to code these values one by
+// one. The code of v is v>>low zeros, a one and the low bits, from the lowest bit on.
+// Values are less than 2^60, so that widths do not overflow. A rest of fewer than four
+// values is the caller's.
 func RiceFours(codes, widths, values []uint64, low uint) {
 	done := riceFours(codes, widths, values, low)
 	for i := done / 4; i < len(values)/4; i++ {
@@ -24,12 +25,12 @@ func RiceFours(codes, widths, values []uint64, low uint) {
 	}
 }
 
-// RiceTwos makes the codes of numbers that have an exponent in their bits from rest on:
-// codes[i] is those of values 2i and 2i+1, the first one's lowest, and widths[i] how
-// many bits they take, beyond 64 of which codes[i] lacks some. The code of v is the Rice
-// code with so many low bits of the difference of its exponent to base, upward where
-// down is 0, downward where it is all ones, then the rest. Differences are less than
-// 2^60 / 2^rest.
+// RiceTwos computes codes of numbers that have an exponent in their bits from rest on.
+// codes[i] joins those of values 2i and 2i+1, the first one lowest, and widths[i] is how
+// many bits they take; beyond 64 codes[i] lacks some. The code of v is the Rice code, with
+// low low bits, of the difference between its exponent and base, upward if down is 0 and
+// downward if it is all ones, then the bits below rest. Differences are less than 2^60 /
+// 2^rest.
 func RiceTwos(codes, widths, values []uint64, base, down uint64, rest, low uint) {
 	done := riceTwos(codes, widths, values, base, down, rest, low)
 	for i := done / 2; i < len(values)/2; i++ {
@@ -42,9 +43,10 @@ func RiceTwos(codes, widths, values []uint64, base, down uint64, rest, low uint)
 	}
 }
 
-// Halvings sums up the differences of the exponents of numbers, their bits from rest on,
-// upward from least and downward from most, between which they are: whole, halved and
-// quartered, without what is left over of each.
+// Halvings sums the differences of the exponents of numbers, their bits from rest on,
+// upward from least and downward from most, between which all of them are: whole, halved
+// and quartered, each rounded down. These are the lengths of the zeros in Rice codes with
+// 0, 1 and 2 low bits, from which the caller chooses.
 func Halvings(values []uint64, least, most uint64, rest uint) (up, down [3]uint64) {
 	done := halvings(values, least, most, rest, &up, &down)
 	for _, v := range values[done:] {
@@ -57,9 +59,9 @@ func Halvings(values []uint64, least, most uint64, rest uint) (up, down [3]uint6
 	return up, down
 }
 
-// FixedFours makes codes of param + rest bits each, 16 at most: codes[i] is those
-// of values 4i to 4i+3, the first one's lowest. The code of v is (v - base) >>
-// rest in param bits, for which it is small enough, then the low rest bits of v.
+// FixedFours computes codes of param + rest bits each, 16 at most. codes[i] joins those of
+// values 4i to 4i+3, the first one lowest. The code of v is (v - base) >> rest in param
+// bits, for which it must be small enough, then the low rest bits of v.
 func FixedFours(codes, values []uint64, base uint64, rest, param uint) {
 	done := fixedFours(codes, values, base, rest, param)
 	for i := done / 4; i < len(values)/4; i++ {
@@ -70,8 +72,9 @@ func FixedFours(codes, values []uint64, base uint64, rest, param uint) {
 	}
 }
 
-// Rotate makes dst the numbers of a kind, at least one, rotated left by one bit,
-// so that the sign comes last, and returns the extremes.
+// Rotate sets dst to the numbers of a kind, at least one, rotated left by one bit, so that
+// the sign comes last and the order of the results is that of the exponents. It returns the
+// least and the largest.
 func Rotate(kind element.Kind, dst []uint64, src []byte) (least, most uint64) {
 	done := 0
 	least = ^least

@@ -2,25 +2,26 @@ package vector
 
 import "encoding/binary"
 
-// packing is by what the codes of a width of less than 8 bits are brought
-// together: neighbours (bytes) are multiplied and added, then pairs (16 bits
-// each), and the lower ones of two fours (32 bits each) are shifted up until
-// they meet the others.
+// packing has the factors that bring codes of fewer than 8 bits together: neighbouring
+// bytes are multiplied and added, then neighbouring pairs of 16 bits, and of the resulting
+// fours of 32 bits the lower ones are shifted up until they meet the others. Its layout is
+// what the assembly reads.
 type packing struct {
 	pairs  [32]uint8
 	fours  [16]uint16
 	eights [8]uint32
 }
 
-// unpacking is where 8 codes are in the bytes that have them: of each which
-// bytes, how far above the bottom, and which bits.
+// unpacking says where 8 codes are in the bytes that hold them: which bytes, how far above
+// the bottom, and which bits. Its layout is what the assembly reads.
 type unpacking struct {
 	bytes  [32]uint8
 	shifts [8]uint32
 	clear  [8]uint32
 }
 
-// packings and unpackings are those of each width in bits; they are constants.
+// packings and unpackings are those of each width in bits, by the width. They are
+// constants.
 var (
 	packings   = eachWidth(newPacking)
 	unpackings = eachWidth(newUnpacking)
@@ -56,8 +57,7 @@ func newUnpacking(bits int) (u unpacking) {
 	return u
 }
 
-// packPortable appends the codes' low bits to dst, lowest first, up to a whole
-// byte.
+// packPortable appends the low bits of n codes to dst, lowest first, up to a whole byte.
 func packPortable(dst []byte, bits int, n int, code func(i int) uint32) []byte {
 	word, filled := uint64(0), 0
 	for i := range n {
@@ -75,7 +75,7 @@ func packPortable(dst []byte, bits int, n int, code func(i int) uint32) []byte {
 	return dst
 }
 
-// unpackPortable is the way back: code i of src.
+// unpackPortable is the reverse: it returns code i of src.
 func unpackPortable(src []byte, bits, i int) uint32 {
 	at := i * bits
 	v := uint32(src[at/8])

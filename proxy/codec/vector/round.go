@@ -7,9 +7,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
-// RoundToFloat16 writes the numbers of v to dst as float16 numbers, as
-// [element.ToFloat16] rounds, and leaves of each what rounding leaves; of those
-// that are not finite, which it counts, 0.
+// RoundToFloat16 writes the numbers of v to dst as float16, rounded as [element.ToFloat16]
+// rounds, and leaves in v what rounding took from each, or 0 for those that are not finite,
+// which it counts.
 func RoundToFloat16(dst []byte, v []float32) (nonFinite int) {
 	done, nonFinite := roundToFloat16(dst, v)
 	return nonFinite + roundPortable(dst[2*done:], v[done:], element.ToFloat16, element.FromFloat16)
@@ -21,7 +21,9 @@ func RoundToBFloat16(dst []byte, v []float32) (nonFinite int) {
 	return nonFinite + roundPortable(dst[2*done:], v[done:], element.ToBFloat16, element.FromBFloat16)
 }
 
-// FromFloat16 makes dst the float32 numbers that the float16 numbers of src are.
+// FromFloat16 sets dst to the float32 numbers that the float16 numbers of src are. dst may
+// overlap src if src is the upper half of it: each number is read before its place is
+// written.
 func FromFloat16(dst, src []byte) {
 	done := fromFloat16(dst, src)
 	fromPortable(dst[4*done:], src[2*done:], element.FromFloat16)

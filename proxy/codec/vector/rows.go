@@ -6,12 +6,12 @@ import (
 	"math/bits"
 )
 
-// unsigned is all bits of a float32 but its sign.
+// unsigned masks all bits of a float32 except its sign.
 const unsigned = 1<<31 - 1
 
-// Scale32 returns the sum of the magnitudes of float32 numbers, in an order of its own,
-// and the bits of the largest magnitude. They are ordered as the magnitudes, NaNs after
-// infinity.
+// Scale32 returns the sum of the magnitudes of float32 numbers, added in an order that
+// depends on the processor, so that only guesses may be made from it, and the bits of the
+// largest magnitude. The bits are ordered as the magnitudes, NaNs after infinity.
 func Scale32(values []byte) (sum float32, most uint32) {
 	done, sum, most := scale32(values)
 	for values = values[4*done:]; len(values) >= 4; values = values[4:] {
@@ -22,8 +22,8 @@ func Scale32(values []byte) (sum float32, most uint32) {
 	return sum, most
 }
 
-// CountFrom32 returns how many of float32 numbers have a magnitude whose bits are least,
-// from 1 to below 2^31, or more.
+// CountFrom32 returns how many float32 numbers have a magnitude whose bits are at least
+// least, which is between 1 and 2^31 - 1.
 func CountFrom32(values []byte, least uint32) int {
 	done, n := countAbove32(values, least-1)
 	for values = values[4*done:]; len(values) >= 4; values = values[4:] {
@@ -32,8 +32,8 @@ func CountFrom32(values []byte, least uint32) int {
 	return n
 }
 
-// MaskFrom32 sets the bits of mask from first on, all of which are clear, that belong to
-// those numbers that [CountFrom32] counts.
+// MaskFrom32 sets those bits of mask, from bit first on, that belong to the numbers that
+// [CountFrom32] counts. All of these bits must be clear before.
 func MaskFrom32(mask []uint64, first int, values []byte, least uint32) {
 	done := maskAbove32(mask, first, values, least-1)
 	first, values = first+done, values[4*done:]
@@ -48,8 +48,8 @@ func from32(number, least uint32) uint32 {
 	return (least - 1 - number&unsigned) >> 31 // both are less than 2^31
 }
 
-// Unrotate32 writes to dst the low 32 bits of values, each rotated right by one, which
-// is the way back of [Rotate].
+// Unrotate32 writes the low 32 bits of each value to dst, rotated right by one: the reverse
+// of [Rotate].
 func Unrotate32(dst []byte, values []uint64) {
 	done := unrotate32(dst, values)
 	for i, v := range values[done:] {

@@ -5,8 +5,9 @@ import (
 	"math"
 )
 
-// SubtractFloat32 makes d the float32 numbers of x less those of w, and sets mask
-// and appends to at as [AddFloat32] does for the differences.
+// SubtractFloat32 sets d to the differences x - w of float32 numbers, sets mask, and
+// appends to at as [AddFloat32] does for the differences. The three have the same number of
+// numbers.
 func SubtractFloat32(d []float32, x, w []byte, tau float32, mask []uint64, at []uint32, first int) []uint32 {
 	at, done := subtractFloat32(d, x, w, tau, mask, at, first)
 	return subtractPortable(d[done:], x[4*done:], w[4*done:], tau, mask[done/64:], at, first+done)

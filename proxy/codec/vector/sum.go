@@ -7,10 +7,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
-// SumFloat adds the numbers of src, of a kind, to those of dst, which has as many
-// bytes. Each sum is rounded once, to the nearest, ties to even; what is not finite
-// adds as in IEEE 754. A sum that a float32 holds stays finite in 16 bits, too, as
-// package element has it.
+// SumFloat adds the numbers of src, of a kind, to those of dst, which has as many bytes.
+// Each sum is rounded once, to the nearest, ties to even; numbers that are not finite add
+// as in IEEE 754. A sum that a float32 holds stays finite in 16 bits, too, as package
+// element rounds.
 func SumFloat(kind element.Kind, dst, src []byte) {
 	src = src[:len(dst)]
 	done := sumFloat(kind, dst, src)
@@ -33,7 +33,7 @@ func SumFloat(kind element.Kind, dst, src []byte) {
 	}
 }
 
-// sum16 adds numbers of 16 bits. A float32 has more than twice as many digits and two,
+// sum16 adds numbers of 16 bits. A float32 has more than twice as many digits and two more,
 // so that rounding the sum to it first changes nothing.
 func sum16(dst, src []byte, from func(uint16) float32, to func(float32) uint16) {
 	for i := 0; i+2 <= len(dst); i += 2 {
@@ -43,7 +43,7 @@ func sum16(dst, src []byte, from func(uint16) float32, to func(float32) uint16) 
 }
 
 // SumInt adds the integers of src, of size bytes each (1, 2, 4 or 8), to those of dst,
-// which has as many bytes. They wrap around, with a sign or without.
+// which has as many bytes. Sums wrap around, signed or unsigned.
 func SumInt(size int, dst, src []byte) {
 	src = src[:len(dst)]
 	done := sumInt(size, dst, src)

@@ -1,12 +1,18 @@
-// Package vector has the loops over values that the codecs spend their time in:
-// adding a gradient to a residual and comparing with a threshold, selecting the
-// k-th largest, scaling and rounding.
+// Package vector has the loops over values in which the codecs spend their time: adding a
+// gradient to a residual and comparing with a threshold, selecting the k-th largest,
+// scaling and rounding, packing bits.
 //
-// In go slices that the caller owns; gradients and values as the little endian
-// bytes of a frame, at any alignment. Out come the changed slices and masks.
-// Where the processor can (AVX2), generated assembly does the work; portable Go
-// code does it elsewhere and for the ends of slices, and gives identical bits.
-// Callers are the packages threshold, quantize and unchanged.
+// All slices are the caller's; gradients and values are the little-endian bytes of a frame,
+// at any alignment. Results go to these slices and to masks. If the processor can (AVX2),
+// generated assembly does the work (gen writes it); portable Go code does it elsewhere and
+// for the ends of slices, and gives identical bits: two hosts with different processors
+// must compute the same copies. Tests compare the two on random and on extreme numbers.
+//
+// Each function has two parts. The one in vector_amd64.go does as many numbers as the
+// assembly takes and returns how many that were; the one beside the exported name does the
+// rest. The functions keep no state and are safe for concurrent use on different slices.
+// Their callers are the packages threshold, quantize, ef21, rows, slim, sparse and
+// unchanged.
 package vector
 
 import (
@@ -19,8 +25,8 @@ import (
 // Float is a type in which residuals are kept.
 type Float interface{ float32 | float64 }
 
-// add is the portable form of the Add functions. The conversion of the sum
-// forbids fusing it with anything.
+// add is the portable form of the Add functions. The conversion of the sum forbids the
+// compiler to fuse the addition with another operation, which would round differently.
 func add[R Float](e []R, g func(i int) R, tau R, mask []uint64, at []uint32, first int) []uint32 {
 	for i := range e {
 		e[i] = R(e[i] + g(i))
@@ -47,10 +53,11 @@ func compare[R Float](e []R, tau R, mask []uint64, at []uint32, first int) []uin
 	return at
 }
 
-// AddFloat32 adds the float32 numbers of g to e and sets bit i of mask unless
-// |e[i]| < tau after that: numbers that are not finite are in the mask. mask has
-// a word for each 64 numbers, begun or whole, and is overwritten. It appends to
-// at, in ascending order, first + i for each bit that it sets.
+// AddFloat32 adds the float32 numbers of g to e and sets bit i of mask unless |e[i]| < tau
+// afterwards, so that numbers that are not finite are in the mask. mask has a word for each
+// 64 numbers, begun or whole, and is overwritten. For each bit that it sets it appends
+// first + i to at, in ascending order. This is lines 2 and 9 of DCT-DP's Algorithm 1 in one
+// pass over the memory.
 func AddFloat32(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) []uint32 {
 	at, done := addFloat32(e, g, tau, mask, at, first)
 	g = g[done*4:]
@@ -106,13 +113,14 @@ func AddBFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uin
 		tau, mask[done/64:], at, first+done)
 }
 
-// CompareFloat32 sets the mask and appends to at as [AddFloat32] does.
+// CompareFloat32 sets mask and appends to at as [AddFloat32] does, and changes nothing
+// else.
 func CompareFloat32(e []float32, tau float32, mask []uint64, at []uint32, first int) []uint32 {
 	at, done := compareFloat32(e, tau, mask, at, first)
 	return compare(e[done:], tau, mask[done/64:], at, first+done)
 }
 
-// CompareFloat64 sets the mask and appends to at as [AddFloat64] does.
+// CompareFloat64 sets mask and appends to at as [AddFloat64] does.
 func CompareFloat64(e []float64, tau float64, mask []uint64, at []uint32, first int) []uint32 {
 	at, done := compareFloat64(e, tau, mask, at, first)
 	return compare(e[done:], tau, mask[done/64:], at, first+done)

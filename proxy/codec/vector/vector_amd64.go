@@ -11,14 +11,14 @@ import (
 
 //go:generate go run ./gen -out avx2_amd64.s -stubs avx2_amd64.go -pkg vector
 
-// assembly tells whether this processor has what the assembly needs; half,
-// whether it converts float16 too.
+// assembly is whether this processor has what the assembly needs; half, whether it converts
+// float16 as well.
 var (
 	assembly = cpu.X86.HasAVX2 && cpu.X86.HasBMI1 && cpu.X86.HasPOPCNT
 	half     = assembly && cpu.X86.HasF16C
 )
 
-// step is how many numbers the assembly does at a time.
+// step is how many numbers the residual's assembly does at a time: a word of the mask.
 const step = 64
 
 // whole is how many of n numbers the assembly does.
@@ -29,11 +29,13 @@ func whole(n int, able bool) int {
 	return n &^ (step - 1)
 }
 
-// room makes room in at for the positions of n numbers, and those that the
-// assembly writes beyond.
+// room makes room in at for the positions of n numbers, and for those that the assembly
+// writes in advance and overwrites.
 func room(at []uint32, n int) []uint32 { return slices.Grow(at, n+8) }
 
-// Each of these does as many numbers from the first on as it returns.
+// Each of these functions does a number of numbers from the first on and returns how many.
+// They index the last element that the assembly will touch, so that a slice that is too
+// short panics here rather than corrupting memory.
 
 func addFloat32(e []float32, g []byte, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
 	return adding(e, g, 4, tau, mask, at, first, assembly, addFloat32AVX2)
@@ -166,6 +168,8 @@ func nearest(dst, values []byte, bits int, r rounding) int {
 
 func dequantize(kind element.Kind, values, codes []byte, bits int, unit float64, offset float32) int {
 	n := len(values) / kind.Size() &^ 7
+	// The assembly loads 8 bytes for every 8 codes. Groups whose load would cross the end
+	// are left to the portable code.
 	if beyond := n/8*bits + 8 - bits - len(codes); beyond > 0 { // what would be read beyond the end
 		n -= (beyond + bits - 1) / bits * 8
 	}
@@ -278,7 +282,7 @@ func fixedFours(codes, values []uint64, base uint64, rest, param uint) int {
 	return n
 }
 
-// foursOf is of how many values the assembly makes codes.
+// foursOf returns of how many values the assembly makes codes.
 func foursOf(values []uint64) int {
 	if !assembly {
 		return 0
@@ -341,7 +345,7 @@ func summing(dst, src []byte, by func(dst, src *byte, n int)) (done int) {
 	return n
 }
 
-// eights is how many of the float32 numbers the assembly for rows does.
+// eights returns how many of the float32 numbers the assembly for rows does.
 func eights(values []byte) int {
 	if !assembly {
 		return 0
@@ -365,7 +369,8 @@ func countAbove32(values []byte, below uint32) (done, count int) {
 	return n, count
 }
 
-// maskAbove32 does what begins at a byte of the mask.
+// maskAbove32 does rows that begin at a byte of the mask; others, of widths that are not a
+// multiple of 8, are left to the portable code.
 func maskAbove32(mask []uint64, first int, values []byte, below uint32) (done int) {
 	n := eights(values)
 	if n == 0 || first%8 != 0 {

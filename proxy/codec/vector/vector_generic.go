@@ -4,7 +4,7 @@ package vector
 
 import "github.com/psidecar/psidecar/proxy/codec/element"
 
-// Without assembly nothing is done here and all by the portable code.
+// Without assembly nothing is done here, and everything by the portable code.
 
 func addFloat32(_ []float32, _ []byte, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
 	return at, 0

@@ -8,13 +8,15 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// divider makes of float64 numbers what a quantizer takes.
+// divider emits Divide, which makes of float64 numbers what a quantizer takes.
 func divider() {
 	function("divideAVX2", "func(dst, values *byte, n int, norm float64)",
 		"divideAVX2 is Divide for n numbers, a multiple of 8 and more than none.")
 	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
 	norm := broadcast64("norm")
 	loop(n, 8, func(done GPVirtual) {
+		// Two vectors of four float64 numbers make one of eight float32; VCVTPD2PS rounds
+		// to the nearest.
 		for v := range 2 {
 			y, x := YMM(), XMM()
 			VMOVUPD(Mem{Base: values, Index: done, Scale: 8, Disp: v * 32}, y)
@@ -26,7 +28,7 @@ func divider() {
 	end()
 }
 
-// dequantizers make numbers of each kind of codes of any width.
+// dequantizers emit a function for each kind of number, which takes codes of any width.
 func dequantizers() {
 	dequantizer("Float32", func(places, unit VecVirtual, values, done Register) {
 		VMULPS(unit, places, places)
@@ -43,6 +45,7 @@ func dequantizers() {
 	})
 	dequantizer("Float16", func(places, unit VecVirtual, values, done Register) {
 		VMULPS(unit, places, places)
+		// VCVTPS2PH makes infinities of what is too large; package element saturates.
 		VMINPS(constant("mostFloat16", 0x477fe000), places, places) // 65504: what is finite stays that
 		VMAXPS(constant("leastFloat16", 0xc77fe000), places, places)
 		VCVTPS2PH(Imm(0), places, Mem{Base: values, Index: done, Scale: 2}) // to the nearest, ties to even
@@ -54,8 +57,8 @@ func dequantizers() {
 	})
 }
 
-// dequantizer makes the function for a kind, of which store stores eight numbers
-// by their places, in levels from zero.
+// dequantizer emits the function for a kind. store emits how eight numbers are stored, of
+// which places has the distance from zero in levels.
 func dequantizer(kind string, store func(places, unit VecVirtual, values, done Register)) {
 	name, unitType, broadcast := "dequantize"+kind+"AVX2", "float32", broadcast32
 	if kind == "Float64" {
@@ -71,6 +74,9 @@ func dequantizer(kind string, store func(places, unit VecVirtual, values, done R
 	VMOVDQU(Mem{Base: unpack, Disp: 32}, shifts)
 	VMOVDQU(Mem{Base: unpack, Disp: 64}, clear)
 	loop(n, 8, func(done GPVirtual) {
+		// Every lane gets the two bytes that hold its code, then its bits are shifted down
+		// and cut off. The 8 codes of a group take exactly bits bytes, so that each group
+		// begins at a byte.
 		y := YMM()
 		VPBROADCASTQ(Mem{Base: codes}, y)
 		VPSHUFB(bytes, y, y)

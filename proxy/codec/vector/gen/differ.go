@@ -6,7 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// differs are the functions that compare bits.
+// differs emits the functions that compare bits. Equality is what the processor compares,
+// so that the result is inverted.
 func differs() {
 	function("differ4AVX2", "func(a, b *byte, n int, mask *uint64)",
 		"differ4AVX2 is Differ for n numbers of 4 bytes, a multiple of 32 and more than none.")

@@ -6,10 +6,10 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// positions are where numbers that pass a comparison are written to.
+// positions are the registers for writing out where the numbers are that pass a comparison.
 type positions struct {
-	next, first Register // where the next one goes; the position of number 0
-	start       Register
+	next, first Register // where the next position is written; the position of number 0
+	start       Register // where the first was written, to count them in the end
 }
 
 // loadPositions loads the parameters at and first.
@@ -19,13 +19,12 @@ func loadPositions() positions {
 	return p
 }
 
-// usual is how many positions of 32 numbers are written without looking how many
-// there are: what is too many is overwritten by the next. At 99% sparsity one
-// group in 250 has more, so that the processor is rarely wrong about what comes
-// next.
+// usual is how many positions of 32 numbers are written without looking how many there are:
+// what is too much is overwritten by the next. At 99% sparsity one group in 250 has more,
+// so that the branch to the loop below is predicted well.
 const usual = 2
 
-// write appends the positions of the bits, those of the numbers from done on.
+// write appends the positions of the set bits, which are of the numbers from done on.
 func (p positions) write(bits, done GPVirtual) {
 	count, position := GP64(), GP32()
 	POPCNTL(bits, count.As32())
@@ -41,6 +40,7 @@ func (p positions) write(bits, done GPVirtual) {
 	for i := range usual {
 		one(Mem{Base: p.next, Disp: 4 * i})
 	}
+	// The flags are those of the last BLSR: zero if no bit is left.
 	JZ(LabelRef("written"))
 	more := GP64()
 	LEAQ(Mem{Base: p.next, Disp: 4 * usual}, more)
@@ -52,7 +52,7 @@ func (p positions) write(bits, done GPVirtual) {
 	LEAQ(Mem{Base: p.next, Index: count, Scale: 4}, p.next)
 }
 
-// store stores how many there are as the function's result.
+// store returns how many positions were written as the function's result.
 func (p positions) store() {
 	SUBQ(p.start, p.next)
 	SHRQ(Imm(2), p.next)

@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// fours join the codes of four numbers each, and rotators load the numbers that
-// codes are made of.
+// fours emits the functions that join the codes of two or four numbers each, and those that
+// load the numbers from which codes are made.
 func fours() {
 	riceFours()
 	riceTwos()
@@ -17,7 +17,8 @@ func fours() {
 	rotator("rotate32AVX2", "float32", 4, 31, func(m Mem, y VecVirtual) { VPMOVZXDQ(m, y) })
 }
 
-// shift is a parameter that vectors are shifted by.
+// shift is a parameter by which vectors are shifted, in the low lane of a register as the
+// shift instructions take it.
 func shift(name string) VecVirtual {
 	x := XMM()
 	VMOVQ(Load(Param(name), GP64()), x)
@@ -32,7 +33,7 @@ func spread64(v Register) VecVirtual {
 	return y
 }
 
-// lowest is as many ones as a parameter says, from below, in all lanes.
+// lowest masks the lowest count bits of all lanes.
 func lowest(count VecVirtual) VecVirtual {
 	y, ones := YMM(), YMM()
 	VPCMPEQD(ones, ones, ones)
@@ -41,8 +42,10 @@ func lowest(count VecVirtual) VecVirtual {
 	return y
 }
 
-// fold brings neighbours among the lanes of four vectors together, then
-// neighbouring pairs: what comes of numbers 0 to 15 are four lanes, in order.
+// fold joins neighbours among the lanes of four vectors, then neighbouring pairs: the
+// results for numbers 0 to 15 are four lanes, in order. join emits how two vectors are
+// joined, whose lanes are the even and the odd ones. It is used for widths, which are
+// added, and for codes, of which the odd ones are shifted by the width of the even ones.
 func fold(v [4]VecVirtual, join func(even, odd VecVirtual) VecVirtual) VecVirtual {
 	var pairs [2]VecVirtual // of 0, 2, 1 and 3, and of 4, 6, 5 and 7
 	for i := range pairs {
@@ -57,6 +60,8 @@ func fold(v [4]VecVirtual, join func(even, odd VecVirtual) VecVirtual) VecVirtua
 	return join(even, odd)
 }
 
+// riceFours emits RiceFours. A variable shift by 64 or more gives 0 in AVX2, and in Go, so
+// that codes that are too long lose the same bits in both.
 func riceFours() {
 	function("riceFoursAVX2", "func(codes, widths, values *uint64, n int, low uint64)",
 		"riceFoursAVX2 is RiceFours for n numbers, a multiple of 16 and more than none.")
@@ -66,6 +71,7 @@ func riceFours() {
 	VPCMPEQD(one, one, one)
 	VPSRLQ(Imm(63), one, one)
 	VPBROADCASTQ(low, least)
+	// The shortest code: the one and the low bits.
 	VPADDQ(one, least, least)
 	loop(n, 16, func(done GPVirtual) {
 		var code, width [4]VecVirtual
@@ -80,6 +86,8 @@ func riceFours() {
 			VPADDQ(least, zeros, zeros)
 			code[v], width[v] = y, zeros
 		}
+		// The widths are folded first: fold meets the pairs in the same order for the
+		// codes, which are shifted by them.
 		var evens []VecVirtual // widths: by how much their neighbours are shifted
 		wide := fold(width, func(even, odd VecVirtual) VecVirtual {
 			evens = append(evens, even)
@@ -99,6 +107,8 @@ func riceFours() {
 	end()
 }
 
+// riceTwos emits RiceTwos. The difference of the exponent is negated without a branch: x ^
+// down - down is x for 0 and -x for all ones.
 func riceTwos() {
 	function("riceTwosAVX2", "func(codes, widths, values *uint64, n int, base, down, rest, low uint64)",
 		"riceTwosAVX2 is RiceTwos for n numbers, a multiple of 8 and more than none.")
@@ -149,6 +159,8 @@ func riceTwos() {
 	end()
 }
 
+// halvings emits Halvings. It keeps six sums of four lanes each in registers, and adds
+// their lanes at the end.
 func halvings() {
 	function("halvingsAVX2", "func(values *uint64, n int, least, most, rest uint64, up, down *[3]uint64)",
 		"halvingsAVX2 is Halvings for n numbers, a multiple of 4 and more than none.")
@@ -191,6 +203,8 @@ func halvings() {
 	end()
 }
 
+// fixedFours emits FixedFours. All codes have the same width, so neighbours are shifted by
+// one number and pairs by twice that.
 func fixedFours() {
 	function("fixedFoursAVX2", "func(codes, values *uint64, n int, base, rest, param uint64)",
 		"fixedFoursAVX2 is FixedFours for n numbers, a multiple of 16 and more than none.")
@@ -224,6 +238,8 @@ func fixedFours() {
 	end()
 }
 
+// rotator emits the loader for numbers of size bytes, of which bit sign is the sign. load
+// widens four of them to lanes of 64 bits.
 func rotator(name, kind string, size int, sign uint64, load func(Mem, VecVirtual)) {
 	function(name, "func(dst *uint64, src *byte, n int) (least, most uint64)",
 		name+" loads n "+kind+" numbers, a multiple of 4 and more than none, as Rotate does.")
@@ -243,6 +259,8 @@ func rotator(name, kind string, size int, sign uint64, load func(Mem, VecVirtual
 		VPMAXUD(y, most, most)
 		VMOVDQU(y, Mem{Base: dst, Index: done, Scale: 8})
 	})
+	// The extremes are folded to one lane: the halves of the register, then its two lanes.
+	// Only the lower 32 bits of a lane count, which hold the whole number.
 	for i, extreme := range []VecVirtual{least, most} {
 		x, y, result := XMM(), XMM(), GP32()
 		choose := VPMINUD

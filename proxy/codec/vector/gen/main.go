@@ -1,8 +1,14 @@
-// Command gen writes the AVX2 assembly of package vector, with avo. It is run
-// by go generate in that package.
+// Command gen writes the AVX2 assembly of package vector, with avo. It is run by go
+// generate in that package.
 //
-// All functions take whole groups of numbers and have no tails; the callers,
-// which are the Go functions of package vector, do the rest in portable code.
+// All functions take whole groups of numbers and have no tails; their callers, the Go
+// functions of package vector, do the rest in portable code. Each function must give the
+// same bits as its portable form: sums are not reordered except where the caller says that
+// the order does not matter, there are no fused multiply-adds, and NaNs and infinities take
+// the same way as there. A file has the functions of one subject, as in package vector.
+//
+// Conventions: done counts the numbers that are done, n is how many there are, and vectors
+// of a group are numbered by v. Comments beside shuffles say in which order the lanes are.
 package main
 
 import (
@@ -11,7 +17,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Predicates of VCMPPS and VCMPPD.
+// Predicates of VCMPPS and VCMPPD. They are those that the portable code's comparisons mean
+// for NaNs.
 const (
 	notLess = 0x15 // NLT_UQ: true for NaNs
 	greater = 0x1e // GT_OQ
@@ -34,15 +41,16 @@ func main() {
 	Generate()
 }
 
-// function begins a function. Its arguments do not escape.
+// function begins a function of a name and signature. Its arguments do not escape, and it
+// needs no stack.
 func function(name, signature, doc string) {
 	TEXT(name, NOSPLIT, signature)
 	Doc(doc)
 	Pragma("noescape")
 }
 
-// loop calls body for each step numbers of n (a multiple of step) with the
-// number of those done; there is at least one step.
+// loop emits body for each step numbers of n (a multiple of step), with the number of those
+// done. It tests at the end: there is at least one step.
 func loop(n Register, step uint64, body func(done GPVirtual)) {
 	done := GP64()
 	XORQ(done, done)
@@ -54,15 +62,17 @@ func loop(n Register, step uint64, body func(done GPVirtual)) {
 	JB(LabelRef(name))
 }
 
-// end returns.
+// end returns from the function. The upper halves of the vector registers are cleared
+// before, since instructions of the older, shorter vectors, which Go's compiler emits,
+// would wait for them.
 func end() {
 	VZEROUPPER()
 	RET()
 }
 
-// broadcast32 is a parameter of 32 bits in all lanes. It comes from memory:
-// loading it to a register first is an instruction of the older, shorter vectors,
-// which waits for a hundred cycles while the upper halves of others are in use.
+// broadcast32 is a parameter of 32 bits in all lanes. It comes from memory: loading it to a
+// register first is an instruction of the older, shorter vectors, which waits for a hundred
+// cycles while the upper halves of others are in use.
 func broadcast32(name string) VecVirtual {
 	y := YMM()
 	VBROADCASTSS(parameter(name), y)
@@ -75,7 +85,7 @@ func broadcast64(name string) VecVirtual {
 	return y
 }
 
-// parameter is where a parameter is in memory.
+// parameter is the place of a parameter in memory.
 func parameter(name string) Mem {
 	at, err := Param(name).Resolve()
 	if err != nil {
@@ -84,7 +94,8 @@ func parameter(name string) Mem {
 	return at.Addr
 }
 
-// magnitude32 is all bits but the sign, in all lanes; magnitude64 likewise.
+// magnitude32 masks all bits but the sign, in all lanes; magnitude64 likewise. All ones are
+// made by comparing a register with itself and shifted, which needs no memory.
 func magnitude32() VecVirtual {
 	y := YMM()
 	VPCMPEQD(y, y, y)
@@ -99,10 +110,10 @@ func magnitude64() VecVirtual {
 	return y
 }
 
-// tables are the constants in memory, by name.
+// tables are the constants in memory, by name, so that functions share them.
 var tables = map[string]Mem{}
 
-// table is a constant of eight lanes in memory.
+// table returns a constant of eight lanes in memory.
 func table(name string, lanes [8]uint32) Mem {
 	if at, ok := tables[name]; ok {
 		return at
@@ -115,7 +126,7 @@ func table(name string, lanes [8]uint32) Mem {
 	return at
 }
 
-// constant is a table with one value in all lanes.
+// constant returns a table with one value in all lanes.
 func constant(name string, v uint32) Mem {
 	return table(name, [8]uint32{v, v, v, v, v, v, v, v})
 }
@@ -127,14 +138,16 @@ func inRegister(m Mem) VecVirtual {
 	return y
 }
 
-// interleave is the order in which packing four vectors, lane by lane, leaves
-// their halves.
+// interleave is the order in which packing four vectors leaves their halves: the pack
+// instructions work within each half of a register. Permuting by it restores the order of
+// the numbers.
 func interleave() Mem {
 	return table("interleave", [8]uint32{0, 4, 1, 5, 2, 6, 3, 7})
 }
 
-// bits32 is the 32 bits of four vectors whose lanes are all ones or all zeros,
-// in a general register.
+// bits32 returns the 32 bits of four vectors whose lanes are all ones or all zeros, in a
+// general register, in the order of the numbers. Packing to bytes with saturation keeps
+// ones ones and zeros zeros.
 func bits32(lanes [4]VecVirtual, order VecVirtual) GPVirtual {
 	VPACKSSDW(lanes[1], lanes[0], lanes[0])
 	VPACKSSDW(lanes[3], lanes[2], lanes[2])
@@ -145,8 +158,8 @@ func bits32(lanes [4]VecVirtual, order VecVirtual) GPVirtual {
 	return bits
 }
 
-// mask32 stores 32 numbers' bits, which give returns lane by lane, at their
-// place in the mask, and returns them.
+// mask32 stores the bits of 32 numbers, which give returns vector by vector, at their place
+// in the mask, and returns them.
 func mask32(mask, done Register, order VecVirtual, give func(vector int) VecVirtual) GPVirtual {
 	var lanes [4]VecVirtual
 	for v := range lanes {
@@ -178,11 +191,11 @@ func mask64(mask, done Register, give func(vector int) VecVirtual) GPVirtual {
 	return all
 }
 
-// ahead is how many bytes before they are needed numbers are fetched, further
-// than the processor does it by itself, which stops at the end of a page.
+// ahead is how many bytes in advance numbers are fetched: further than the processor does
+// it by itself, which stops at the end of a page.
 const ahead = 1024
 
-// fetch fetches what 32 numbers of the given size at base will be.
+// fetch emits prefetches for 32 numbers of size bytes, ahead of those at base.
 func fetch(base, done Register, size int) {
 	for line := 0; line < 32*size; line += 64 {
 		PREFETCHT0(Mem{Base: base, Index: done, Scale: uint8(size), Disp: ahead + line})

@@ -9,8 +9,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// magnitudes find the largest magnitude, as bits, of numbers of each size: of
-// their magnitudes that of the highest bits is the largest.
+// magnitudes emits the functions that find the largest magnitude, as bits, of numbers of
+// each size. Without the sign the bits of floating-point numbers are ordered as integers.
 func magnitudes() {
 	clear16 := func(y VecVirtual) { VPSRLW(Imm(1), y, y) }
 	clear32 := func(y VecVirtual) { VPSRLD(Imm(1), y, y) }
@@ -24,7 +24,7 @@ func magnitudes() {
 	})
 }
 
-// like is a new vector as long as x.
+// like is a new register as long as x.
 func like(x VecVirtual) VecVirtual {
 	if x.Size() == 16 {
 		return XMM()
@@ -32,6 +32,8 @@ func like(x VecVirtual) VecVirtual {
 	return YMM()
 }
 
+// magnitude emits one of these functions. unsign turns all ones into the mask of a
+// magnitude; raise emits most = max(most, x) for vectors of magnitudes.
 func magnitude(name, result string, size int, unsign func(VecVirtual), raise func(x, most VecVirtual)) {
 	function(name, "func(values *byte, n int) "+result,
 		fmt.Sprintf("%s returns the largest magnitude of n numbers of %d bytes, a multiple of 32 and more than none, as bits.", name, size))
@@ -52,6 +54,7 @@ func magnitude(name, result string, size int, unsign func(VecVirtual), raise fun
 			raise(y, most[v])
 		}
 	})
+	// The vectors are reduced to one, its halves to one, and so on down to one number.
 	for ; len(most) > 1; most = most[:len(most)/2] {
 		for v := range len(most) / 2 {
 			raise(most[len(most)/2+v], most[v])
@@ -87,8 +90,8 @@ func magnitude(name, result string, size int, unsign func(VecVirtual), raise fun
 	end()
 }
 
-// random is Random.At for the indices in y, which it replaces by bits of which
-// the upper 23 are the result.
+// random emits Random.At for the indices in y, which it replaces by bits whose upper 23 are
+// the result.
 func random(y, a, b VecVirtual) {
 	t := YMM()
 	VPXOR(a, y, y)
@@ -103,7 +106,8 @@ func random(y, a, b VecVirtual) {
 	VPXOR(t, y, y)
 }
 
-// quantizers round to codes, of fewer than 8 bits and of 8.
+// quantizers emit the functions that round to codes, of fewer than 8 bits and of 8. Bytes
+// need no packing, which makes 8 bits a case of its own.
 func quantizers() {
 	quantizer("quantizeAVX2", "dst, values *byte, n int, scale float32, base, a, b, first, most uint32, bits int, pack *byte",
 		"quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits. It overwrites up to 8 bytes behind the last code.")
@@ -115,6 +119,10 @@ func quantizers() {
 		"nearest8AVX2 is QuantizeNearest for n numbers, a multiple of 32 and more than none, to codes of 8 bits; base has the half in it.")
 }
 
+// quantizer emits one of them. Numbers are rounded to integers with fraction bits, to the
+// nearest, ties to even; a random number or a half is added, and the fraction is shifted
+// out. Numbers that are beyond the last code saturate in the packs to bytes and in the
+// minimum.
 func quantizer(name, parameters, doc string) {
 	function(name, "func("+parameters+")", doc)
 	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
@@ -152,8 +160,8 @@ func quantizer(name, parameters, doc string) {
 	end()
 }
 
-// randomly returns what makes the random numbers of eight places after the other,
-// with the base added.
+// randomly returns what emits the random numbers of eight places after the other, with the
+// base added.
 func randomly(base VecVirtual) func() VecVirtual {
 	a, b, index := broadcast32("a"), broadcast32("b"), broadcast32("first")
 	VPADDD(table("steps", [8]uint32{0, 1, 2, 3, 4, 5, 6, 7}), index, index)
@@ -168,8 +176,9 @@ func randomly(base VecVirtual) func() VecVirtual {
 	}
 }
 
-// packer returns what moves the bits of 32 codes together and stores them: two
-// neighbours at a time, then pairs, then fours.
+// packer returns what moves the bits of 32 codes together and stores them: two neighbours
+// at a time, then pairs, then fours. Every eight codes make bits bytes and are stored as 8;
+// the next store overwrites the surplus.
 func packer(dst Register) func(codes VecVirtual, done GPVirtual) {
 	bits, pack := Load(Param("bits"), GP64()), Load(Param("pack"), GP64())
 	pairs, fours, eights := YMM(), YMM(), YMM()

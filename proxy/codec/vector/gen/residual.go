@@ -6,7 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// adders are the functions that add a gradient to a residual and compare.
+// adders emits the functions that add a gradient to a residual and compare. Those of 16-bit
+// gradients widen them on the way, which costs less than reading more memory would.
 func adders() {
 	float32s := func(g Mem) VecVirtual {
 		y := YMM()
@@ -53,7 +54,8 @@ func adders() {
 	})
 }
 
-// adder32 is an adder for a residual of float32 numbers.
+// adder32 emits an adder for a residual of float32 numbers; load widens eight numbers of
+// the gradient.
 func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
 	function(name, "func(e *float32, gradient *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
@@ -62,6 +64,8 @@ func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
 	found := loadPositions()
 	magnitude, order := magnitude32(), inRegister(interleave())
 	loop(n, 32, func(done GPVirtual) {
+		// Both arrays are read in order and only once for each push: without the prefetch
+		// memory would be waited for at each page.
 		fetch(e, done, 4)
 		fetch(g, done, size)
 		bits := mask32(mask, done, order, func(v int) VecVirtual {
@@ -79,7 +83,8 @@ func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
 	end()
 }
 
-// adder64 is an adder for a residual of float64 numbers.
+// adder64 emits an adder for a residual of float64 numbers; load widens four numbers of the
+// gradient.
 func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
 	function(name, "func(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
 		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
@@ -105,7 +110,7 @@ func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
 	end()
 }
 
-// subtractor is the function that compares the differences of two vectors.
+// subtractor emits the function that subtracts two vectors and compares the differences.
 func subtractor() {
 	function("subtractFloat32AVX2", "func(d *float32, x, w *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		"subtractFloat32AVX2 makes d the differences of n float32 numbers, a multiple of 32 and more than none, and compares.")
@@ -131,7 +136,7 @@ func subtractor() {
 	end()
 }
 
-// comparers are the functions that compare a residual alone.
+// comparers emits the functions that only compare a residual.
 func comparers() {
 	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		"compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.")

@@ -6,7 +6,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// rounders round to numbers of 16 bits, and wideners are the way back.
+// rounders emits the functions that round to numbers of 16 bits, and those that widen them.
 func rounders() {
 	roundToFloat16()
 	roundToBFloat16()
@@ -17,6 +17,8 @@ func rounders() {
 	})
 }
 
+// widener emits the function that widens numbers of a kind. It loads a whole vector before
+// it stores one, so that dst may overlap src as package vector allows.
 func widener(name, kind string, load func(Mem, VecVirtual)) {
 	function(name, "func(dst, src *byte, n int)", name+" makes float32 numbers of n "+kind+" ones, a multiple of 8 and more than none.")
 	dst, src, n := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("n"), GP64())
@@ -28,8 +30,7 @@ func widener(name, kind string, load func(Mem, VecVirtual)) {
 	end()
 }
 
-// countClear adds to count how many of eight lanes, all ones or all zeros, are
-// zeros.
+// countClear adds to count how many of eight lanes, all ones or all zeros, are zeros.
 func countClear(lanes VecVirtual, count GPVirtual) {
 	bits := GP32()
 	VMOVMSKPS(lanes, bits)
@@ -39,8 +40,8 @@ func countClear(lanes VecVirtual, count GPVirtual) {
 	ADDQ(bits.As64(), count)
 }
 
-// nearest16 rounds finite numbers to the upper 16 of their bits, to the nearest,
-// ties to even, and makes h these; x and h may be one.
+// nearest16 rounds finite numbers to the upper 16 of their bits, to the nearest, ties to
+// even, and sets h to these. x and h may be the same register.
 func nearest16(x, h VecVirtual) {
 	t := YMM()
 	VPSRLD(Imm(16), x, t)
@@ -50,14 +51,16 @@ func nearest16(x, h VecVirtual) {
 	VPSRLD(Imm(16), t, h)
 }
 
-// storeLower16 stores the lower 16 bits of eight lanes, of which the upper ones
-// are clear.
+// storeLower16 stores the lower 16 bits of eight lanes, whose upper ones are clear.
 func storeLower16(y VecVirtual, to Mem) {
 	VPACKUSDW(y, y, y)
 	VPERMQ(Imm(0x08), y, y)
 	VMOVDQU(y.AsX(), to)
 }
 
+// roundToBFloat16 emits RoundToBFloat16. There is no instruction for it in AVX2: finite
+// numbers are rounded by adding, NaNs are made quiet, and what would become infinite is
+// made the largest finite number.
 func roundToBFloat16() {
 	function("roundToBFloat16AVX2", "func(dst *byte, v *float32, n int) int",
 		"roundToBFloat16AVX2 is RoundToBFloat16 for n numbers, a multiple of 8 and more than none.")
@@ -91,6 +94,9 @@ func roundToBFloat16() {
 	end()
 }
 
+// roundToFloat16 emits RoundToFloat16. The processor rounds; magnitudes are limited to
+// 65504 before, so that finite numbers stay finite. What rounding took is computed from the
+// result, widened again, and zeroed where it is not finite.
 func roundToFloat16() {
 	function("roundToFloat16AVX2", "func(dst *byte, v *float32, n int) int",
 		"roundToFloat16AVX2 is RoundToFloat16 for n numbers, a multiple of 8 and more than none.")

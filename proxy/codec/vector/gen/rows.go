@@ -6,8 +6,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// rows are the functions by which the largest values of a row are found, and put back. All take a
-// multiple of 8 numbers, more than none, at any alignment.
+// rows emits the functions by which the largest values of a row are found, and the one that
+// undoes Rotate. All take a multiple of 8 numbers, more than none, at any alignment. Rows
+// are short, so these functions do eight numbers at a time where those of residuals do 32.
 func rows() {
 	scale32()
 	countFrom32()
@@ -15,8 +16,10 @@ func rows() {
 	unrotate32()
 }
 
-// loops calls body with four vectors of eight numbers at a time, and with one for those
-// that are left; lane numbers the vectors of a call.
+// loops emits body for four vectors of eight numbers at a time, and once more for one
+// vector at a time, which does those that are left. lane numbers the vectors of a group, so
+// that each can have an accumulator of its own: one would have each addition wait for the
+// one before.
 func loops(n Register, body func(done GPVirtual, lane int)) {
 	done, fours := GP64(), GP64()
 	XORQ(done, done)
@@ -48,7 +51,7 @@ func zeros() (all [4]VecVirtual) {
 	return all
 }
 
-// gathered joins four vectors, and their lanes, into the first lane.
+// gathered joins four vectors, and then the lanes of the result, into the first lane.
 func gathered(all [4]VecVirtual, join func(x, y VecVirtual)) VecVirtual {
 	join(all[1], all[0])
 	join(all[3], all[2])
@@ -65,6 +68,7 @@ func gathered(all [4]VecVirtual, join func(x, y VecVirtual)) VecVirtual {
 	return first
 }
 
+// scale32 emits Scale32: the sum of magnitudes and the largest, in one pass.
 func scale32() {
 	function("scale32AVX2", "func(values *byte, n int) (sum float32, most uint32)",
 		"scale32AVX2 is Scale32.")
@@ -84,6 +88,8 @@ func scale32() {
 	end()
 }
 
+// countFrom32 emits the count of magnitudes above a bound. Comparing gives -1 for each, so
+// that it is subtracted.
 func countFrom32() {
 	function("countAbove32AVX2", "func(values *byte, n int, below uint32) int",
 		"countAbove32AVX2 returns how many magnitudes are above below, which is less than 2^31.")
@@ -101,6 +107,7 @@ func countFrom32() {
 	end()
 }
 
+// maskFrom32 emits the mask of magnitudes above a bound, a byte for each vector.
 func maskFrom32() {
 	function("maskAbove32AVX2", "func(mask, values *byte, n int, below uint32)",
 		"maskAbove32AVX2 writes a bit for each number: whether its magnitude is above below, which is less than 2^31.")
@@ -118,7 +125,7 @@ func maskFrom32() {
 	end()
 }
 
-// unrotate32 is the way back of rotate32.
+// unrotate32 emits the reverse of rotate32.
 func unrotate32() {
 	function("unrotate32AVX2", "func(dst *byte, values *uint64, n int)",
 		"unrotate32AVX2 writes the low 32 bits of n values, rotated right by one. n is a multiple of 8 and more than none.")
@@ -126,6 +133,8 @@ func unrotate32() {
 	loop(n, 8, func(done GPVirtual) {
 		low, high := YMM(), YMM()
 		VMOVDQU(Mem{Base: values, Index: done, Scale: 8}, low)
+		// The lower 32 bits of each lane, of both vectors; then the halves in order: they
+		// were 0, 2, 1, 3.
 		VSHUFPS(Imm(0x88), Mem{Base: values, Index: done, Scale: 8, Disp: 32}, low, low)
 		VPERMQ(Imm(0xd8), low, low)
 		VPSLLD(Imm(31), low, high)

@@ -6,7 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// sums are the functions that add one slice of numbers to another.
+// sums emits the functions that add one slice of numbers to another. Sums of 16-bit floats
+// are left to the portable code.
 func sums() {
 	for _, s := range []struct {
 		name, kind string
