@@ -13,8 +13,8 @@ import (
 // activates reports whether the rule thresholds activations.
 func (r *Rule) activates() bool { return r.Activations > 0 }
 
-// keeps reports whether something of pushes is remembered: what waits of them, or
-// what a repeat has to be again.
+// keeps reports whether pushes under the rule need a stream: for what waits of them, or for
+// what a repeat of them must be again.
 func (r *Rule) keeps() bool { return r.thresholds() || r.activates() }
 
 // checkActivations is the part of Check about activations.
@@ -34,17 +34,19 @@ func (r *Rule) checkActivations() error {
 	return nil
 }
 
-// activating is a Sender's room for activations and gradients for them.
+// activating is a Sender's state for activations and gradients for them. It lives from
+// message to message only to reuse memory.
 type activating struct {
 	chooser rows.Chooser
 	vector  sparse.Vector
-	granted bool // the answer that is encoded may come by rows
-	joined  piece
-	uses    []maskUse // of the push that is encoded
+	granted bool      // the answer being encoded may go by rows
+	joined  piece     // several pieces as one, see group
+	uses    []maskUse // of the keys of the push being encoded; nil: no rule needs them
 }
 
-// group returns the pieces from number i on that are one for activations, which are
-// many keys of the same number of values as a rule, and how many they are.
+// group returns the pieces from number i on that make one piece for activations, and how
+// many they are. Layers of embeddings come as many dense keys of the same number of values:
+// rows of all of them go in one part, whose positions and values are coded together.
 func (s *Sender) group(i int) (*piece, int) {
 	all := s.layout.pieces
 	p := &all[i]
@@ -67,8 +69,7 @@ func (s *Sender) group(i int) (*piece, int) {
 	return j, n
 }
 
-// wantsRows reports whether a rule for activations holds for one of the keys, and
-// which.
+// wantsRows reports whether a rule for activations holds for one of the keys, and which.
 func (s *Sender) wantsRows(keys pslite.Keys) (*Rule, bool) {
 	for i := range s.spans {
 		r := s.spans[i].rule
@@ -84,9 +85,10 @@ func (s *Sender) wantsRows(keys pslite.Keys) (*Rule, bool) {
 	return nil, false
 }
 
-// ask notes a pull of keys for which a rule thresholds activations, and returns how
-// the head of the message says whether its answer may come by rows; modeCompact where
-// no such rule holds.
+// ask records a pull of keys for which a rule thresholds activations, and returns the mode
+// by which the head of the pull says whether its answer may come by rows; modeCompact if no
+// such rule holds. Only this proxy, beside the worker, knows whether the worker's pulls and
+// pushes pair, so it decides, for both ends.
 func (s *Sender) ask(m *pslite.Message) byte {
 	if isOwn(m.Meta.Timestamp) || len(m.Data) == 0 {
 		return modeCompact
@@ -110,6 +112,8 @@ func (s *Sender) ask(m *pslite.Message) byte {
 	if rule.ActivationsPushed && st.pairs.pullsGradients(keys) {
 		return modeWhole
 	}
+	// The server's proxy identifies the answer by what is on the wire. If another worker of
+	// this host has a pull in flight that looks the same, both answers come whole.
 	q, why := st.pairs.pull(m.Meta.Timestamp, keys)
 	if q != nil && !s.codec.asks.put(askingOf(s.link.Acceptor, m), asked{st, q}) {
 		q, why = nil, ReasonAlike
@@ -121,8 +125,9 @@ func (s *Sender) ask(m *pslite.Message) byte {
 	return modeAsks
 }
 
-// pullsGradients reports whether some of the keys are such as the worker pushed first,
-// and notes the others as pulled first.
+// pullsGradients reports whether the worker pushed some of the keys first: for these it
+// holds the activations, and pulls gradients, which go by the positions of a mask and not
+// by rows. It records the other keys as pulled first. The caller holds the stream's lock.
 func (ps *pairs) pullsGradients(keys pslite.Keys) (some bool) {
 	for i := range keys.Len() {
 		pushed, _ := ps.roles.note(keys.At(i), false, ps.budget)
@@ -131,8 +136,8 @@ func (ps *pairs) pullsGradients(keys pslite.Keys) (some bool) {
 	return some
 }
 
-// pushesActivations reports whether all of a piece's keys are such as the worker
-// pushed first, and notes those that are new.
+// pushesActivations reports whether the worker pushed all of a piece's keys before it ever
+// pulled them, and records those that are new. The caller holds the stream's lock.
 func (ps *pairs) pushesActivations(keys pslite.Keys, p *piece) bool {
 	all := true
 	for i := range p.keys {
@@ -142,8 +147,8 @@ func (ps *pairs) pushesActivations(keys pslite.Keys, p *piece) bool {
 	return all
 }
 
-// choose makes the room's vector the values that go of a piece of activations; the
-// reason is set where its rows are unknown.
+// choose sets the vector to the values of a piece of activations that go. The reason says
+// why its rows are unknown, if they are.
 func (s *Sender) choose(p *piece, r *Rule, values []byte) Reason {
 	c := &s.active.chooser
 	for i := range p.keys {
@@ -174,7 +179,7 @@ func (s *Sender) choose(p *piece, r *Rule, values []byte) Reason {
 }
 
 // appendRows appends what goes of a piece of an answer's activations. With formPlain
-// it has appended nothing.
+// nothing was appended.
 func (s *Sender) appendRows(head []byte, p *piece, r *Rule, values []byte) (all []byte, form, sent int) {
 	if !s.active.granted {
 		return s.appendWire(head, p, r, values)
@@ -194,6 +199,8 @@ func (s *Sender) appendRows(head []byte, p *piece, r *Rule, values []byte) (all 
 			head = binary.AppendUvarint(head, uint64(p.widthOf(i)))
 		}
 	}
+	// Open rows are listed as pairs of gap and length: the receiver lets their gradients
+	// pass whole.
 	open := s.active.chooser.Open
 	head = binary.AppendUvarint(head, uint64(len(open)))
 	at := 0
@@ -210,9 +217,9 @@ func (s *Sender) appendRows(head []byte, p *piece, r *Rule, values []byte) (all 
 	return head, formActivations, s.active.vector.Count()
 }
 
-// activations returns what goes of a piece of a push: of activations that are pushed
-// the largest of each row, of gradients for activations the positions that their rows
-// had; nil where all goes.
+// activations returns what goes of a piece of a push: of activations that are pushed the
+// largest of each row, of gradients for activations the positions that their rows had
+// (DCT-MP, Algorithm 2); nil if everything goes.
 func (s *Sender) activations(st *stream, p *piece, r *Rule, keys pslite.Keys, values []byte) (v *sparse.Vector, form int) {
 	if r.ActivationsPushed && st.pairs.pushesActivations(keys, p) {
 		if why := s.choose(p, r, values); why != "" {
@@ -227,8 +234,9 @@ func (s *Sender) activations(st *stream, p *piece, r *Rule, keys pslite.Keys, va
 	return v, formMasked
 }
 
-// masked makes the room's vector what masks let pass of a piece's gradients; nil where
-// there is none. Keys without a mask go whole.
+// masked sets the vector to what masks let pass of a piece's gradients, and returns nil if
+// none applies. Keys without a mask go whole: a gradient that is left out wrongly would be
+// lost, while one that is sent without need costs only bytes.
 func (s *Sender) masked(p *piece, values []byte) *sparse.Vector {
 	v := &s.active.vector
 	v.Reset(p.kind, p.values())

@@ -9,12 +9,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// An answer may come by rows where the worker's proxy asks for that, which alone knows
-// whether the worker's pulls and pushes pair: it says so in the head of the pull. The
-// server's proxy has to find out which answer is that pull's, and the worker's proxy
-// which pull an answer by rows belongs to. They go by what a pull and its answer have
-// in common, asking; where two workers of a host ask for the same keys under the same
-// number at once, both answers come whole.
+// An answer may come by rows if the worker's proxy asks for that, since it alone knows
+// whether the worker's pulls and pushes pair; it asks in the head of the pull. The server's
+// proxy then has to recognize the answer of that pull, and the worker's proxy the pull of
+// an answer that comes by rows: pull and answer travel on different links. They go by what
+// the two have in common, asking. If two workers of a host ask for the same keys under the
+// same timestamp at once, both answers come whole.
 
 // asking is what a pull and its answer have in common.
 type asking struct {
@@ -27,11 +27,12 @@ func askingOf(peer relay.Instance, m *pslite.Message) asking {
 	return asking{peer, m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp, xxhash.Sum64(m.Keys())}
 }
 
-// mostAsks bounds the pulls of which an end of links remembers that.
+// mostAsks bounds the pulls that either end of links remembers. A pull that is forgotten
+// before its answer arrives gets it whole.
 const mostAsks = 8192
 
-// newest is a map of the newest mostAsks entries. An entry that is put again is as old
-// as it was.
+// newest is a map of the newest mostAsks entries. An entry that is put again keeps its age.
+// next is the oldest entry of order once that is full. The owner's lock guards it.
 type newest[V any] struct {
 	all   map[asking]V
 	order []asking
@@ -56,20 +57,22 @@ func (n *newest[V]) put(a asking, v V) {
 	n.all[a] = v
 }
 
-// asked is a pull of a worker of this host that asked for rows.
+// asked is a pull of one of this host's workers that asked for rows.
 type asked struct {
 	stream *stream
 	pull   *pull // nil: it was answered
 }
 
-// asks are the pulls of this host's workers that asked for rows.
+// asks are the pulls of this host's workers that asked for rows. They are shared by all
+// links: the pull is put by the Sender of one link and taken by the Receiver of another. mu
+// is taken after a stream's lock.
 type asks struct {
 	mu   sync.Mutex // guards open
 	open newest[asked]
 }
 
-// put notes a pull, and reports false where another worker's is under way that its
-// answer could be for.
+// put records a pull. It returns false if another worker's pull is in flight that the same
+// answer could belong to.
 func (x *asks) put(a asking, of asked) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -80,8 +83,8 @@ func (x *asks) put(a asking, of asked) bool {
 	return true
 }
 
-// takePull returns the pull that an answer is for, once: a repeated answer's mask would be
-// for a push that has gone.
+// takePull returns the pull that an answer belongs to, once: the mask of a repeated answer
+// would be for a push that has gone already.
 func (x *asks) takePull(a asking) (asked, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -95,20 +98,20 @@ func (x *asks) takePull(a asking) (asked, bool) {
 
 // permit is a pull, at the server's end.
 type permit struct {
-	link     uint64 // over which it came
-	granted  bool   // its answer may come by rows
-	answered bool
-	alike    bool // another worker's was under way that its answer could be for
+	link     uint64 // the link over which it came
+	granted  bool   // its answer may go by rows
+	answered bool   // so that the next pull under this timestamp is a new one
+	alike    bool   // another worker's pull was in flight that the answer could belong to
 }
 
-// permits are the pulls of other hosts' workers, of keys for which their proxies have
-// a rule.
+// permits are the pulls of other hosts' workers, of keys for which their proxies have a
+// rule.
 type permits struct {
 	mu  sync.Mutex // guards all
 	all newest[permit]
 }
 
-// note notes a pull. Of two that one answer could be for neither is granted.
+// note records a pull. Of two that one answer could belong to neither is granted.
 func (x *permits) note(a asking, link uint64, asks bool) (alike bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -118,8 +121,8 @@ func (x *permits) note(a asking, link uint64, asks bool) (alike bool) {
 	return alike
 }
 
-// grants reports whether an answer may come by rows: that which the server repeats
-// too, since it is the same.
+// grants reports whether an answer may go by rows. A repeated answer is the same as the
+// first, and so is what may be done to it.
 func (x *permits) grants(a asking) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -11,38 +11,43 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// keyBytes bounds the values that each end of a link remembers key by key, with
-// what finding them takes.
+// keyBytes bounds the values that each end of a link remembers key by key, the index
+// included.
 const keyBytes = 64 << 20
 
-// byKey is what one end of a link remembers of pulls' answers, key by key: the
-// values that each key last had, zeros where it had none. So requests that name
-// other keys each time, as those of mini-batches do, have in common what they
-// have in common. Both ends remember the same; when there is no more room, or a
-// key has another number of values than before, the sender has both forget all.
+// byKey is what one end of a link remembers of pulls' answers, key by key: the values that
+// each key last had, zeros if it had none. So requests that name other keys each time, as
+// those of mini-batches do, still have in common the keys that they have in common. Both
+// ends remember the same, since both change their state only by the parts, in order. When
+// there is no more room, or a key has another number of values than before, the sender has
+// both forget everything: eviction key by key would need a list at both ends that agrees,
+// too.
+//
+// left is limit less what tables take, by the cost that table computes, at both ends alike.
 type byKey struct {
 	limit, left int
 	tables      map[element.Kind]*keyTable
-	old         []byte // of a piece
+	old         []byte // the remembered values of the piece at hand
 	diff        sparse.Vector
 }
 
-// keyTable is the keys of one kind of number.
+// keyTable is the keys of one kind of number. A key's place in values is given by the
+// index, counted from 1 in numbers.
 type keyTable struct {
 	index  *index
 	values []byte
-	places []uint32 // of the keys of the last piece
+	places []uint32 // of the keys of the last piece, see index.locate
 }
 
 func newByKey(limit int) byKey {
 	return byKey{limit: limit, left: limit, tables: map[element.Kind]*keyTable{}}
 }
 
-// forgetKeys is the flag that both ends forget all before a part.
+// forgetKeys is the flag that both ends forget everything before a part.
 const forgetKeys byte = 1
 
-// table makes room for a piece's keys, if there is enough, and finds their places.
-// Nothing has happened where ok is false.
+// table makes room for a piece's keys if there is enough, and finds their places. With ok
+// false nothing has changed.
 func (b *byKey) table(p *piece, keys pslite.Keys) (t *keyTable, ok bool) {
 	if t = b.tables[p.kind]; t == nil {
 		t = &keyTable{index: newIndex()}
@@ -67,14 +72,14 @@ func (b *byKey) table(p *piece, keys pslite.Keys) (t *keyTable, ok bool) {
 	return t, true
 }
 
-// forget forgets all.
+// forget forgets everything.
 func (b *byKey) forget() {
 	clear(b.tables)
 	b.left = b.limit
 }
 
-// load copies the remembered values of the last piece's keys to values, and store is
-// the reverse.
+// load copies the remembered values of the last piece's keys to values, and store is the
+// reverse.
 func (t *keyTable) load(p *piece, values []byte) {
 	size, each := p.width*p.kind.Size(), p.kind.Size()
 	for i, place := range t.places {
@@ -91,9 +96,9 @@ func (t *keyTable) store(p *piece, values []byte) {
 	}
 }
 
-// append appends the part of a piece of keys that have the same number of values
-// each, and returns how many of them go. Without ok nothing was appended: the
-// piece is too large to be remembered.
+// append appends the part of a piece whose keys have the same number of values each, and
+// returns how many values go. With ok false nothing was appended: the piece is too large to
+// be remembered.
 func (b *byKey) append(dst []byte, p *piece, keys pslite.Keys, values []byte) (encoded []byte, sent int, ok bool) {
 	var flags byte
 	t, ok := b.table(p, keys)
@@ -118,8 +123,9 @@ func (b *byKey) append(dst []byte, p *piece, keys pslite.Keys, values []byte) (e
 	return b.diff.Append(dst), b.diff.Count(), true
 }
 
-// read reads the part of some of a message's keys into the beginning of out, and
-// returns how many bytes that took and what follows.
+// read reads the part of some of a message's keys into the beginning of out, and returns
+// how many bytes that took and what follows in src. It checks everything before it changes
+// the state, but an error ends the link in any case.
 func (b *byKey) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []byte, err error) {
 	if len(src) == 0 || src[0]&^forgetKeys != 0 {
 		return 0, nil, fmt.Errorf("%w: a part by keys with flags that are none", ErrCorrupt)
@@ -159,13 +165,13 @@ func (b *byKey) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []by
 	return n, rest, nil
 }
 
-// lately is the names of lists of keys that came lately.
+// lately is the names of the lists of keys that came last, in a ring.
 type lately struct {
 	names [64]uint64
 	next  int
 }
 
-// again reports whether a name came lately, and notes it.
+// again reports whether a name came lately, and records it.
 func (l *lately) again(name uint64) bool {
 	if slices.Contains(l.names[:], name) {
 		return true

@@ -6,15 +6,18 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// checksum is of all parts of copied values on a link so far, and of a piece of the
-// copy after each of them: another piece each time, so that all of a copy is seen
-// from time to time.
+// checksum chains all parts of copied values on a link so far, and a piece of the copy
+// after each of them: another piece each time, so that every piece of a copy is looked at
+// from time to time. The ends compute it independently; a difference ends the link, and
+// with the next one all values come whole.
 type checksum struct{ sum uint64 }
 
-// checkBytes is how long a piece of a copy is.
+// checkBytes is how long a piece of a copy is. Hashing all of a large copy with each part
+// would cost more than the part itself.
 const checkBytes = 1024
 
-// addPart takes up a part and the values that it changed, and returns the sum.
+// addPart adds a part and the values that it changed, and returns the lower half of the
+// sum.
 func (c *checksum) addPart(part []byte, t *copyTable, values []byte) uint32 {
 	var h xxhash.Digest
 	h.Reset()
@@ -32,7 +35,7 @@ func (c *checksum) addPart(part []byte, t *copyTable, values []byte) uint32 {
 	return uint32(c.sum)
 }
 
-// append appends the sum to a part that begins at the given place.
+// append appends the sum to a part that begins at head[from:].
 func (c *checksum) append(head []byte, from int, t *copyTable, values []byte) []byte {
 	return binary.LittleEndian.AppendUint32(head, c.addPart(head[from:], t, values))
 }

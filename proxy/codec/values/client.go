@@ -9,13 +9,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// client is a process that made a connection which this proxy carries.
+// client is the process that made a connection which this proxy carries.
 type client struct {
 	codec *Codec
 	link  relay.Link
 
-	role  pslite.Role // where known is set
-	node  string      // its id, as the identity has it
+	role  pslite.Role // valid if known, as are node and id
+	node  string      // its id in the form of a ZMTP identity, "ps9"
 	id    int32
 	known bool
 }
@@ -31,8 +31,10 @@ func (c *client) Ready(r zmtp.Ready) {
 	c.node = string(r.Identity)
 }
 
-// learn takes from a control message what job the process is of, and that it has
-// made its last push: the message is held back until what waits is sent.
+// learn learns from a control message which job the process belongs to, and that it has
+// made its last push. In the second case it blocks until what waits was sent and answered:
+// the message, a barrier, is held back meanwhile, or the servers could end before the last
+// push arrives.
 func (c *client) learn(m *pslite.Meta) {
 	if c.link.Job == "" {
 		c.codec.names(c.link.Origin, c.tells(m))
@@ -42,10 +44,10 @@ func (c *client) learn(m *pslite.Meta) {
 	}
 }
 
-// tells returns the job that a control message is of, empty where it does not
-// say: the scheduler's list of nodes does, and what goes to the scheduler alone.
-// That is not only the registration: a node reconnects once it has its id, and
-// in between there may be no link by which its origin is remembered.
+// tells returns the job that a control message shows, empty if it does not: the scheduler's
+// list of nodes does, and so does any message that goes to the scheduler alone. The
+// registration is not enough: a node reconnects once it has its id, and in between there
+// may be no link that keeps its origin known.
 func (c *client) tells(m *pslite.Meta) string {
 	fromScheduler := c.known && c.id == pslite.SchedulerID
 	switch m.Control.Cmd {
@@ -66,9 +68,8 @@ func (c *client) tells(m *pslite.Meta) string {
 	return ""
 }
 
-// observer is a connection whose messages go without this codec: direct, as to a
-// host without a proxy, or by another codec. Of these, those to the scheduler
-// matter.
+// observer watches a connection whose messages go without this codec: direct, as to a host
+// without a proxy, or by another codec. Of its messages those to the scheduler matter.
 type observer struct {
 	client
 	detector pslite.Detector
@@ -76,17 +77,17 @@ type observer struct {
 	leave    func()
 }
 
-// Observe returns the observer of a connection that a process of this host made and
-// that goes without this codec, so that messages to a scheduler on a host without a
-// proxy are seen all the same.
+// Observe returns the observer of a connection that a process of this host made and that
+// goes without this codec, so that messages to a scheduler on a host without a proxy are
+// seen nevertheless.
 func (c *Codec) Observe(l relay.Link) relay.Observer {
 	o := &observer{client: client{codec: c, link: l}, leave: c.joinOrigin(l.Origin)}
 	c.names(l.Origin, l.Job)
 	return o
 }
 
-// Observe implements [relay.Observer]. Pushes, pulls and their answers go to servers
-// and workers: what else goes there is of no interest.
+// Observe implements [relay.Observer]. A connection that carries pushes, pulls or their
+// answers leads to a server or worker: nothing of interest follows on it.
 func (o *observer) Observe(shown *relay.Message) (more bool) {
 	frames := shown.Frames
 	if _, ok := pslite.ParseIdentity(frames[0]); ok && len(frames) > 1 {

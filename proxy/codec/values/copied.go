@@ -9,7 +9,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// copied is the receiving end of [copies]: the same tables, changed by what it says.
+// copied is the receiving end of [copies]: the same tables, changed only by the parts that
+// it reads. left is limit less what the tables take, counted as the sender counts it.
 type copied struct {
 	limit, left int
 	tables      []*copyTable
@@ -20,8 +21,9 @@ type copied struct {
 
 func newCopied(limit int) copied { return copied{limit: limit, left: limit} }
 
-// read reads a part of some of a message's keys into the beginning of out, and
-// returns how many bytes that took and what follows.
+// read reads a part of some of a message's keys into the beginning of out, and returns how
+// many bytes that took and what follows in src. After an error the copies may hold
+// anything; the link ends, and with it they do.
 func (c *copied) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []byte, err error) {
 	start := src
 	if len(src) == 0 || src[0] >= copySome<<1 || src[0]&copySome != 0 && src[0]&(copyWhole|copyDense) != 0 {
@@ -62,7 +64,7 @@ func (c *copied) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []b
 	return n, rest[4:], nil
 }
 
-// table reads which table a part is of.
+// table reads which table a part belongs to, and makes it if it begins.
 func (c *copied) table(flags byte, src []byte) (t *copyTable, rest []byte, err error) {
 	number, src, err := uvarint(src)
 	if err != nil {
@@ -82,7 +84,8 @@ func (c *copied) table(flags byte, src []byte) (t *copyTable, rest []byte, err e
 	return t, src[1:], nil
 }
 
-// reserve takes memory for that many bytes, which the sender has counted as well.
+// reserve counts n bytes, which the sender has counted as well: a sender that keeps to the
+// limit never makes it fail.
 func (c *copied) reserve(n int) error {
 	if n > c.left {
 		return fmt.Errorf("%w: more copied values to remember than was agreed", ErrCorrupt)
@@ -91,7 +94,8 @@ func (c *copied) reserve(n int) error {
 	return nil
 }
 
-// readDense reads the part of a dense key, and returns its values.
+// readDense reads the part of a dense key and returns its values, which are those of the
+// copy.
 func (c *copied) readDense(t *copyTable, flags byte, key uint64, src, out []byte) (values, rest []byte, err error) {
 	d := t.dense[key]
 	if flags&copyWhole == 0 {
@@ -114,6 +118,7 @@ func (c *copied) readDense(t *copyTable, flags byte, key uint64, src, out []byte
 	if size == 0 || size%t.kind.Size() != 0 || size > len(out) {
 		return nil, nil, fmt.Errorf("%w: %d bytes of values of key %d where %d are wanted", ErrCorrupt, size, key, len(out))
 	}
+	// The sender, too, counts the new length before it stops counting the old one.
 	if d == nil || len(d.values) != size {
 		if err = c.reserve(denseBytes + size); err != nil {
 			return nil, nil, err
@@ -128,7 +133,8 @@ func (c *copied) readDense(t *copyTable, flags byte, key uint64, src, out []byte
 	return d.values, rest, nil
 }
 
-// readNarrow reads the part of keys of few values.
+// readNarrow reads the part of keys of few values: which of them are fresh, the fresh
+// values, then the differences of all others as one vector, in the order of the keys.
 func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, keys pslite.Keys, out []byte) (n int, rest []byte, err error) {
 	p := piece{first: first, kind: t.kind}
 	if p.keys, src, err = uvarint(src); err != nil {
@@ -152,6 +158,8 @@ func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, key
 	case flags&copyWhole == 0:
 		fresh = make([]byte, (p.keys+7)/8)
 	}
+	// Memory is counted before the keys get places, of whose number the input has only made
+	// a claim.
 	missing, values, same := t.narrow.index.missing(keys, &p)
 	if !same {
 		return 0, nil, fmt.Errorf("%w: keys with other numbers of values than before", ErrCorrupt)
@@ -174,8 +182,8 @@ func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, key
 	return n, rest, nil
 }
 
-// readWidths reads how many values each key has, at most so many together, and
-// returns how many that are.
+// readWidths reads how many values each key has, at most most in all, and returns how many
+// that are.
 func (p *piece) readWidths(src []byte, most int) (sum int, rest []byte, err error) {
 	width, src, err := uvarint(src)
 	if err != nil {
@@ -202,7 +210,7 @@ func (p *piece) readWidths(src []byte, most int) (sum int, rest []byte, err erro
 	return sum, src, nil
 }
 
-// readFresh reads the values of fresh keys.
+// readFresh reads the values of fresh keys, and checks that there is a copy of all others.
 func (t *copyTable) readFresh(p *piece, keys pslite.Keys, fresh freshOnes, src []byte) (rest []byte, err error) {
 	size := t.kind.Size()
 	for i := range p.keys {
@@ -223,7 +231,8 @@ func (t *copyTable) readFresh(p *piece, keys pslite.Keys, fresh freshOnes, src [
 	return src, nil
 }
 
-// readKnown reads the differences of the keys that are not fresh.
+// readKnown applies the differences of the keys that are not fresh. Their values are
+// gathered, changed and put back, since they are not neighbours in the table.
 func (c *copied) readKnown(t *copyTable, p *piece, keys pslite.Keys, fresh freshOnes, src []byte) (rest []byte, err error) {
 	size := t.kind.Size()
 	c.values = c.values[:0]

@@ -8,36 +8,39 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// copies are what the sending end of a link, on a server's host, remembers of what
-// the worker at the other end has: the copy that both ends keep of EF21-P. See
-// [copied] for the other end.
+// copies are what the sending end of a link, on a server's host, remembers of what the
+// worker at the other end has: the copy w that both ends keep for EF21-P. See [copied] for
+// the other end.
 //
-// A key's values go whole until they are in a copy, and again where they need not
-// be what the worker has: after a change of rules, after an answer that went in
-// another way, after the key has moved, and on a new link. Every part has a check
-// of all parts so far and of a piece of the copy, so that the ends cannot come to
-// disagree unseen.
+// A key's values go whole until they are in a copy, and again whenever they may differ from
+// what the worker has: after a change of rules, after an answer that went in another way,
+// after the key has moved, and on a new link. Every part has a checksum of all parts so far
+// and of a piece of the copy, so that the ends cannot come to disagree unnoticed.
+//
+// A dense key is in a copy if its values are not empty, a narrow key if its cell has
+// pulledBit. Memory that the receiver keeps for a key stays counted when the key leaves the
+// copy, since the receiver is not told.
 type copies struct {
 	codec   *Codec
-	limit   int // bytes that the receiver remembers
+	limit   int // bytes that the receiver remembers at most, by its offer
 	left    int
-	taken   int // of the codec's budget
+	taken   int // bytes taken from the codec's budget
 	numbers map[copyName]int
 	tables  []*copyTable
 	check   checksum
 
 	encoder   ef21.Encoder
-	moves     uint64      // of codec.moves, so many were taken up
-	held      pslite.Keys // of an answer that is wanted whole and has not come yet
+	moves     uint64      // how many of codec.moves were applied
+	held      pslite.Keys // of an answer that is wanted whole and was not shown whole yet
 	heldStamp int32
-	app       copyName // of the message
-	old, now  []byte   // values of keys that are known, gathered
-	fresh     []byte   // bits: keys that are not
+	app       copyName // of the message at hand; its kind is not set
+	old, now  []byte   // values of known keys, gathered: the copy's and the message's
+	fresh     []byte   // a bit for each key of the piece: set if its values go whole
 }
 
-// copyName says which values are the same parameter's: another app's may be others
-// for the same keys. A request's head says nothing of that: to some jobs it is the
-// number of a step.
+// copyName identifies parameters beside their key: another app may have other values for
+// the same keys. A request's head is not part of it: to some jobs it is the number of a
+// step.
 type copyName struct {
 	app, customer int32
 	kind          element.Kind
@@ -48,15 +51,16 @@ type copyTable struct {
 	kind   element.Kind
 	dense  map[uint64]*denseCopy
 	narrow *keyTable // a cell's pulledBit says that the copy is what the worker has
-	parts  int
+	parts  int       // parts so far, for the checksum
 	// At the sending end:
-	began  bool // the receiver knows of the table
-	forget bool // it has to forget the narrow keys
-	held   int  // bytes that these take there until it is notified
-	tau    map[Range]*ef21.Threshold
+	began  bool                      // the receiver was told of the table
+	forget bool                      // the next part has the receiver forget the narrow keys
+	held   int                       // bytes that narrow keys take at the receiver until it forgets them
+	tau    map[Range]*ef21.Threshold // of the narrow keys, by span
 }
 
-// denseCopy is a key of many values.
+// denseCopy is a key of many values. At the sending end values is empty if it is not what
+// the worker has; its capacity is what the receiver keeps.
 type denseCopy struct {
 	values []byte
 	tau    ef21.Threshold
@@ -65,7 +69,7 @@ type denseCopy struct {
 // maxCopyTables bounds the tables of a link.
 const maxCopyTables = 64
 
-// denseBytes is what a dense key costs beside its values.
+// denseBytes is what a dense key costs beside its values. Both ends count it.
 const denseBytes = 128
 
 // Flags of a part of copied values.
@@ -89,7 +93,7 @@ func newCopyTable(kind element.Kind) *copyTable {
 	return &copyTable{kind: kind, dense: map[uint64]*denseCopy{}, narrow: &keyTable{index: newIndex()}, tau: map[Range]*ef21.Threshold{}}
 }
 
-// close gives back all memory.
+// close releases all memory.
 func (c *copies) close() {
 	if len(c.tables) > 0 {
 		c.codec.moves.users.Add(-1)
@@ -98,7 +102,8 @@ func (c *copies) close() {
 	c.taken, c.tables, c.numbers = 0, nil, map[copyName]int{}
 }
 
-// reserve takes memory for that many bytes, if there is any.
+// reserve counts n bytes against the receiver's limit and the codec's budget, and reports
+// whether both had them.
 func (c *copies) reserve(n int) bool {
 	if n > c.left || !c.codec.budget.reserve(n) {
 		return false
@@ -114,7 +119,8 @@ func (c *copies) give(n int) {
 	c.taken -= n
 }
 
-// forget has all values go whole again.
+// forget has all values go whole again. The receiver keeps its copies until it gets the
+// next ones.
 func (c *copies) forget() {
 	for _, t := range c.tables {
 		for _, d := range t.dense {
@@ -127,8 +133,8 @@ func (c *copies) forget() {
 	}
 }
 
-// drop has the values of these keys go whole again, and returns of how many there
-// was a copy.
+// drop has the values of these keys go whole again, and returns of how many there was a
+// copy.
 func (c *copies) drop(keys pslite.Keys) (dropped int) {
 	for _, t := range c.tables {
 		if len(t.dense)+t.narrow.index.used == 0 {
@@ -149,8 +155,8 @@ func (c *copies) drop(keys pslite.Keys) (dropped int) {
 	return dropped
 }
 
-// table returns the table of the message's values of a kind; nil where there are
-// too many.
+// table returns the table of the message's values of a kind, made if need be; nil if there
+// are too many.
 func (c *copies) table(kind element.Kind) (t *copyTable, number int) {
 	name := c.app
 	name.kind = kind
@@ -169,8 +175,8 @@ func (c *copies) table(kind element.Kind) (t *copyTable, number int) {
 	return c.tables[number], number
 }
 
-// appendCopied appends what of a piece differs most from what the worker has, or
-// all of it the first time. Without ok nothing was appended.
+// appendCopied appends what of a piece differs most from what the worker has, or all of it
+// the first time. With ok false nothing was appended.
 func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, values []byte) (all []byte, form, sent int, ok bool) {
 	if form = formPullThreshold; r.PullThreshold == 0 {
 		form = formPullQuantize
@@ -199,7 +205,7 @@ func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, 
 	return head, form, sent, ok
 }
 
-// appendHead appends a part's beginning up to the table's kind.
+// appendHead appends the beginning of a part, up to the kind of a table that begins.
 func (t *copyTable) appendHead(head []byte, number int, flags byte) []byte {
 	if !t.began {
 		flags |= copyBegins
@@ -212,7 +218,8 @@ func (t *copyTable) appendHead(head []byte, number int, flags byte) []byte {
 	return head
 }
 
-// appendDense appends the part of a dense key.
+// appendDense appends the part of a dense key: differences if there is a copy and they can
+// be coded, or else the values whole, which become the copy.
 func (c *copies) appendDense(head []byte, t *copyTable, number int, config ef21.Config, p *piece, keys pslite.Keys, values []byte) (all []byte, sent int, ok bool) {
 	key := keys.At(p.first)
 	d := t.dense[key]

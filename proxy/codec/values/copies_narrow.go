@@ -8,20 +8,22 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// pieceKeys is what both ends find out about the keys of a piece.
+// pieceKeys is the state of a piece's keys as both ends see it.
 type pieceKeys struct {
 	fresh  int  // keys whose values come whole
-	inLine bool // all are known, and their values are one after the other
-	from   int  // where they begin, in numbers
-	known  int  // numbers of the others
+	inLine bool // all are known and their values lie one behind the other, so that nothing is gathered
+	from   int  // where these begin, in numbers
+	known  int  // numbers of the keys that are known
 }
 
-// freshOnes is whether keys are fresh; nil means all are.
+// freshOnes has a bit for each key that is fresh; nil means that all are.
 type freshOnes []byte
 
 func (f freshOnes) has(i int) bool { return f == nil || f[i/8]>>(i%8)&1 != 0 }
 
-// appendNarrow appends the part of keys of few values.
+// appendNarrow appends the part of keys of few values: which are fresh, the values of
+// these, and the differences of all others as one vector, with one threshold for the span.
+// With ok false nothing was appended.
 func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21.Config, p *piece, keys pslite.Keys, values []byte) (all []byte, sent int, ok bool) {
 	if !c.place(t, p, keys) {
 		return head, 0, false
@@ -64,6 +66,9 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 		}
 		var some int
 		if head, some, ok = c.encoder.Append(head, config, t.kind, tau, old, now); !ok {
+			// The encoder may have changed the copies of the known keys, and those of the
+			// fresh ones were not sent after all. All of the piece's keys leave the copy
+			// and go whole; the flags that were not sent are set again.
 			c.codec.counts.why(ReasonNotFinite)
 			c.drop(keys[8*p.first : 8*(p.first+p.keys)])
 			t.forget = t.forget || flags&copyForget != 0
@@ -78,8 +83,10 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 	return c.check.append(head, start+1, t, t.narrow.values), sent, true
 }
 
-// place makes room for a piece's keys, if there is enough, after forgetting all
-// others if need be.
+// place makes room for a piece's keys if there is enough, after having everything else of
+// the table forgotten if need be, and reports whether the keys have places. What the
+// receiver still keeps until it is told to forget is counted in t.held, and is free for the
+// part that tells it.
 func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 	missing, values, same := t.narrow.index.missing(keys, p)
 	if same && missing == 0 {
@@ -108,7 +115,7 @@ func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 	return false
 }
 
-// placeKeys gives those of a piece's keys a place that have none.
+// placeKeys gives a place to those of a piece's keys that have none.
 func (t *copyTable) placeKeys(p *piece, keys pslite.Keys) {
 	for i := range p.keys {
 		t.narrow.index.add(keys.At(p.first+i), p.widthOf(i))
@@ -117,10 +124,11 @@ func (t *copyTable) placeKeys(p *piece, keys pslite.Keys) {
 	t.narrow.values = slices.Grow(t.narrow.values, size-len(t.narrow.values))[:size]
 }
 
-// bytes is what the narrow keys take.
+// bytes is what the narrow keys take, as both ends count it.
 func (t *copyTable) bytes() int { return t.narrow.index.bytes() + len(t.narrow.values) }
 
-// look reads the state of a piece's keys, which have places, and sets c.fresh.
+// look finds out which of a piece's keys are fresh, and sets c.fresh. All of them have
+// places.
 func (c *copies) look(t *copyTable, p *piece, keys pslite.Keys) (k pieceKeys) {
 	c.fresh = slices.Grow(c.fresh[:0], (p.keys+7)/8)[:(p.keys+7)/8]
 	clear(c.fresh)
@@ -146,7 +154,7 @@ func (c *copies) look(t *copyTable, p *piece, keys pslite.Keys) (k pieceKeys) {
 	return k
 }
 
-// appendFresh appends the values of fresh keys, and copies them.
+// appendFresh appends the values of fresh keys, which become their copies.
 func (c *copies) appendFresh(head []byte, t *copyTable, p *piece, keys pslite.Keys, values []byte, fresh freshOnes) []byte {
 	at, size := 0, t.kind.Size()
 	for i := range p.keys {
@@ -162,8 +170,9 @@ func (c *copies) appendFresh(head []byte, t *copyTable, p *piece, keys pslite.Ke
 	return head
 }
 
-// gather returns what the worker has of the known keys, to be changed, and what it
-// should have.
+// gather returns the copy of the known keys' values, to be changed in place, and the
+// message's values of the same keys. Unless the keys are in line, both are gathered, and
+// scatter has to put the copy back.
 func (c *copies) gather(t *copyTable, k *pieceKeys, p *piece, keys pslite.Keys, values []byte, fresh freshOnes) (old, now []byte) {
 	size := t.kind.Size()
 	if k.inLine {
@@ -196,8 +205,8 @@ func (t *copyTable) scatter(p *piece, keys pslite.Keys, fresh freshOnes, old []b
 	}
 }
 
-// appendWidths appends the number of values of each key: one number where all have
-// the same.
+// appendWidths appends the number of values of each key: a single number if all have the
+// same.
 func appendWidths(head []byte, p *piece) []byte {
 	if p.lens == nil {
 		return binary.AppendUvarint(head, uint64(p.width)+1)

@@ -2,8 +2,8 @@ package values
 
 import "sync/atomic"
 
-// Reason says why values passed as they were, or what else happened that a user
-// may want to know of.
+// Reason says why values passed as they were, or what else happened that a user may want to
+// know of. Every drop and every exception has one; they are part of the metrics.
 type Reason string
 
 // The reasons.
@@ -44,7 +44,7 @@ var Reasons = []Reason{
 	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonUnheld, ReasonPeer, ReasonMoved, ReasonUnpaired, ReasonUnmasked, ReasonUnasked, ReasonAlike, ReasonFlushed, ReasonNoFlush,
 }
 
-// Forms that values can take on a link.
+// Forms in which values can go on a link.
 const (
 	formThreshold = iota
 	formSlimPush
@@ -62,7 +62,7 @@ const (
 
 var formNames = [forms]string{"threshold", "slim-push", "quantize", "slim-pull", "unchanged", "pull-threshold", "pull-quantize", "wire", "activations", "masked", "plain"}
 
-// FormCount is what was done by one of the codecs for values.
+// FormCount is what was done in one form.
 type FormCount struct {
 	Form    string `json:"form"`    // threshold, slim-push, quantize, slim-pull, unchanged, pull-threshold, pull-quantize, wire, activations, masked, plain
 	Layers  uint64 `json:"layers"`  // times that a layer was coded
@@ -74,7 +74,8 @@ type FormCount struct {
 
 type formCount struct{ layers, values, sent, bytes, encoded atomic.Uint64 }
 
-// counters are a codec's.
+// counters are a codec's, safe for concurrent use. The maps do not change after they are
+// made.
 type counters struct {
 	forms   [forms]formCount
 	reasons map[Reason]*atomic.Uint64
@@ -88,6 +89,7 @@ func newCounters() *counters {
 	return c
 }
 
+// why counts a reason. ReasonEmpty is not in the list and not counted.
 func (c *counters) why(r Reason) {
 	if n := c.reasons[r]; n != nil {
 		n.Add(1)
@@ -96,6 +98,8 @@ func (c *counters) why(r Reason) {
 
 func (c *counters) flushed(n int) { c.reasons[ReasonFlushed].Add(uint64(n)) }
 
+// coded counts a piece: how many values it has, how many of these went, and its bytes
+// before and after.
 func (c *counters) coded(form, values, sent, bytes, encoded int) {
 	f := &c.forms[form]
 	f.layers.Add(1)
@@ -113,7 +117,8 @@ type Counts struct {
 	Streams    int               `json:"streams"`     // pairs of worker and server
 }
 
-// StillWaiting returns how many values wait. It reads all that does.
+// StillWaiting returns how many values wait, over all streams. It reads all residuals,
+// under each stream's lock.
 func (c *Codec) StillWaiting() (values int) {
 	for _, st := range c.streamsOf("", "") {
 		st.mu.Lock()
@@ -124,7 +129,7 @@ func (c *Codec) StillWaiting() (values int) {
 	return values
 }
 
-// Counts returns the figures of now.
+// Counts returns the figures so far.
 func (c *Codec) Counts() Counts {
 	counts := Counts{Reasons: map[Reason]uint64{}, StateBytes: c.budget.used.Load(), Forms: []FormCount{}}
 	for i := range c.counts.forms {

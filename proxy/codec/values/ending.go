@@ -6,14 +6,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// isLast reports whether a control message says that its sender has made its last
-// push: a barrier that includes servers, of instances with BytePS.
+// isLast reports whether a control message says that its sender has made its last push: a
+// barrier that includes servers, with BytePS one of instances. The barrier at a job's start
+// is one, too, when nothing waits yet.
 func isLast(m *pslite.Meta) bool {
 	return (m.Control.Cmd == pslite.Barrier || m.Control.Cmd == pslite.InstanceBarrier) &&
 		m.Request && m.Control.BarrierGroup&pslite.ServerGroup != 0
 }
 
-// endWorker is called when a worker may have made its last push.
+// endWorker is called when a worker may have made its last push. It sends what waits and
+// blocks until the servers have answered or barrierPatience is over; without Options.Adds
+// it only reports what waits.
 func (c *Codec) endWorker(origin, node string) {
 	if !c.adds {
 		c.noteUnsent(origin, node)
@@ -26,11 +29,11 @@ func (c *Codec) endWorker(origin, node string) {
 	}
 }
 
-// EndPast is called when a worker of a job has told its scheduler, on a connection
-// that bypasses this proxy, that it has made its last push. That cannot be held back:
-// what waits goes at once, and comes too late where the servers have ended before,
-// since they were let go by the scheduler. A worker that begins says the same, when
-// nothing waits.
+// EndPast is called when a worker of a job has told its scheduler, on a connection that
+// bypasses this proxy, that it has made its last push. That message cannot be held back:
+// what waits is sent at once, and comes too late if the servers have ended before, since
+// the scheduler has let them go. A worker that begins sends the same message, when nothing
+// waits.
 func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
 	name := string(pslite.AppendIdentity(nil, node))
 	for _, origin := range c.originsOf(job, name) {
@@ -56,7 +59,8 @@ func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
 	}
 }
 
-// originsOf returns where workers of that name connect from which may be of that job.
+// originsOf returns the origins from which workers of that name connect and which may
+// belong to that job: those of which no job is known count.
 func (c *Codec) originsOf(job, node string) (origins []string) {
 	seen := map[string]bool{}
 	for o := range c.streamsOf("", "") {
@@ -71,8 +75,8 @@ func (c *Codec) originsOf(job, node string) (origins []string) {
 	return origins
 }
 
-// noteUnsent counts and logs what waits of a worker that seems to end. It stays,
-// for the case that the worker goes on.
+// noteUnsent counts and logs what waits of a worker that seems to end. It keeps waiting, in
+// case the worker goes on.
 func (c *Codec) noteUnsent(origin, node string) {
 	waits := 0
 	for _, st := range c.streamsOf(origin, node) {

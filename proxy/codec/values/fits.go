@@ -5,29 +5,30 @@ import (
 	"sync/atomic"
 )
 
-// maxFits is of how many jobs it is known how their pushes fare under a threshold.
-// Beyond, one is forgotten.
+// maxFits bounds the jobs for which fits are kept. Beyond it one of them is forgotten.
 const maxFits = 1024
 
-// latelyFit is how many layers are looked back on: older ones weigh less and less.
+// latelyFit is over how many layers the counts reach back: older ones weigh half with each
+// round.
 const latelyFit = 4096
 
-// fits is how pushes fare under rules with a threshold, by job. The zero value is
-// ready for use, by several goroutines.
+// fits records how pushes fare under rules with a threshold, by job: a threshold that never
+// applies, for one reason or another, must not look as if it worked. The zero value is
+// ready and safe for concurrent use.
 type fits struct {
 	mu   sync.Mutex      // guards jobs, not their contents
 	jobs map[string]*fit // at most maxFits
 }
 
-// fit is how one job's pushes have fared lately. Each field is read and written by
-// several goroutines, without a lock: a count that is lost in between decides nothing.
+// fit is how one job's pushes have fared lately. Its fields are read and written by several
+// goroutines without a lock: a count that is lost in between decides nothing.
 type fit struct {
 	thresholded atomic.Int64 // layers of pushes of which something could wait
 	whole       atomic.Int64 // layers that went whole
 	why         atomic.Pointer[Reason]
 }
 
-// of returns the fit of a job, the same one each time.
+// of returns the fit of a job, the same one each time until it is forgotten.
 func (f *fits) of(job string) *fit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,7 +49,7 @@ func (f *fits) of(job string) *fit {
 	return one
 }
 
-// note counts a layer of a push, which was thresholded unless there is a reason why not.
+// note counts a layer of a push: as thresholded if why is empty.
 func (f *fit) note(why Reason) {
 	if why == "" {
 		f.thresholded.Add(1)
@@ -64,8 +65,8 @@ func (f *fit) note(why Reason) {
 	}
 }
 
-// Unfit says why none of a job's pushes have been thresholded lately, though a rule has
-// a threshold for them; ok is false where some were, or none came.
+// Unfit returns why none of a job's pushes were thresholded lately although a rule has a
+// threshold for them; ok is false if some were, or none came.
 func (c *Codec) Unfit(job string) (why Reason, ok bool) {
 	c.fits.mu.Lock()
 	f := c.fits.jobs[job] // to ask makes no job known
@@ -80,8 +81,7 @@ func (c *Codec) Unfit(job string) (why Reason, ok bool) {
 	return *last, true
 }
 
-// noteWhole counts a push of which no layer could be looked at, where a rule has a
-// threshold.
+// noteWhole counts a push whose layers could not be looked at, if a rule has a threshold.
 func (s *Sender) noteWhole(why Reason) {
 	for i := range s.spans {
 		if r := s.spans[i].rule; r != nil && r.Threshold > 0 {

@@ -6,7 +6,7 @@
 // at any alignment. Results go to these slices and to masks. If the processor can (AVX2),
 // generated assembly does the work (gen writes it); portable Go code does it elsewhere and
 // for the ends of slices, and gives identical bits: two hosts with different processors
-// must compute the same copies. Tests compare the two on random and on extreme numbers.
+// must compute the same copies. Tests compare the two.
 //
 // Each function has two parts. The one in vector_amd64.go does as many numbers as the
 // assembly takes and returns how many that were; the one beside the exported name does the
