@@ -155,6 +155,7 @@ func (s *Sender) choose(p *piece, r *Rule, values []byte) Reason {
 		if r.Row > 0 && p.widthOf(i)%r.Row != 0 {
 			return ReasonShape
 		}
+		// All keys have the width of the first.
 		if p.lens == nil {
 			break
 		}

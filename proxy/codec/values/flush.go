@@ -12,44 +12,51 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// What waits of a worker's pushes goes along with its next ones. When there are
-// none any more it can go out as a last push of our own, if the servers are known
-// to add up what they get and not to count pushes ([Options.Adds]): to each
-// server, in the worker's name, in messages like its last push with timestamps
-// that PS-lite does not reach. The server answers to the worker; its proxy, which
-// knows such timestamps, tells ours instead, and no process of the job sees any
-// of it.
+// What waits of a worker's pushes goes along with its next ones. When there are no
+// more, it can go out as a last push of the proxy's own, if the servers are known to
+// add up what they get and not to count pushes ([Options.Adds]): to each server, in the
+// worker's name, in messages like its last push but with timestamps that PS-lite does
+// not reach. The server answers the worker; the proxy beside the server recognizes the
+// timestamp and informs this proxy instead (modeAnswer), so that no process of the job
+// sees any of it.
 //
-// A worker that is about to end says so with a barrier that servers take part
-// in. It is held back until the servers have answered.
+// A worker that is about to end says so with a barrier that servers take part in. The
+// barrier is held back until the servers have answered: the scheduler would release the
+// servers otherwise, and they would end without the last push.
+//
+// An own push that is lost is sent again only in jobs with PS_RESEND, whose servers
+// recognize repetitions. Elsewhere a connection that breaks loses it, as it loses a
+// worker's push.
 
-// flushPatience is for how long answers are waited for at the proxy's end, and
-// barrierPatience is how long a barrier is held back for them at most: nothing
-// passes on its connection meanwhile, heartbeats among what waits. flushRepeat is
-// when a push that was not answered is sent again, in jobs with PS_RESEND.
+// flushPatience bounds the wait for answers when the proxy ends. barrierPatience bounds
+// how long a barrier is held back: nothing passes on its connection meanwhile,
+// heartbeats included, and a node that is silent for too long counts as dead.
+// flushRepeat is after how long a push without an answer is sent again, in jobs with
+// PS_RESEND.
 const (
 	flushPatience   = 10 * time.Second
 	barrierPatience = 2 * time.Second
 	flushRepeat     = 500 * time.Millisecond
-	// mostOwn bounds a push of our own, in bytes of values.
+	// mostOwn bounds one own push, in bytes of values: the other proxy holds it whole.
 	mostOwn = 16 << 20
 )
 
-// ownPush is a push of our own.
+// ownPush is a push of the proxy's own.
 type ownPush struct {
 	sender   *Sender
 	answered chan struct{}
 
 	// Of [Codec.mu].
-	frames [][]byte // of the answered one the meta alone, for another ACK
+	frames [][]byte // once answered only the meta, which another ACK would need
 	done   bool
 }
 
-// mostOwns bounds the own pushes that are kept: those that were answered are
-// for answers that come again.
+// mostOwns bounds the own pushes that are kept. Answered ones are kept because their
+// answer may be repeated, and each repetition wants an ACK.
 const mostOwns = 1024
 
-// nextOwn numbers a push of our own: the router's own begin at the other end.
+// nextOwn numbers an own push, downward from the end of the range that no process uses.
+// The router numbers its own messages from the beginning of that range.
 func (c *Codec) nextOwn() int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,16 +64,19 @@ func (c *Codec) nextOwn() int32 {
 	return route.LastOwn - c.own%(1<<24)
 }
 
-// isOwn reports whether a timestamp is none of the job's, and the values of its
-// message must stay as they are. Parts of requests whose keys were placed before
-// the run are like any other message.
+// isOwn reports whether a timestamp is the proxies' own, so that the values of its
+// message must stay as they are: a move compares values to the last bit. Parts of
+// requests that were split by a placement made before the run are like any other
+// message of the job.
 func isOwn(timestamp int32) bool {
 	return timestamp >= route.FirstExact && timestamp <= route.LastOwn
 }
 
+// isOurs reports whether a timestamp is of an own push of this codec.
 func isOurs(timestamp int32) bool { return isOwn(timestamp) && timestamp > route.LastOwn-(1<<24) }
 
-// streamsOf returns the streams of a process, or of all where node is empty.
+// streamsOf returns the streams of a process, or all if node is empty. The map is the
+// caller's; a stream in it may be dropped meanwhile, which its own lock makes harmless.
 func (c *Codec) streamsOf(origin, node string) map[owner]*stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,10 +89,10 @@ func (c *Codec) streamsOf(origin, node string) map[owner]*stream {
 	return of
 }
 
-// Flush ends thresholding, by the planner's rules too, since the proxy is about to
-// end. Where servers add up what they get it sends what waits and waits for their
-// answers; elsewhere that goes along with pushes that still come, and the rest is
-// for [Codec.Save].
+// Flush ends thresholding, of the planner's rules as well, since the proxy is about to
+// end. If servers add up what they get it sends what waits and blocks until they have
+// answered. Elsewhere what waits goes along with pushes that still come, and
+// [Codec.Save] takes care of the rest.
 func (c *Codec) Flush(ctx context.Context) error {
 	c.mu.Lock()
 	c.ended = true
@@ -94,7 +104,8 @@ func (c *Codec) Flush(ctx context.Context) error {
 	return c.flush(ctx, "", "")
 }
 
-// unkept returns how many values wait in memory alone.
+// unkept returns how many values wait in memory alone, where the next proxy will not
+// find them.
 func (c *Codec) unkept() (values int) {
 	for _, st := range c.streamsOf("", "") {
 		st.mu.Lock()
@@ -115,12 +126,12 @@ func (c *Codec) unkept() (values int) {
 	return values
 }
 
-// drainPause is how long nothing must have gone of what waits before AwaitDrained
-// gives up: its workers push no more.
+// drainPause is how long nothing must have drained before AwaitDrained gives up: the
+// workers have stopped pushing.
 const drainPause = time.Second
 
-// AwaitDrained waits, after Flush, while what waits in memory alone goes along with
-// the workers' pushes, and returns how many values still do.
+// AwaitDrained blocks, after Flush, while what waits in memory alone still drains with
+// the workers' pushes, and returns how many values are left.
 func (c *Codec) AwaitDrained(ctx context.Context) (values int) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
@@ -138,14 +149,16 @@ func (c *Codec) AwaitDrained(ctx context.Context) (values int) {
 	return values
 }
 
-// flush sends what waits of a process's pushes, or of all processes' where node
-// is empty, and waits for the servers' answers.
+// flush sends what waits of a process's pushes, or of all processes' if node is empty,
+// and blocks until the servers have answered.
 func (c *Codec) flush(ctx context.Context, origin, node string) error {
 	var sent []*ownPush
 	failed := error(nil)
 	if node != "" { // what a proxy before this one has just left is the worker's, too
 		_, failed = c.takeOver("")
 	}
+	// Keys of these processes must not move from here on: an own push goes to the
+	// server that has them now. settle waits for moves that have begun already.
 	defer c.sending(processes(c.streamsOf(origin, node)))()
 	if err := c.settle(ctx, c.streamsOf(origin, node)); err != nil {
 		return err
@@ -158,7 +171,7 @@ func (c *Codec) flush(ctx context.Context, origin, node string) error {
 	return errors.Join(failed, c.awaitAnswers(ctx, sent))
 }
 
-// flushStream makes and sends the last pushes of one stream.
+// flushStream makes and queues the last pushes of one stream.
 func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -166,12 +179,17 @@ func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 		return nil, nil
 	}
 	s := st.sender
+	// A push can be made only in the image of one of the worker's, on a link that is
+	// open. If some answers bypass this proxy, the answer to an own push could reach
+	// the worker, which did not ask.
 	if s == nil || st.template == nil || !c.hearsAll(s.link.Acceptor) || st.template.dialect == pslite.BytePSRaw {
 		c.counts.why(ReasonNoFlush)
 		return nil, fmt.Errorf("what waits for %s cannot be sent: there is no link there, or fewer back than there, or BytePS answers on the asker's connection", o.server)
 	}
 	var sent []*ownPush
 	var parts []waiting
+	// The stream forgets what it hands out, and commits that. A kill from here on loses
+	// at most what was not sent, and never sends anything twice.
 	st.guarded(func() { parts = st.empty() })
 	for _, part := range parts {
 		timestamp := c.nextOwn()
@@ -185,7 +203,8 @@ func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 	return sent, nil
 }
 
-// expect keeps a push of our own for its answer.
+// expect keeps an own push until its answer comes. It makes room by dropping answered
+// ones.
 func (c *Codec) expect(timestamp int32, own *ownPush) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +214,7 @@ func (c *Codec) expect(timestamp int32, own *ownPush) {
 	c.owns[timestamp] = own
 }
 
-// unanswered returns the frames of a push of our own, nil once it was answered.
+// unanswered returns the frames of an own push, nil once it was answered.
 func (c *Codec) unanswered(own *ownPush) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,8 +224,8 @@ func (c *Codec) unanswered(own *ownPush) [][]byte {
 	return own.frames
 }
 
-// answered takes the news that a server has answered, or acknowledged, a push of
-// ours.
+// answered records that a server has answered an own push, and wakes whoever waits for
+// it.
 func (c *Codec) answered(timestamp int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +236,8 @@ func (c *Codec) answered(timestamp int32) {
 	}
 }
 
-// awaitAnswers waits for the answers to pushes, which it repeats.
+// awaitAnswers blocks until all pushes were answered, and repeats them where repeating
+// is safe.
 func (c *Codec) awaitAnswers(ctx context.Context, sent []*ownPush) error {
 	ctx, cancel := context.WithTimeout(ctx, flushPatience)
 	defer cancel()
@@ -241,7 +261,8 @@ func (c *Codec) awaitAnswers(ctx context.Context, sent []*ownPush) error {
 	return nil
 }
 
-// queue has a message sent on the sender's link.
+// queue queues a message for the sender's link and wakes the relay. Any goroutine may
+// call it.
 func (s *Sender) queue(frames [][]byte) {
 	s.ownMu.Lock()
 	s.own = append(s.own, frames)
@@ -249,7 +270,8 @@ func (s *Sender) queue(frames [][]byte) {
 	s.link.Wake()
 }
 
-// Initiate implements [relay.Initiator].
+// Initiate implements [relay.Initiator]. It is called between messages of the job, so
+// that an own push never interrupts one, and it is in order behind the worker's last.
 func (s *Sender) Initiate(dst []byte) (head []byte, ok bool) {
 	s.ownMu.Lock()
 	if len(s.own) == 0 {
@@ -268,7 +290,7 @@ func (s *Sender) Initiate(dst []byte) (head []byte, ok bool) {
 	return append(dst, modeOwn), true
 }
 
-// readOwn reads what Initiate wrote.
+// readOwn reads what Initiate wrote. The frames are slices of src.
 func readOwn(src []byte) (frames [][]byte, err error) {
 	if len(src) == 0 || src[0] == 0 || src[0] > 8 {
 		return nil, fmt.Errorf("%w: a message of no known number of frames", ErrCorrupt)
@@ -292,14 +314,15 @@ func readOwn(src []byte) (frames [][]byte, err error) {
 	return frames, nil
 }
 
-// appendAnswer encodes a server's answer to a push of the other proxy's, or its
-// ACK: timestamp, and the server's own ACK signature where the answer wants
-// one. It reports false for all other messages.
+// appendAnswer encodes a server's answer to an own push of the other proxy's, or its
+// ACK: the timestamp, and the server's node id, which an ACK in return needs. It
+// reports false for all other messages.
 func (s *Sender) appendAnswer(dst []byte, m *pslite.Message) ([]byte, bool) {
 	meta := &m.Meta
 	switch {
 	case meta.Control.Cmd == pslite.Ack && len(m.Data) == 0:
-		// The signature has the timestamp of what it acknowledges.
+		// The signature has the timestamp of the message that it acknowledges, shifted
+		// by the request bit.
 		timestamp := int32(uint32(meta.Control.MsgSig)) >> 1
 		if meta.Control.MsgSig&1 == 0 || !isOurs(timestamp) {
 			return dst, false
@@ -321,7 +344,8 @@ const (
 )
 
 // readAnswer reads what appendAnswer wrote and wakes the waiter. With PS_RESEND the
-// server wants an ACK for its answer, in the worker's name.
+// server also wants an ACK for its answer, in the worker's name, and repeats the answer
+// until it gets one.
 func (r *Receiver) readAnswer(src []byte) error {
 	if len(src) < 5 || src[0] > answerAcked {
 		return fmt.Errorf("%w: an answer of %d bytes", ErrCorrupt, len(src))
@@ -348,8 +372,7 @@ func (r *Receiver) readAnswer(src []byte) error {
 	return nil
 }
 
-// acknowledge queues the ACK of a server's answer to one of our pushes, of which
-// the meta is given.
+// acknowledge queues the ACK of a server's answer to an own push, whose meta is given.
 func (s *Sender) acknowledge(meta []byte, timestamp, server int32) {
 	var det pslite.Detector
 	var of, ack pslite.Meta

@@ -19,19 +19,27 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// What waits of a key is for the server that has the key: when that is another one,
-// it goes to the stream of the worker's pushes to that one. Both may have files. In
-// one transaction it leaves the first, and is noted there as on its way; in another
-// it arrives in the second, where its id is noted; then both notes go. A kill in
-// between leaves it in the first file, on its way, or in both, and then the second
-// says so: the next proxy counts it once.
+// What waits of a key is meant for the server that owns the key. When another server
+// becomes the owner, it moves to the stream of the worker's pushes to that server. Both
+// streams may have files, and no transaction covers two files, so the move takes three
+// steps:
+//
+//   1. In one transaction it leaves the first file, in which a note keeps it as on
+//     its way (kindLeaves).
+//   2. In another it arrives in the second file, in which its id is noted
+//     (kindTook).
+//   3. Then both notes are removed.
+//
+// A kill between the steps leaves it in the first file, on its way, or in both, and
+// then the second file says so: the next proxy counts it once.
 
-// process is a process by where it connects from and its node id.
+// process is a process of this host, by where it connects from and its node id.
 type process struct {
 	origin string
 	node   int32
 }
 
+// process returns the process that an owner's pushes come from.
 func (o *owner) process() process {
 	id, ok := pslite.ParseIdentity([]byte(o.node))
 	if !ok {
@@ -40,11 +48,13 @@ func (o *owner) process() process {
 	return process{o.origin, id}
 }
 
-// Follow has what waits of a worker's pushes of keys in these ascending ranges, of
-// any where keys is nil, be for the servers that own the keys. Servers are the
-// job's, by rank, as owner tells them; streams to others stay as they are. No push
-// of a key that has another owner now may be on its way to the one before.
+// Follow moves what waits of a worker's pushes of keys in these ascending ranges, of
+// all keys if keys is nil, to the streams of the servers that own the keys. servers are
+// the job's by rank, and owner returns the rank that has a key now; streams to other
+// servers stay as they are. No push of a key that has a new owner may be on its way to
+// the old one: what is left of it would arrive too late.
 func (c *Codec) Follow(origin string, worker int32, servers []netip.AddrPort, keys []plan.Keys, owner func(key uint64) int32) {
+	// One at a time: moveTo holds two streams' locks, and only one caller may do that.
 	c.follows.Lock()
 	defer c.follows.Unlock()
 	ranks := map[netip.AddrPort]int32{}
@@ -71,8 +81,8 @@ func (c *Codec) Follow(origin string, worker int32, servers []netip.AddrPort, ke
 	}
 }
 
-// WaitsOf reports whether something waits of a worker's pushes of keys in these ascending
-// ranges.
+// WaitsOf reports whether anything waits of a worker's pushes of keys in these
+// ascending ranges.
 func (c *Codec) WaitsOf(origin string, worker int32, keys []plan.Keys) bool {
 	for _, st := range c.streamsOfProcess(process{origin, worker}) {
 		if st.waitsOf(keys) {
@@ -121,7 +131,8 @@ func (c *Codec) streamsOfProcess(p process) map[owner]*stream {
 	return of
 }
 
-// moveAway has what waits in a stream go to others, as leaves says by key.
+// moveAway moves what waits in a stream to others; leaves returns where the values of a
+// key belong.
 func (c *Codec) moveAway(st *stream, o owner, leaves func(key uint64) (netip.AddrPort, bool)) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -146,14 +157,15 @@ func (c *Codec) moveAway(st *stream, o owner, leaves func(key uint64) (netip.Add
 	}
 }
 
-// leaving are layers, or parts of them, that are for another server.
+// leaving is what of a stream is for one other server: dense layers as a whole, cells
+// of narrow layers.
 type leaving struct {
 	dense  []uint64
 	narrow map[layerID][]cell
 }
 
-// leaving returns by server the waiting values that belong to another one; the
-// caller holds s.mu.
+// leaving returns, by server, the waiting values that belong to it. The caller holds
+// s.mu.
 func (s *stream) leaving(leaves func(key uint64) (netip.AddrPort, bool)) map[netip.AddrPort]*leaving {
 	all := map[netip.AddrPort]*leaving{}
 	to := func(at netip.AddrPort) *leaving {
@@ -180,12 +192,12 @@ func (s *stream) leaving(leaves func(key uint64) (netip.AddrPort, bool)) map[net
 	return all
 }
 
-// holds reports whether something of a key waits.
+// holds reports whether anything of a key waits.
 func (l *narrowLayer) holds(c *cell) bool { return l.Holds(int(c.place)-1, int(c.place)-1+c.size()) }
 
-// moveTo moves what leaves the stream to another one; both are the same worker's, and
-// the caller holds s.mu. Without ok all that waited in the stream is lost, which was
-// said.
+// moveTo moves what leaves the stream to another one of the same worker. The caller
+// holds s.mu. With ok false the stream's file was damaged and all that waited in it is
+// lost, which was logged.
 func (s *stream) moveTo(dst *stream, to owner, away *leaving) (ok bool, err error) {
 	k := &keptStream{Origin: to.origin, Node: to.node, Server: to.server, App: to.app, Customer: to.customer}
 	id := [2]uint64{rand.Uint64(), rand.Uint64()}
@@ -200,8 +212,9 @@ func (s *stream) moveTo(dst *stream, to owner, away *leaving) (ok bool, err erro
 	})
 }
 
-// takeAway takes what leaves out of the stream into k, and notes in the stream's
-// file that it is on its way.
+// takeAway takes what leaves out of the stream into k, and notes in the stream's file
+// that it is on its way, in one transaction. Without a file nothing is noted, and a
+// kill loses it, as it loses all that waits in memory alone.
 func (s *stream) takeAway(k *keptStream, away *leaving, id [2]uint64) (noted *mapped.Extent) {
 	for _, key := range away.dense {
 		l := s.dense[key]
@@ -213,6 +226,8 @@ func (s *stream) takeAway(k *keptStream, away *leaving, id [2]uint64) (noted *ma
 		n := keptNarrow{First: layer.First, Last: layer.Last, Kind: byte(layer.kind), Age: l.Age()}
 		var at []uint32
 		for _, c := range cells {
+			// The moved layer is compact: its keys get new places, one behind the
+			// other.
 			n.Keys, n.Places, n.Widths = append(n.Keys, c.key), append(n.Places, uint32(len(at))+1), append(n.Widths, c.width)
 			for i := range uint32(c.size()) {
 				at = append(at, c.place-1+i)
@@ -236,18 +251,19 @@ func (s *stream) takeAway(k *keptStream, away *leaving, id [2]uint64) (noted *ma
 	return noted
 }
 
-// Taken counts the streams that were taken up from proxies before this one.
+// Taken returns how many streams were taken over from proxies before this one.
 func (c *Codec) Taken() uint64 { return c.taken.Load() }
 
-// Sends reports whether pushes of our own are being made for a worker.
+// Sends reports whether own pushes are being made for a worker: its keys must not move
+// then.
 func (c *Codec) Sends(origin string, worker int32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sends[process{origin, worker}] > 0
 }
 
-// sending notes that pushes of our own are made for processes, until the function
-// is called that it returns.
+// sending records that own pushes are being made for processes, until the function that
+// it returns is called.
 func (c *Codec) sending(all []process) (over func()) {
 	add := func(n int) {
 		c.mu.Lock()
@@ -262,11 +278,11 @@ func (c *Codec) sending(all []process) (over func()) {
 	return func() { add(-1) }
 }
 
-// settleAgain is how often it is asked whether keys have arrived where they move.
+// settleAgain is how often it is checked whether keys that move have arrived.
 const settleAgain = 5 * time.Millisecond
 
-// settle waits until what waits in some streams is for the servers that have the
-// keys, of which none is on its way to another. After [Codec.sending] it stays so.
+// settle blocks until what waits in some streams is for the servers that own the keys,
+// and no key is on its way to another. After [Codec.sending] it stays like that.
 func (c *Codec) settle(ctx context.Context, of map[owner]*stream) error {
 	routes := map[process]relay.Routes{}
 	for o, st := range of {
@@ -291,7 +307,7 @@ func (c *Codec) settle(ctx context.Context, of map[owner]*stream) error {
 	return nil
 }
 
-// processes returns whose streams these are, each once.
+// processes returns the processes of these streams, each once.
 func processes(of map[owner]*stream) (all []process) {
 	for o := range of {
 		if p := o.process(); !slices.Contains(all, p) {

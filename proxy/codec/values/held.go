@@ -8,15 +8,16 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// Held is a rule that holds for some keys of a job.
+// Held is a rule that holds for some keys of a job, and where it comes from.
 type Held struct {
 	Rule
 	Planned bool // by the planner, not by flags, file or interface
-	Asked   bool // its threshold is what the job's owner asks for
+	Asked   bool // its threshold is a wish of the job's owner
 }
 
-// Held returns the rules that hold for keys of a job, in ascending order of the
-// keys, on links within a host or to others.
+// Held returns the rules that hold for keys of a job, in ascending order of the keys,
+// on links within a host or to others. It is for status and metrics: links compile
+// their own.
 func (c *Codec) Held(job string, sameHost bool) []Held {
 	c.mu.Lock()
 	planned := c.planned
@@ -43,7 +44,7 @@ func (c *Codec) Held(job string, sameHost bool) []Held {
 	return held
 }
 
-// JobOf returns the job of an origin of links, empty where it is not known.
+// JobOf returns the job of an origin, empty if it is not known.
 func (c *Codec) JobOf(origin string) string { return c.jobOf(origin) }
 
 // Changes reports whether a rule may change values of a job.

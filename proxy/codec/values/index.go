@@ -6,24 +6,28 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// index gives keys places, one after the other in the order in which they come.
-// Looking one up costs a multiplication and a cache miss.
+// index gives keys places, one behind the other in the order in which they first come.
+// It is an open-addressing table with linear probing: looking up a key costs a
+// multiplication and a cache miss. Keys are never removed; an owner that has to make
+// room starts with a new index. It is guarded by its owner's lock.
 type index struct {
 	cells  []cell // a power of two
 	used   int
-	values int // of all keys
-	// unpulled counts the keys of which no pull was seen.
+	values int // of all keys together: the place of the next one
+	// unpulled counts the keys without pulledBit, so that the usual case, none, costs no look-up.
 	unpulled int
 }
 
-// cell is empty with place 0; otherwise its key's values begin one before.
+// cell is empty if place is 0; otherwise the values of its key begin at place - 1. So a
+// zeroed table is empty, and key 0 is a key like others.
 type cell struct {
 	key   uint64
 	place uint32
 	width uint32 // and pulledBit
 }
 
-// pulledBit is set in a cell's width once its key was pulled.
+// pulledBit is set in a cell's width once its key was pulled. Copies use the same bit:
+// there it says that the copy is what the worker has.
 const pulledBit = 1 << 31
 
 func (c *cell) size() int    { return int(c.width &^ pulledBit) }
@@ -31,15 +35,17 @@ func (c *cell) pulled() bool { return c.width&pulledBit != 0 }
 
 const (
 	firstCells = 64
-	// cellBytes is what a key costs: an index is at most half full, and at
+	// cellBytes is what a key costs in memory: an index is at most half full, and at
 	// least a quarter once it has grown.
 	cellBytes = 4 * 16
 )
 
 func newIndex() *index { return &index{cells: make([]cell, firstCells)} }
 
-// at returns where key is, or where it belongs.
+// at returns the cell of a key, or the empty one where it belongs.
 func (x *index) at(key uint64) *cell {
+	// Fibonacci hashing: the upper bits of the product are those that depend on all
+	// bits of the key.
 	mask := uint64(len(x.cells) - 1)
 	for i := key * 0x9e3779b97f4a7c15 >> (64 - uint(bits.TrailingZeros(uint(len(x.cells))))); ; i++ {
 		if c := &x.cells[i&mask]; c.place == 0 || c.key == key {
@@ -48,14 +54,14 @@ func (x *index) at(key uint64) *cell {
 	}
 }
 
-// find returns where a key's values begin and how many there are; none where it
+// find returns where a key's values begin and how many there are; a width of 0 if it
 // has no place.
 func (x *index) find(key uint64) (from uint32, width int) {
 	c := x.at(key)
 	return c.place - 1, c.size()
 }
 
-// add gives a key with that many values a place, if it has none.
+// add gives a key with width values the next place, if it has none.
 func (x *index) add(key uint64, width int) {
 	c := x.at(key)
 	if c.place != 0 {
@@ -77,9 +83,9 @@ func (x *index) add(key uint64, width int) {
 	x.values += width
 }
 
-// locate appends where the values of a piece's keys begin, counted from 1, 0 for keys
-// that have no place. It counts those, and their values, and reports whether the
-// others have as many values as before.
+// locate appends the places of a piece's keys, as in their cells: counted from 1, 0 for
+// keys that have none. It counts the keys without a place and their values, and reports
+// whether the others have as many values as before.
 func (x *index) locate(at []uint32, keys pslite.Keys, p *piece) (places []uint32, missing, values int, same bool) {
 	same = true
 	for i := range p.keys {
@@ -113,7 +119,7 @@ func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same boo
 	return count, values, same
 }
 
-// positions appends where each of the values of a piece's keys is; they have these
+// positions appends the position of each value of a piece's keys, which have these
 // places.
 func (p *piece) positions(at, places []uint32) []uint32 {
 	for i, place := range places {
@@ -124,10 +130,10 @@ func (p *piece) positions(at, places []uint32) []uint32 {
 	return at
 }
 
-// bytes is what the index takes.
+// bytes is the memory that the index counts for.
 func (x *index) bytes() int { return x.used * cellBytes }
 
-// notePulled notes that the keys were pulled, as far as they have places.
+// notePulled marks keys that have places as pulled.
 func (x *index) notePulled(keys pslite.Keys) {
 	for i := 0; i < keys.Len() && x.unpulled > 0; i++ {
 		if c := x.at(keys.At(i)); c.place != 0 && !c.pulled() {
@@ -137,8 +143,8 @@ func (x *index) notePulled(keys pslite.Keys) {
 	}
 }
 
-// gradients reports whether all keys of a piece, which have places, were pulled:
-// pushes of them are gradients.
+// gradients reports whether all keys of a piece, which have places, were pulled, so
+// that pushes of them are gradients rather than initial values.
 func (x *index) gradients(keys pslite.Keys, p *piece) bool {
 	for i := p.first; i < p.first+p.keys && x.unpulled > 0; i++ {
 		if !x.at(keys.At(i)).pulled() {

@@ -19,14 +19,17 @@ import (
 )
 
 // What waits and is in no stream's own file, for want of a folder or of room there,
-// outlives an orderly end of the proxy in one file, for the proxy after it: a magic
-// number, streams by encoding/gob, and a CRC-32C of all before it. The file is read
-// once, and only on the machine that wrote it.
+// outlives an orderly end of the proxy in one file, for the next proxy: a magic number,
+// streams by encoding/gob, and a CRC-32C of all before it. The file is read once, and
+// only on the machine that wrote it. The same structures carry a stream's state when it
+// is taken over from its own file, or moves to another stream.
 const keptMagic = "psidVAL1"
 
-// kept are all streams.
+// kept is all streams of such a file.
 type kept struct{ Streams []keptStream }
 
+// keptStream is what is kept of a stream: who it is for, residuals, and recent requests
+// for the case of a repetition.
 type keptStream struct {
 	Origin, Node  string
 	Server        netip.AddrPort
@@ -37,6 +40,7 @@ type keptStream struct {
 	Last          int32
 }
 
+// keptDense is a layer that is one key.
 type keptDense struct {
 	Key      uint64
 	Kind     byte
@@ -45,6 +49,8 @@ type keptDense struct {
 	Age      int // pushes so far
 }
 
+// keptNarrow is a layer of keys of few values. Keys, Places and Widths have the same
+// length; Places are counted from 1, in numbers of Residual.
 type keptNarrow struct {
 	First, Last uint64
 	Kind        byte
@@ -55,6 +61,7 @@ type keptNarrow struct {
 	Age         int
 }
 
+// keptSent is a request that went with a section, see sent.
 type keptSent struct {
 	Timestamp int32
 	Push      bool
@@ -66,12 +73,14 @@ type keptSent struct {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Save leaves what waits of all workers' pushes to the next proxy, for its
-// [Codec.Restore], and reports how many streams have any that is in no file yet:
-// that is written to path, unless there is none. No link may be in use any more.
+// [Codec.Restore]. What is in streams' files is left there; the rest is written to
+// path. It returns how many streams have any such rest, even if there is no path to
+// write it to, which is an error. No link may be in use any more.
 func (c *Codec) Save(path string) (streams int, err error) {
 	var all kept
 	for o, st := range c.streamsOf("", "") {
 		st.mu.Lock()
+		// The file's lock is released with it: from here on the next proxy may have it.
 		err = errors.Join(err, st.release())
 		if waits, _ := st.residual(); waits > 0 {
 			all.Streams = append(all.Streams, st.keptState(o))
@@ -91,6 +100,7 @@ func (c *Codec) Save(path string) (streams int, err error) {
 }
 
 func writeKept(path string, all *kept) (err error) {
+	// Renamed when it is complete, so that the next proxy finds a whole file or none.
 	temporary := path + ".new"
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -118,7 +128,7 @@ func writeKept(path string, all *kept) (err error) {
 	return buffered.Flush()
 }
 
-// keptState returns the kept state of a stream; the caller holds st.mu.
+// keptState returns the kept state of a stream. The caller holds st.mu.
 func (s *stream) keptState(o owner) keptStream {
 	k := keptStream{Origin: o.origin, Node: o.node, Server: o.server, App: o.app, Customer: o.customer, Last: s.repeats.last}
 	for key, l := range s.dense {
@@ -140,11 +150,11 @@ func (s *stream) keptState(o owner) keptStream {
 	return k
 }
 
-// Restore takes up what proxies before this one left, killed ones too, in the
-// folder and in what Save wrote, and reports how many streams there were. Such a
-// proxy may end after this one has begun: what waits here by then is added to. A
-// file that cannot be used is set aside as its name with .damaged, and what it held
-// is lost.
+// Restore takes over what proxies before this one have left, killed ones too, in the
+// folder and in what Save wrote, and returns how many streams there were. Such a proxy
+// may end after this one has begun, so that what waits here already is added to. A file
+// that cannot be used is set aside under its name with .damaged, and what it held is
+// lost.
 func (c *Codec) Restore(path string) (streams int, err error) {
 	c.mu.Lock()
 	c.tidy()
@@ -157,7 +167,7 @@ func (c *Codec) Restore(path string) (streams int, err error) {
 	return streams + saved, errors.Join(err, failed)
 }
 
-// restoreSaved takes up what Save wrote, and removes the file.
+// restoreSaved takes over what Save wrote, and removes the file.
 func (c *Codec) restoreSaved(path string) (streams int, err error) {
 	text, err := os.ReadFile(path)
 	switch {
@@ -171,7 +181,8 @@ func (c *Codec) restoreSaved(path string) (streams int, err error) {
 		return 0, errors.Join(fmt.Errorf("what the proxy before this one left of pushes is lost: %s: %w; set aside as %s.damaged", path, err, filepath.Base(path)),
 			os.Rename(path, path+".damaged"))
 	}
-	// Before it counts: a proxy that finds it again must not add it up twice.
+	// The file is removed before its content counts: a proxy that found it again would
+	// add everything twice, which is worse than losing it.
 	if err := os.Remove(path); err != nil {
 		return 0, fmt.Errorf("what the proxy before this one left of pushes is not taken up: %w", err)
 	}
@@ -209,7 +220,7 @@ func parseKept(text []byte) (*kept, error) {
 }
 
 // takeUp adds what was kept of a stream to it and returns how many layers had to be
-// dropped; the caller holds s.mu.
+// dropped. The caller holds s.mu.
 func (s *stream) takeUp(k *keptStream) (lost int) {
 	for i := range k.Dense {
 		if !s.takeUpDense(&k.Dense[i]) {
@@ -232,6 +243,9 @@ func (s *stream) takeUp(k *keptStream) (lost int) {
 	return lost
 }
 
+// takeUpDense adds a dense layer's residual to the stream's, which it makes if need be.
+// Adding is right whether or not the worker has pushed through this proxy already:
+// residuals are sums.
 func (s *stream) takeUpDense(d *keptDense) bool {
 	kind := element.Kind(d.Kind)
 	if !kind.Valid() {
@@ -250,6 +264,9 @@ func (s *stream) takeUpDense(d *keptDense) bool {
 	return true
 }
 
+// takeUpNarrow adds a narrow layer's residual to the stream's, key by key, since the
+// same keys may have other places here. It reports false if memory does not suffice or
+// a key has another width now.
 func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 	kind := element.Kind(n.Kind)
 	if !kind.Valid() || len(n.Places) != len(n.Keys) || len(n.Widths) != len(n.Keys) {
@@ -259,6 +276,7 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 	if why != "" {
 		return false
 	}
+	// Until a push brings the rule that holds, the layer sends everything.
 	follow(l.Layer, &l.rule, noRule, n.First)
 	size := threshold.ResidualSize(kind, false)
 	var at []uint32

@@ -9,15 +9,16 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// template is a push of the worker, from which ours are made.
+// template is a push of the worker, in whose image own pushes are made.
 type template struct {
 	meta    pslite.Meta
 	dialect pslite.Dialect
-	lens    bool
-	keys    int // of the push with most of them
+	lens    bool // it has lengths
+	keys    int  // how many the largest push had
 }
 
-// learn keeps what a push looks like.
+// learn keeps what a push looks like. A clone is made only when the form changes: this
+// is done for every push.
 func (st *stream) learn(m *pslite.Message, d pslite.Dialect) {
 	if st.template == nil {
 		st.template = &template{}
@@ -38,7 +39,7 @@ type waiting struct {
 	values []byte
 }
 
-// push makes a message.
+// push makes a message. Its lengths are in units of the message's own data type.
 func (t *template) push(timestamp int32, w waiting) [][]byte {
 	m := t.meta
 	m.Timestamp, m.Push, m.Pull, m.Request = timestamp, true, false, true
@@ -59,9 +60,9 @@ func (t *template) push(timestamp int32, w waiting) [][]byte {
 	return append([][]byte{m.Append(nil, t.dialect)}, data...)
 }
 
-// empty takes all that waits out of the stream, in pieces for one push each, and
-// forgets the layers. No piece has more keys than the worker's own pushes had: servers
-// may take one key at a time, as MXNet's do.
+// empty takes everything that waits out of the stream, in pieces of one push each, and
+// forgets the layers. No piece has more keys than the worker's own pushes had: some
+// servers take one key at a time, as MXNet's do. The caller holds st.mu.
 func (st *stream) empty() (all []waiting) {
 	var v sparse.Vector
 	add := func(kind element.Kind, width int, keys []uint64, values []byte) {
@@ -90,12 +91,15 @@ func (st *stream) empty() (all []waiting) {
 		}
 		st.dropNarrow(id)
 	}
+	// Committed before anything is sent: what leaves the file now is gone, whether or
+	// not it arrives.
 	st.commit()
 	return all
 }
 
-// sorted returns, by how many values of size bytes they have, the keys of whose
-// values not all are zero, ascending, and these values.
+// sorted returns, by how many values of size bytes they have, the keys that have any
+// value that is not zero, ascending, with their values. A push of the job has its keys
+// in ascending order.
 func (x *index) sorted(values []byte, size int) map[int]waiting {
 	of := func(c cell) []byte { return values[int(c.place-1)*size : (int(c.place-1)+c.size())*size] }
 	var used []cell

@@ -8,30 +8,31 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// DenseValues is from how many values on a key is a layer by itself. Keys of
-// fewer are a layer together with the others of their span.
+// DenseValues is the number of values from which on a key is a layer by itself. Keys
+// with fewer form a layer together with the others of their span.
 const DenseValues = 512
 
-// piece is a part of a message's values that one rule is for: those of one
-// dense key, or of several keys that have fewer values.
+// piece is a part of a message's values to which one rule applies: those of one dense
+// key, or of several keys that have fewer values. It refers to the message's keys by
+// index and to its values by bytes, and is valid as long as the message.
 type piece struct {
 	span     *span
-	first    int // index of the first key
-	keys     int
-	from, to int         // bytes in the values frame
-	width    int         // values of a key, where all have the same number
-	lens     pslite.Lens // otherwise: of the message's keys, in units of its values
-	unit     int         // bytes
-	kind     element.Kind
-	known    bool // kind is: the values are numbers that can be coded
+	first    int          // index of the first key
+	keys     int          // how many
+	from, to int          // bytes in the values frame
+	width    int          // values of a key, where all have the same number
+	lens     pslite.Lens  // otherwise: of the message's keys, in units of its values
+	unit     int          // bytes
+	kind     element.Kind // valid if known
+	known    bool         // the values are numbers that can be coded
 }
 
 func (p *piece) dense() bool { return p.lens == nil && p.width >= DenseValues }
 
-// values is how many values all keys have.
+// values is how many values all keys of the piece have.
 func (p *piece) values() int { return (p.to - p.from) / max(1, p.kind.Size()) }
 
-// widthOf is how many values the i-th of the piece's keys has.
+// widthOf is how many values the piece's key number i has.
 func (p *piece) widthOf(i int) int {
 	if p.lens == nil {
 		return p.width
@@ -39,13 +40,15 @@ func (p *piece) widthOf(i int) int {
 	return int(p.lens.At(p.first+i)) * p.unit / p.kind.Size()
 }
 
-// layout cuts a message's values into pieces. The slice is reused.
+// layout cuts a message's values into pieces. Its slice is reused.
 type layout struct {
 	pieces []piece
 }
 
-// readShape cuts the values of m, and says what forbids it, if anything does: then
-// the message passes as it is.
+// readShape cuts the values of m into pieces, by spans, which cover all keys. A reason
+// says why that is impossible: then the message passes as it is. Nothing of the message
+// is trusted beyond what its own check has established: values divide by keys, or
+// lengths add up.
 func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 	l.pieces = l.pieces[:0]
 	keys, vals := m.Keys(), m.Values()
@@ -83,8 +86,9 @@ func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 	return ""
 }
 
-// readLens cuts the values of keys with lengths of their own, which the
-// message's check has compared with the values.
+// readLens cuts the values of keys with lengths of their own, which the message's check
+// has compared with the values. Neighbouring keys of few values in one span become one
+// piece.
 func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values, unit int, spans []span) Reason {
 	from, s := 0, 0
 	for i := range keys.Len() {
@@ -108,12 +112,12 @@ func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values
 	if from != len(vals.Bytes) {
 		return ReasonShape
 	}
-	// Of keys without values alone there is nothing to be said.
+	// A piece of nothing but keys without values has nothing to code.
 	l.pieces = slices.DeleteFunc(l.pieces, func(p piece) bool { return p.from == p.to })
 	return ""
 }
 
-// join makes the piece that follows part of this one, if it can be.
+// join makes the following piece part of this one if the two can be one.
 func (p *piece) join(o *piece, lens pslite.Lens, unit int) bool {
 	if p.span != o.span || p.dense() || o.dense() {
 		return false
@@ -126,10 +130,12 @@ func (p *piece) join(o *piece, lens pslite.Lens, unit int) bool {
 	return true
 }
 
-// addPieces adds pieces for keys of size bytes each.
+// addPieces adds pieces for keys of size bytes each: one for all, or one for each dense
+// key.
 func (l *layout) addPieces(s *span, t pslite.DataType, first, keys, from, size int) Reason {
 	p := piece{span: s, first: first, keys: keys, from: from, to: from + keys*size}
 	switch {
+	// CHAR and OTHER frames may contain anything: only a rule can say what.
 	case t == pslite.Float:
 		p.kind, p.known = element.Float32, true
 	case t == pslite.Double:
@@ -161,7 +167,7 @@ func (l *layout) addPieces(s *span, t pslite.DataType, first, keys, from, size i
 // parseElements is element.Parse, for a rule's Elements.
 func parseElements(name string) (element.Kind, error) { return element.Parse(name) }
 
-// any reports whether the rule of any piece is such.
+// any reports whether such holds for the rule of any piece.
 func (l *layout) any(such func(*Rule) bool) bool {
 	for i := range l.pieces {
 		if such(l.pieces[i].rule()) {

@@ -8,28 +8,29 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// moves are keys whose values left a server of this host for another one: a move
-// begins with a pull of the proxies' own. Until such a key is back the workers get
-// it from there, so that what they have is not what this server's proxy remembers
-// of them.
+// moves are keys whose values left a server of this host for another one: a move begins
+// with a pull of the proxies' own. While such a key is away the workers get it from the
+// other server, so that what they have is no longer what this server's proxy remembers
+// of them. Every link from that server has to learn of it, at its own time: it reads on
+// from the count up to which it knows.
 type moves struct {
-	users atomic.Int64 // links with copies
-	count atomic.Uint64
-	mu    sync.Mutex // guards last and keys
-	last  []moved    // up to the count, the oldest first
-	keys  int        // in them
+	users atomic.Int64  // links with copies; without any nothing is recorded
+	count atomic.Uint64 // moves so far
+	mu    sync.Mutex    // guards last and keys
+	last  []moved       // the last of them, the oldest first; ends at count
+	keys  int           // of all in last
 }
 
-// moved are keys that one process's answer had.
+// moved is the keys of one answer that a process gave to a move.
 type moved struct {
 	process string
 	keys    []byte
 }
 
-// mostMoved bounds the keys in moves.
+// mostMoved bounds the keys in moves. Links that fall behind further drop all copies.
 const mostMoved = 1 << 18
 
-// note notes keys that leave a process.
+// note records keys that leave a process.
 func (m *moves) note(process string, keys pslite.Keys) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,8 +46,8 @@ func (m *moves) note(process string, keys pslite.Keys) {
 	m.count.Add(1)
 }
 
-// since returns the moves noted of a process after the first n. all says that older
-// ones are forgotten.
+// since returns the keys that left a process after the first count moves. all says that
+// older moves are forgotten, so that any key may have moved.
 func (m *moves) since(count uint64, process string) (keys pslite.Keys, now uint64, all bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,8 +64,9 @@ func (m *moves) since(count uint64, process string) (keys pslite.Keys, now uint6
 	return pslite.Keys(some), now, false
 }
 
-// hold notes an answer that is wanted whole. Where there is no memory for it, it
-// passes without being shown again.
+// hold records an answer that is wanted whole. If there is no memory to hold it, it
+// passes without being shown again, and the worker has values that are not in the
+// copies.
 func (c *copies) hold(m *pslite.Message) {
 	c.release(m, false)
 	if len(c.tables) > 0 {
@@ -72,8 +74,8 @@ func (c *copies) hold(m *pslite.Message) {
 	}
 }
 
-// release is called with the next message that is shown: if that is not the one
-// held, the worker has other values now than are remembered.
+// release is called with the next message that is shown. If that is not the one held,
+// its keys leave the copies.
 func (c *copies) release(m *pslite.Message, answers bool) {
 	if len(c.held) == 0 {
 		return
@@ -87,7 +89,8 @@ func (c *copies) release(m *pslite.Message, answers bool) {
 // process names the process that sends.
 func (s *Sender) process() string { return s.link.Origin + " " + s.node }
 
-// noteMoves takes up what has moved, and notes what an answer says that it moves.
+// noteMoves applies moves that this link has not seen, and records the keys of an
+// answer to a move.
 func (s *Sender) noteMoves(m *pslite.Message) {
 	c := &s.codec.moves
 	if isOwn(m.Meta.Timestamp) && c.users.Load() > 0 {

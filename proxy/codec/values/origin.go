@@ -3,19 +3,19 @@ package values
 // maxOrigins bounds the origins of links.
 const maxOrigins = 4096
 
-// origin is where processes of this host connect from, while links come from
-// there. Listeners of some links do not know the job: an agent opens them before
-// it begins. What job that is other links' listeners say, or its nodes by what
-// they tell the scheduler. Of two jobs at a time nobody can say which such a link
-// is of, so it counts for none.
+// origin is where processes of this host connect from, a network namespace as a rule,
+// as long as links come from there. The listeners of some links do not know the job,
+// since an agent opens them before the job begins. The listeners of other links of the
+// same origin may, and so do the processes by what they tell the scheduler. If several
+// jobs connect from one origin nobody can say which one such a link belongs to, and it
+// counts for none.
 type origin struct {
 	links   int
 	job     string
-	several bool
+	several bool // more than one job was named
 }
 
-// joinOrigin notes a link from an origin, and leaves again with the function that it
-// returns.
+// joinOrigin counts a link from an origin until the function that it returns is called.
 func (c *Codec) joinOrigin(name string) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +37,8 @@ func (c *Codec) joinOrigin(name string) (leave func()) {
 	}
 }
 
-// names notes the job of an origin.
+// names records the job of an origin. Links that do not know their job look it up again
+// after that.
 func (c *Codec) names(name, job string) {
 	if job == "" {
 		return
@@ -51,7 +52,7 @@ func (c *Codec) names(name, job string) {
 	}
 }
 
-// jobOf is the job of an origin, empty where it is not known.
+// jobOf returns the job of an origin, empty if it is not known.
 func (c *Codec) jobOf(name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,25 +10,28 @@ import (
 )
 
 // pairs is what is known of how the pulls of one worker's customer from one server
-// and its pushes to that server belong together, for activations that are thresholded
-// (DCT-MP): of each pull which keys were not pushed since, and the masks of the rows
-// that its answer had. A key that is pulled, pushed, pulled and so on in turns pairs:
-// its next push is the gradient for what the last pull brought. A key that was pulled
-// twice before its push does not, since nobody can tell which of the two the gradient
-// is for.
+// belong to its pushes to that server, for thresholded activations (DCT-MP): for each
+// pull which keys were not pushed since, and the masks of the rows that its answer had.
+// A key that is pulled, pushed, pulled and so on in turns pairs: its next push is the
+// gradient for what the last pull brought. A key that was pulled twice before its push
+// does not, since nobody can tell which pull the gradient is for.
 //
-// It is guarded by its stream's mutex and lives as long as the link: a mask that is
-// lost has a push pass whole, never changed in another way.
+// Whether a worker works like that is not configured but observed: credit must be
+// earned by pulls that pushes followed before an answer may come by rows, and is lost
+// when the pattern breaks.
+//
+// pairs is guarded by its stream's mutex and lives as long as the link. Losing a mask
+// has a push pass whole, never changed in another way.
 type pairs struct {
 	budget *budget
 	pulls  []*pull // the oldest first, at most mostPulls
-	// credit rises with each pull that is followed by pushes of its keys and falls
-	// with each that is not.
+	// credit rises by one with each pull that is followed by pushes of its keys, and
+	// falls by lostCredit with each that is not.
 	credit int
-	most   int       // keys of the largest pull that pairs
-	pulled [64]int32 // timestamps of the last pulls, one more than they are
-	pushed [64]int32 // and of the last pushes
-	nextIn [2]int
+	most   int       // keys of the largest pull that was paired
+	pulled [64]int32 // timestamps of the last pulls, plus one so that 0 is empty
+	pushed [64]int32 // likewise of the last pushes
+	nextIn [2]int    // the oldest entry of pulled and of pushed
 	roles  roles
 	uses   []maskUse
 }
@@ -37,48 +40,54 @@ type pairs struct {
 type pull struct {
 	timestamp int32
 	keys      pslite.Keys // a copy
-	pushed    sparse.Mask // of the keys
-	left      int         // keys that were not pushed since
+	pushed    sparse.Mask // the keys that were pushed since
+	left      int         // how many were not
 	masks     []rowsMask  // ascending by first
-	bytes     int         // of the budget
+	bytes     int         // taken from the budget
 	asked     bool        // its answer may come by rows
 	paired    bool        // half of its keys were pushed, or more
-	gone      bool
+	gone      bool        // it was dropped; an answer that still comes must not attach a mask
 }
 
-// rowsMask are the positions that gradients may have, of some successive keys.
+// rowsMask is the positions that gradients may have, for some successive keys of a
+// pull.
 type rowsMask struct {
 	first, keys int
 	kind        element.Kind
 	width       int   // values of each key
-	ends        []int // where these differ: where each key's end
+	ends        []int // where the widths differ: the end of each key's values; else nil
 	bits        sparse.Mask
 }
 
-// maskUse says where the mask for a pushed key is; without a pull there is none.
+// maskUse says which pull a pushed key belongs to, and which key of that pull it is; no
+// pull if none or several qualify.
 type maskUse struct {
 	pull  *pull
 	index int
-	times int // pulls of the key that were not pushed since
+	times int // pulls of the key without a push so far
 }
 
 const (
-	// mostPulls is how many pulls are remembered that were not wholly pushed.
+	// mostPulls bounds the pulls that are remembered because not all of their keys were
+	// pushed.
 	mostPulls = 16
-	// mostAhead is how many may be without their pushes while more are asked by rows.
+	// mostAhead is how many pulls may be without their pushes while further ones are
+	// asked by rows.
 	mostAhead = 8
-	// trusted is the credit from which on pulls are asked by rows, mostCredit its
-	// most, and lostCredit what a pull costs that no push follows.
+	// trusted is the credit from which on pulls are asked by rows, mostCredit the most
+	// that can be earned, and lostCredit what a pull costs that no push follows.
 	trusted, mostCredit, lostCredit = 2, 4, 2
 	// mostLarger is how many times larger than those that paired a pull may be: a
-	// worker that pulls all there is saves or evaluates a model.
+	// worker that pulls everything is saving or evaluating its model, and must get all
+	// of it.
 	mostLarger = 2
 )
 
-// pullBytesOf is the memory that a pull of that many keys costs.
+// pullBytesOf is the memory that a pull of keys keys costs.
 func pullBytesOf(keys int) int { return 160 + 8*keys + 8*sparse.Words(keys) }
 
-// again reports whether a timestamp is one of the last, and notes it.
+// again reports whether a timestamp is one of the last, and records it: PS_RESEND
+// repeats requests.
 func (ps *pairs) again(last *[64]int32, which int, timestamp int32) bool {
 	if slices.Contains(last[:], timestamp+1) {
 		return true
@@ -88,8 +97,8 @@ func (ps *pairs) again(last *[64]int32, which int, timestamp int32) bool {
 	return false
 }
 
-// pull notes a pull and returns it if its answer may come by rows; otherwise the
-// reason says why not. A repeat of one is that one, or not asked.
+// pull records a pull, and returns it if its answer may come by rows; otherwise the
+// reason says why not. A repetition of a pull returns the same one, or nothing.
 func (ps *pairs) pull(timestamp int32, keys pslite.Keys) (*pull, Reason) {
 	if ps.again(&ps.pulled, 0, timestamp) {
 		for _, q := range ps.pulls {
@@ -103,6 +112,10 @@ func (ps *pairs) pull(timestamp int32, keys pslite.Keys) (*pull, Reason) {
 	if !ps.budget.reserve(cost) {
 		return nil, ReasonMemory
 	}
+	// The answer may lack values only if a push of the same keys will follow that can
+	// bring the rest back in order: the pattern has held, few pulls are ahead of their
+	// pushes, at most half of the keys are pulled for the second time, and the pull is
+	// not much larger than those that paired.
 	ahead, twice := 0, 0
 	for _, q := range ps.pulls {
 		if !q.paired {
@@ -122,7 +135,7 @@ func (ps *pairs) pull(timestamp int32, keys pslite.Keys) (*pull, Reason) {
 	return q, ""
 }
 
-// drop forgets a pull.
+// drop forgets pull number i. One that hardly any push followed costs credit.
 func (ps *pairs) drop(i int) {
 	q := ps.pulls[i]
 	if !q.paired {
@@ -133,7 +146,7 @@ func (ps *pairs) drop(i int) {
 	ps.pulls = slices.Delete(ps.pulls, i, i+1)
 }
 
-// clear forgets everything.
+// clear forgets everything, and returns the memory.
 func (ps *pairs) clear() {
 	for len(ps.pulls) > 0 {
 		ps.drop(0)
@@ -142,8 +155,8 @@ func (ps *pairs) clear() {
 	*ps = pairs{budget: ps.budget, roles: ps.roles, uses: ps.uses[:0]}
 }
 
-// common calls do with the places, in both, of keys that two ascending lists have in
-// common.
+// common calls do with the indices, in both, of the keys that two ascending lists have
+// in common. Equal lists, the usual case, need no merge.
 func common(a, b pslite.Keys, do func(i, j int)) {
 	n, m := a.Len(), b.Len()
 	if bytes.Equal(a, b) {
@@ -166,8 +179,8 @@ func common(a, b pslite.Keys, do func(i, j int)) {
 	}
 }
 
-// shares counts the keys that a pull has in common with others and that were not
-// pushed since.
+// shares counts the keys that a pull has in common with others and that were not pushed
+// since.
 func (q *pull) shares(keys pslite.Keys) (n int) {
 	common(keys, q.keys, func(_, j int) {
 		if !q.pushed.Has(j) {
@@ -177,8 +190,9 @@ func (q *pull) shares(keys pslite.Keys) (n int) {
 	return n
 }
 
-// push notes a push and returns for each of its keys which mask is for it. Valid until
-// the next push.
+// push records a push and returns for each of its keys which mask applies. The result
+// is valid until the next push. A repetition gets no masks: what it must be is
+// remembered elsewhere, see repeats.
 func (ps *pairs) push(timestamp int32, keys pslite.Keys) []maskUse {
 	ps.uses = slices.Grow(ps.uses[:0], keys.Len())[:keys.Len()]
 	clear(ps.uses)
@@ -191,6 +205,8 @@ func (ps *pairs) push(timestamp int32, keys pslite.Keys) []maskUse {
 				return
 			}
 			u := &ps.uses[i]
+			// A second pull of this key is without a push. The gradient may belong to
+			// either, so it goes whole; it counts for the older pull.
 			if u.times++; u.times > 1 {
 				u.pull = nil
 				return
@@ -214,12 +230,13 @@ func (ps *pairs) push(timestamp int32, keys pslite.Keys) []maskUse {
 	return ps.uses
 }
 
-// masks reports whether some pull's answer had rows.
+// masks reports whether the answer of some pull had rows.
 func (ps *pairs) masks() bool {
 	return slices.ContainsFunc(ps.pulls, func(q *pull) bool { return len(q.masks) > 0 })
 }
 
-// attach keeps the mask of an answer's rows; false where there is no memory.
+// attach keeps the mask of an answer's rows; false if there is no memory, or the pull
+// was forgotten.
 func (ps *pairs) attach(q *pull, m rowsMask) bool {
 	cost := 8 * (len(m.bits) + len(m.ends))
 	if q.gone || !ps.budget.reserve(cost) {
@@ -230,8 +247,8 @@ func (ps *pairs) attach(q *pull, m rowsMask) bool {
 	return true
 }
 
-// copyTo adds the positions of a key with that many values of a kind to a mask, from
-// the first on, and reports whether there was a mask for the key.
+// copyTo adds the positions of a key with width values of a kind to a mask, from
+// position first on, and reports whether there was a mask for the key.
 func (u maskUse) copyTo(m sparse.Mask, first int, kind element.Kind, width int) bool {
 	if u.pull == nil {
 		return false

@@ -11,21 +11,26 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// pullBytes bounds the values that each end of a link remembers of pulls, of
-// slim and of unchanged.
+// pullBytes bounds the values that each end of a link remembers of pulls, separately
+// for slim and for unchanged.
 const pullBytes = 256 << 20
 
 // maxRounds bounds the layers of slim on a link.
 const maxRounds = 4096
 
-// rounds are slim's layers in one direction of a link, at its sending end. A
-// layer is a dense key, or a list of keys of few values that comes again.
+// rounds are slim's layers in one direction of a link, at its sending end. A layer is a
+// dense key, or a list of keys of few values that has come at least twice: most lists
+// of mini-batches never come again, and remembering them would use up the memory.
+//
+// The receiver numbers layers as the sender does. It keeps a core for each, and for
+// those of pulls the values; left is the sender's account of the receiver's memory, by
+// the costs that use.cost gives.
 type rounds struct {
 	seed    maphash.Seed
-	whose   [2]int32 // app and customer of the message
+	whose   [2]int32 // app and customer of the message at hand
 	layers  map[uint64]*round
-	once    map[uint64]bool // lists of keys that came once
-	left    int             // bytes of values that may still be remembered
+	once    map[uint64]bool // names of lists of keys that came once
+	left    int             // bytes that the receiver may still remember
 	changes []byte          // see weights
 }
 
@@ -34,11 +39,12 @@ type round struct {
 	number int
 	rule   Slim
 	sender *slim.Sender
-	has    []byte // by changes: what the receiver has
+	has    []byte // with Slim.Changes: what the receiver has; else nil
 }
 
-// weights are the numbers by whose magnitude the core of a layer's values is
-// chosen. They are valid until the next call.
+// weights returns the numbers by whose magnitude the core of a layer's values is
+// chosen: the values, or with Slim.Changes their differences from what the receiver
+// has. Valid until the next call.
 func (rs *rounds) weights(l *round, kind element.Kind, values []byte) []byte {
 	if l.has == nil {
 		return values
@@ -59,11 +65,12 @@ type use int
 
 const (
 	pushed use = iota
-	pulled     // both ends remember the values
-	alone      // pushed, and the receiver knows nothing of rounds
+	pulled     // an answer: both ends remember the values
+	alone      // pushed as a sparse vector: the receiver knows nothing of rounds
 )
 
-// cost is the memory that a layer of that many bytes takes of the bound.
+// cost is the memory that a layer of size bytes takes of the bound: its values if they
+// are remembered, and an eighth for the core, a bit for each number.
 func (u use) cost(size int) int {
 	if u == pulled {
 		return size + size/8
@@ -71,8 +78,9 @@ func (u use) cost(size int) int {
 	return size / 8
 }
 
-// name is the same for pieces of the same app and customer, use, keys, kind and
-// length, and no others.
+// name is the same for pieces of the same app and customer, use, keys, kind and length,
+// and for no others but with the probability of a collision of 64 bits. The hash is
+// seeded at random for each link, so that nobody can construct one.
 func (rs *rounds) name(p *piece, keys pslite.Keys, u use) uint64 {
 	var h maphash.Hash
 	h.SetSeed(rs.seed)
@@ -81,9 +89,9 @@ func (rs *rounds) name(p *piece, keys pslite.Keys, u use) uint64 {
 	return h.Sum64()
 }
 
-// of returns a piece's layer. isFirst says that the receiver does not know it yet:
-// it must be introduced, with all values if it is one of pulls. The layer is nil
-// where there can be none, or not yet.
+// of returns a piece's layer. isFirst says that the receiver does not know it yet: it
+// must be introduced, with all values if it is one of pulls. The layer is nil if there
+// can be none, for which the reason says why, or none yet.
 func (rs *rounds) of(p *piece, r *Rule, keys pslite.Keys, u use) (l *round, isFirst bool, why Reason) {
 	name := rs.name(p, keys, u)
 	l = rs.layers[name]
@@ -97,11 +105,14 @@ func (rs *rounds) of(p *piece, r *Rule, keys pslite.Keys, u use) (l *round, isFi
 		rs.once[name] = true
 		return nil, false, ""
 	}
+	// A layer whose rule has changed keeps its number and its cost, and starts over.
 	cost := u.cost(p.to - p.from)
 	if l == nil && (len(rs.layers) >= maxRounds || cost > rs.left) {
 		return nil, false, ReasonMemory
 	}
 	config := slim.Config{Alpha: r.Slim.Alpha, Epsilon: r.Slim.Epsilon, Rounds: r.Slim.Rounds, Seed: name}
+	// The values that differ most are others each time, so that a core serves one
+	// round.
 	byChanges := u == pulled && r.Slim.Changes
 	if byChanges {
 		config.Rounds = 1
@@ -123,8 +134,8 @@ func (rs *rounds) of(p *piece, r *Rule, keys pslite.Keys, u use) (l *round, isFi
 	return fresh, true, ""
 }
 
-// appendSlimPush appends what of a piece of a push goes by slim. Without ok
-// nothing was appended, and the piece goes as it is.
+// appendSlimPush appends what of a piece of a push goes by slim. With ok false nothing
+// was appended, and the piece goes as it is.
 func (s *Sender) appendSlimPush(head []byte, p *piece, r *Rule, keys pslite.Keys, values []byte, u use) (all []byte, sent int, ok bool) {
 	l, isFirst, why := s.rounds.of(p, r, keys, u)
 	if l == nil {
@@ -134,6 +145,9 @@ func (s *Sender) appendSlimPush(head []byte, p *piece, r *Rule, keys pslite.Keys
 		return head, 0, false
 	}
 	if u == alone {
+		// A repetition of this push would repeat its bytes, and a round must not reach
+		// the receiver twice. So the selection is slim's, but it goes as an ordinary
+		// vector.
 		_, v, err := l.sender.AppendHeader(nil, values)
 		if err != nil {
 			panic(err) // the piece has the layer's length
@@ -145,7 +159,7 @@ func (s *Sender) appendSlimPush(head []byte, p *piece, r *Rule, keys pslite.Keys
 	return head, v.Count(), true
 }
 
-// appendRound appends a layer's number, whether it is new, and a round.
+// appendRound appends a layer's number, whether it begins, and a round.
 func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, kind element.Kind, values []byte) ([]byte, *sparse.Vector) {
 	head = binary.AppendUvarint(head, uint64(l.number))
 	var flags byte
@@ -174,8 +188,8 @@ const (
 	roundQuantized                  // the values are those of package quantize
 )
 
-// appendPull appends the section of a pull's answer whose layout was read;
-// without coded, nothing.
+// appendPull appends the section of a pull's answer whose layout was read; with coded
+// false, nothing.
 func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded bool) {
 	start := len(head)
 	keys, vals := m.Keys(), m.Values().Bytes
@@ -190,6 +204,8 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 		} else {
 			coded = true
 		}
+		// The worker will have these values by another way, so that the copies no
+		// longer say what it has.
 		if form != formPullThreshold && form != formPullQuantize {
 			s.copies.drop(keys[8*p.first : 8*(p.first+p.keys)]) // the worker has other values now
 		}
@@ -201,8 +217,10 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 	return head, true
 }
 
-// appendPulled appends a piece of an answer and says in which form, and how
-// many of its values went. With formPlain it has appended nothing.
+// appendPulled appends a piece of an answer, and returns in which form and how many of
+// its values went. With formPlain it has appended nothing. Which codec applies is
+// decided here, in this order: error feedback, activations, unchanged (with 16 bits or
+// without), slim, 16 bits alone. Check keeps a rule from asking for two that choose.
 func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
 	r, n := p.rule(), p.values()
 	switch {
@@ -219,6 +237,8 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 	case r.activates():
 		return s.appendRows(head, p, r, values)
 	case r.Unchanged && s.halves16(p, r) && s.halve(r, values):
+		// The rounded values are compared with the rounded values of before: what did
+		// not change by rounding is not sent.
 		q := *p
 		q.kind, q.from, q.to = wireKind(r.Wire), 0, len(s.halves)
 		before := len(head)
@@ -249,9 +269,9 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 	return head, formSlimPull, v.Count()
 }
 
-// appendUnchanged appends what of a piece is not what the worker got before: for
-// the same list of keys, where it has come lately and its keys need not be looked
-// up one by one, or else for each key.
+// appendUnchanged appends what of a piece is not what the worker got before. A list of
+// keys that came lately is compared as a whole, without looking its keys up one by one;
+// any other is compared key by key, if its keys have the same number of values each.
 func (s *Sender) appendUnchanged(head []byte, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
 	name := s.rounds.name(p, keys, pulled)
 	if p.lens == nil && !p.dense() && !s.last.Knows(name) && !s.lately.again(name) {

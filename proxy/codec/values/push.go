@@ -9,23 +9,26 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// pushing is a Sender's room for pushes.
+// pushing is a Sender's state for pushes. Only seed lives longer than a message.
 type pushing struct {
 	work   threshold.Workspace
 	vector sparse.Vector
 	at     []uint32
-	// Of pieces of which some keys may wait.
+	// Of pieces some of whose keys may wait: the vector, positions and gradient of
+	// these.
 	part         sparse.Vector
 	some, chosen []uint32
 	gradient     []byte
-	seed         uint64 // of the last rounding
+	seed         uint64 // of the last rounding; another one for each piece
 	first        bool   // the push is the first of its stream
-	whole        int32  // timestamp of the worker's push that it is, or is a part of
-	split        bool   // it is a part
+	whole        int32  // timestamp of the worker's push, of which the message may be a part
+	split        bool   // the message is a part
 }
 
-// stream returns the stream of a message's customer; nil where there is none.
-// Without make it is only looked for.
+// stream returns the stream of a message's customer, or nil and the reason why there is
+// none. Without make it is only looked for. The first use of a stream on this link
+// joins it, and takes over what a proxy before this one has left for it: the worker may
+// have reconnected because that proxy was killed.
 func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
 	id := [2]int32{m.Meta.AppID, m.Meta.CustomerID}
 	if st := s.streams[id]; st != nil {
@@ -40,7 +43,7 @@ func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
 	}
 	s.streams[id], s.fresh[st] = st, true
 	st.mu.Lock()
-	st.pairs.clear() // what was pulled over another connection need not have arrived
+	st.pairs.clear() // answers to pulls on another connection may not have arrived
 	st.mu.Unlock()
 	if _, err := s.codec.takeOver(st.owner.fileName()); err != nil {
 		s.codec.log.Error("thresholded pushes", "error", err)
@@ -48,9 +51,10 @@ func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
 	return st, ""
 }
 
-// appendPush appends the section of a push whose layout was read. Without
-// coded, nothing was appended and the values go as they stand in the message.
+// appendPush appends the section of a push whose layout was read. With coded false
+// nothing was appended, and the values go as they now stand in the message.
 func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message) (all []byte, coded bool) {
+	// Without anything to remember no stream is needed, and no lock.
 	if !s.layout.any((*Rule).keeps) && !s.owes(m) {
 		return s.appendPieces(head, nil, m)
 	}
@@ -70,11 +74,16 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 	return all, coded
 }
 
-// appendKept is appendPush with the stream of what waits, which is locked.
+// appendKept is appendPush with the stream of what waits. The caller holds st.mu.
+//
+// The order matters: a repetition is recognized before anything changes, everything
+// that changes is saved before, and the transaction is committed before the section
+// leaves, see shelf.go.
 func (s *Sender) appendKept(head []byte, st *stream, shown *relay.Message, m *pslite.Message) (all []byte, coded bool) {
 	st.sender = s
 	st.learn(m, s.dialect)
 	e, sum := exchangeOf(&m.Meta), st.repeats.sumOf(shown.Frames)
+	// Only a connection's first request may come from a new process.
 	fresh := s.fresh[st]
 	delete(s.fresh, st)
 	switch v, before := st.repeats.judge(e, sum, fresh); v {
@@ -95,17 +104,19 @@ func (s *Sender) appendKept(head []byte, st *stream, shown *relay.Message, m *ps
 	return head, coded
 }
 
-// appendPieces appends the pieces of a push, whose state is st or, where
-// nothing may wait, nil.
+// appendPieces appends the pieces of a push. st is the stream, or nil if nothing may
+// wait.
 func (s *Sender) appendPieces(head []byte, st *stream, m *pslite.Message) (all []byte, coded bool) {
 	start := len(head)
 	vals := m.Values().Bytes
 	head = binary.AppendUvarint(head, uint64(len(vals)))
+	// The pairing is advanced by each push, whatever becomes of it.
 	if s.active.uses = nil; st != nil && s.layout.any((*Rule).activates) {
 		s.active.uses = st.pairs.push(m.Meta.Timestamp, m.Keys())
 	}
 	for i := 0; i < len(s.layout.pieces); {
 		p, pieces := &s.layout.pieces[i], 1
+		// Several keys go as one piece only if none of them has a residual of its own.
 		if s.active.uses != nil && len(st.dense) == 0 {
 			p, pieces = s.group(i)
 		}
@@ -136,8 +147,9 @@ func (p *piece) rule() *Rule {
 	return noRule
 }
 
-// appendPushed appends a piece of a push and says in which form, and how many
-// of its values went. With formPlain it has appended nothing.
+// appendPushed appends a piece of a push, and returns in which form and how many of its
+// values went. With formPlain it has appended nothing. values may be changed: what
+// waited under earlier rules is added.
 func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
 	r, n := p.rule(), p.values()
 	if !p.known {
@@ -169,7 +181,7 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		}
 	}
 	switch {
-	case r.Threshold > 0: // but it cannot be
+	case r.Threshold > 0: // it does not apply, and no lossy codec takes its place
 	case r.Slim != nil && !s.slims(p, r, keys):
 		s.codec.counts.why(ReasonUnpulled)
 	case r.Slim != nil:
@@ -192,8 +204,13 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 	return head, form, sent
 }
 
-// threshold returns what of a piece goes under its rule's threshold; nil where
-// there is none and nothing waits.
+// threshold returns what of a piece goes under its rule's threshold; nil if there is
+// none and nothing waits, or with the reason why the threshold does not apply. The
+// vector is the Sender's, valid until the next piece.
+//
+// Under a rule without a threshold a layer that exists sends everything with the next
+// push, which may itself be a gradual end (Rule.End), and is dropped when nothing is
+// left.
 func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, values []byte) (*sparse.Vector, Reason) {
 	room, v := &s.pushing, &s.pushing.vector
 	switch {
@@ -206,6 +223,9 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		if why != "" {
 			return nil, why
 		}
+		// A worker pushes its initial values once, before it pulls. Leaving any out
+		// would leave the server without them: unlike a gradient they are not made up
+		// for later.
 		if r.Threshold > 0 && !r.Unpulled && !l.pulled {
 			return nil, ReasonUnpulled
 		}
@@ -236,6 +256,8 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		st.save(l.Layer, l.extent, room.at)
 		s.compress(l.Layer, func() error { return l.CompressAt(&room.work, v, room.at, values) })
 		noteAge(l.extent, l.Layer)
+		// Reading the whole residual costs more than the push. Every 64th is often
+		// enough to drop an empty layer.
 		if r.Threshold == 0 && l.Stats().Pushes%64 == 0 {
 			if left, _ := l.Residual(); left == 0 {
 				st.dropNarrow(p.layer())
@@ -245,10 +267,10 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 	return v, ""
 }
 
-// compressPulled makes the vector what goes of a piece of which not all keys were
-// pulled: all values of those that were not, which may be initial values, and of
-// the others what the threshold lets pass. room.at are the places of all values.
-// It reports whether there are others at all.
+// compressPulled sets the vector to what goes of a piece not all of whose keys were
+// pulled: all values of those that were not, which may be initial values, and of the
+// others what the threshold lets pass. room.at has the positions of all values. It
+// reports whether there are others at all.
 func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslite.Keys, values []byte) bool {
 	room, v, size := &s.pushing, &s.pushing.vector, p.kind.Size()
 	room.some, room.chosen, room.gradient = room.some[:0], room.chosen[:0], room.gradient[:0]
@@ -270,6 +292,8 @@ func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslit
 	st.save(l.Layer, l.extent, room.some)
 	s.compress(l.Layer, func() error { return l.CompressAt(&room.work, &room.part, room.some, room.gradient) })
 	v.Reset(p.kind, p.values())
+	// Merges the two: values of the thresholded keys from part, where its mask has
+	// them, all others from values.
 	sent, next := room.part.Values, 0
 	for i := range p.values() {
 		one := values[i*size : (i+1)*size]
@@ -286,7 +310,8 @@ func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslit
 	return true
 }
 
-// notePull tells the streams of this link that a request pulls keys.
+// notePull records for the streams of this link that a request pulls keys: pushes of
+// these are gradients.
 func (s *Sender) notePull(m *pslite.Message) {
 	if isOwn(m.Meta.Timestamp) || len(m.Data) == 0 {
 		return
@@ -307,7 +332,8 @@ func (s *Sender) notePull(m *pslite.Message) {
 	}
 }
 
-// tellsGradients reports whether a rule takes only what it knows to be gradients.
+// tellsGradients reports whether a rule applies only to pushes that are known to be
+// gradients.
 func (s *Sender) tellsGradients() bool {
 	for i := range s.spans {
 		if r := s.spans[i].rule; r != nil && r.Threshold > 0 && !r.Unpulled {
@@ -323,8 +349,8 @@ type ownKey struct {
 	key   uint64
 }
 
-// slims reports whether slim may leave out values of a piece: those of a dense
-// key's first pushes may be its initial values, which must all arrive.
+// slims reports whether slim may leave out values of a piece. Those of a dense key's
+// first pushes, until it is pulled, may be its initial values, which must all arrive.
 func (s *Sender) slims(p *piece, r *Rule, keys pslite.Keys) bool {
 	if r.Unpulled || !p.dense() {
 		return true
@@ -342,7 +368,7 @@ func (s *Sender) slims(p *piece, r *Rule, keys pslite.Keys) bool {
 	return false
 }
 
-// compress calls Compress or CompressAt of a layer and counts what was not
+// compress calls Compress or CompressAt of a layer and counts numbers that are not
 // finite.
 func (s *Sender) compress(l *threshold.Layer, by func() error) {
 	before := l.Stats().NonFinite
@@ -354,8 +380,10 @@ func (s *Sender) compress(l *threshold.Layer, by func() error) {
 	}
 }
 
-// addOwed adds to a piece of few values a key what waits in layers of other
-// spans, which earlier rules made, and reports whether there was any.
+// addOwed adds what waits in layers of other spans, which earlier rules made, to a
+// piece of few values a key, and reports whether there was any. When rules change,
+// spans change, and so does the layer of a key: its old residual must reach the server
+// through the new one.
 func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) (changed bool) {
 	if p.dense() || len(st.narrow) == 0 {
 		return false
@@ -365,6 +393,8 @@ func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) 
 		if id.kind != p.kind || id == p.layer() || id.Last < p.span.First || id.First > p.span.Last {
 			continue
 		}
+		// Under no rule the old layer lets everything pass, so that compressing into it
+		// empties it for these keys.
 		follow(l.Layer, &l.rule, noRule, id.First)
 		rest := values
 		for i := range p.keys {

@@ -18,27 +18,30 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// A Receiver decodes the messages that the [Sender] at the other end of the
-// link encoded. It is not safe for use by several goroutines.
+// A Receiver decodes the messages that the [Sender] at the other end of the link
+// encoded. It is not safe for concurrent use, except for Abort. Its state (slim's
+// layers, answers, values by key, copies) is changed only by the parts that it reads,
+// in order, and is bounded by limits that the sender keeps to as well; memory is
+// reserved before a part can use it.
 type Receiver struct {
 	codec   *Codec
 	compact *compact.Receiver
 	memory  *relay.Memory
 	lent    []byte          // of memory, for the values of the last message
 	work    []byte          // of memory, for the values of a part
-	worked  *sparse.Vector  // that has them
+	worked  *sparse.Vector  // the vector whose Values are in work
 	state   keylist.Account // of the remembered values
-	counted int             // bytes of it
+	counted int             // bytes counted in state
 	vector  sparse.Vector
 	layers  map[int]*known // of slim, by number
-	left    int            // bytes of values that may still be remembered for it
+	left    int            // bytes that may still be remembered for layers of slim
 	last    *unchanged.Receiver
 	keyed   byKey
 	copied  copied
-	halves  []byte      // a part's values of 16 bits
-	keys    pslite.Keys // of the message that is read
-	// Of the message that is read, for activations: its frames, and which pull it
-	// answers, once it was sought.
+	halves  []byte      // a buffer for a part's values of 16 bits
+	keys    pslite.Keys // of the message at hand
+	// Of the message at hand, for activations: its frames, and which pull it answers,
+	// once that was looked up.
 	frames   [][]byte
 	decoded  pslite.Message
 	detector pslite.Detector
@@ -68,7 +71,8 @@ func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
 // Close implements [relay.Receiver].
 func (r *Receiver) Close() { r.close() }
 
-// Release implements [relay.Releaser].
+// Release implements [relay.Releaser]: the frames that Decode returned are not used any
+// more.
 func (r *Receiver) Release() {
 	r.compact.Release()
 	if r.lent != nil {
@@ -78,7 +82,8 @@ func (r *Receiver) Release() {
 	r.giveWork()
 }
 
-// Waits implements [relay.Waiter].
+// Waits implements [relay.Waiter]. Only a message that is compact's alone can wait for
+// shared values.
 func (r *Receiver) Waits(head []byte) bool {
 	return len(head) > 1 && head[len(head)-1] == modeCompact && r.compact.Waits(head)
 }
@@ -86,7 +91,8 @@ func (r *Receiver) Waits(head []byte) bool {
 // Abort implements [relay.Aborter].
 func (r *Receiver) Abort() { r.compact.Abort() }
 
-// Decode implements [relay.Receiver].
+// Decode implements [relay.Receiver]. The last byte of a head is its mode, so that
+// compact's head need not be moved to make room for one.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
 	r.Release()
 	if len(head) == 0 {
@@ -118,6 +124,7 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 	if frames, plain, err = r.compact.Decode(head[:len(head)-int(size)]); err != nil {
 		return nil, 0, err
 	}
+	// Package compact has left one frame open, the values, which the section fills.
 	if bits.OnesCount32(plain) != 1 || plain >= 1<<len(frames) {
 		return nil, 0, fmt.Errorf("%w: a section for a message without values", ErrCorrupt)
 	}
@@ -135,7 +142,8 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 // memoryPatience is how long a message waits for memory for its values.
 const memoryPatience = 30 * time.Second
 
-// values reads a section.
+// values reads a section and returns the values frame, in memory borrowed until
+// Release.
 func (r *Receiver) values(section []byte) ([]byte, error) {
 	total, src, err := uvarint(section)
 	if err != nil {
@@ -164,8 +172,8 @@ func (r *Receiver) values(section []byte) ([]byte, error) {
 	return out, nil
 }
 
-// part reads a part into the beginning of out, and returns how many bytes that
-// took and what follows the part.
+// part reads a part into the beginning of out, and returns how many bytes that took, at
+// most all of out, and what follows the part in src.
 func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 	if len(src) == 0 {
 		return 0, nil, fmt.Errorf("%w: it ends before the values are complete", ErrCorrupt)
@@ -211,7 +219,8 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 	return 0, nil, fmt.Errorf("%w: a part of kind %d", ErrCorrupt, kind)
 }
 
-// sparsePart reads positions, and values by decode.
+// sparsePart reads positions, and values by decode; numbers without a value become
+// zero.
 func (r *Receiver) sparsePart(src, out []byte, decode decodeValues) (n int, rest []byte, err error) {
 	count, src, err := r.vector.DecodeHeader(src, len(out))
 	if err != nil {
@@ -257,7 +266,7 @@ func quantizedPart(src, out []byte) (n int, rest []byte, err error) {
 	return len(values), rest, nil
 }
 
-// fill copies values to the beginning of out, where at most that many are wanted.
+// fill copies values to the beginning of out, and refuses more than fit.
 func fill(out, values []byte) (int, error) {
 	if len(values) == 0 || len(values) > len(out) {
 		return 0, fmt.Errorf("%w: %d bytes of values where %d are wanted", ErrCorrupt, len(values), len(out))

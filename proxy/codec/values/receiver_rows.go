@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// readRows reads a part of rows: an answer's activations, of which the masks are kept
-// for the worker's push.
+// readRows reads a part of rows, an answer's activations, and keeps their masks for the
+// worker's push.
 func (r *Receiver) readRows(src, out []byte) (n int, rest []byte, err error) {
 	m, total, src, err := readRowsKeys(src, r.keys.Len(), len(out))
 	if err != nil {
@@ -29,6 +29,9 @@ func (r *Receiver) readRows(src, out []byte) (n int, rest []byte, err error) {
 	if r.vector.N != total {
 		return 0, nil, fmt.Errorf("%w: %d numbers of rows that have %d", ErrCorrupt, r.vector.N, total)
 	}
+	// The positions that were sent, and all of the rows that are open. If there is no
+	// pull, since the answer was repeated, the mask is dropped and the push passes
+	// whole.
 	if pull := r.askedFor(); pull.pull != nil {
 		m.kind = r.vector.Kind
 		m.bits = append(sparse.Mask(nil), r.vector.Mask...)
@@ -44,7 +47,8 @@ func (r *Receiver) readRows(src, out []byte) (n int, rest []byte, err error) {
 	return n, rest, nil
 }
 
-// askedFor returns the pull that the message answers.
+// askedFor returns the pull that the message answers. It is looked up once for each
+// message, since it is consumed by that.
 func (r *Receiver) askedFor() asked {
 	if !r.sought {
 		r.sought = true
@@ -55,8 +59,8 @@ func (r *Receiver) askedFor() asked {
 	return r.answers
 }
 
-// message decodes the meta of the frames that are being received; nil where it cannot
-// be read.
+// message decodes the meta of the frames that are being received; nil if it cannot be
+// read.
 func (r *Receiver) message() *pslite.Message {
 	if _, err := r.decoded.DecodeMeta(&r.detector, r.frames); err != nil {
 		return nil
@@ -64,8 +68,8 @@ func (r *Receiver) message() *pslite.Message {
 	return &r.decoded
 }
 
-// notePull notes a pull for which there is a rule about activations where it comes
-// from.
+// notePull records a pull whose sender has a rule for activations; asks says that the
+// answer may come by rows.
 func (r *Receiver) notePull(frames [][]byte, asks bool) {
 	r.frames = frames
 	m := r.message()
@@ -77,8 +81,8 @@ func (r *Receiver) notePull(frames [][]byte, asks bool) {
 	}
 }
 
-// readRowsKeys reads which keys a part of rows is of, at most so many, and how many
-// values they have, at most so many bytes together.
+// readRowsKeys reads which keys a part of rows is of, at most most, and how many values
+// they have, at most bytes bytes in all even if the values have 16 bits.
 func readRowsKeys(src []byte, most, bytes int) (m rowsMask, total int, rest []byte, err error) {
 	width := 0
 	for _, v := range []*int{&m.first, &m.keys, &width} {
@@ -112,7 +116,7 @@ func readRowsKeys(src []byte, most, bytes int) (m rowsMask, total int, rest []by
 	return m, total, src, nil
 }
 
-// readOpen reads which of so many values belong to open rows.
+// readOpen reads which of total values belong to open rows.
 func readOpen(src []byte, total int) (open []rows.Span, rest []byte, err error) {
 	count, src, err := uvarint(src)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 
 // known is what the receiver has of a layer of slim.
 type known struct {
-	cost   int // of left
+	cost   int // taken from left, as the sender counts it
 	rounds *slim.Receiver
 	values []byte // of a layer of pulls
 }
 
-// learn reads the values of a layer that begins.
+// learn reads the values of a layer of pulls that begins.
 func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
 	number, src, err := uvarint(src)
 	if err != nil {
@@ -32,8 +32,8 @@ func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
 	return n, rest, nil
 }
 
-// beginPart begins a layer of at most that many bytes, which may have been another
-// one before.
+// beginPart begins a layer of at most most numbers in the place of whatever had its
+// number before.
 func (r *Receiver) beginPart(number, cost, most int) (*known, error) {
 	if old := r.layers[number]; old != nil {
 		r.left += old.cost
@@ -46,7 +46,8 @@ func (r *Receiver) beginPart(number, cost, most int) (*known, error) {
 	return l, nil
 }
 
-// round reads a round of a layer of slim.
+// round reads a round of a layer of slim: of a push, whose other values are zero, or of
+// an answer, whose other values are those of the round before.
 func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err error) {
 	number, src, err := uvarint(src)
 	if err != nil {
@@ -77,6 +78,8 @@ func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err er
 	if rest, err = r.readValues(v, count, src, decode); err != nil {
 		return 0, nil, err
 	}
+	// The size of a push's layer is known only after its header; until then a layer
+	// that begins costs nothing.
 	if isFirst {
 		l.cost = pushed.cost(v.N * v.Kind.Size())
 		if r.left -= l.cost; r.left < 0 {

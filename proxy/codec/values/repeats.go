@@ -10,17 +10,22 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// repeats remembers what was sent lately, to recognise what PS_RESEND repeats:
-// a repeat must not enter the residual again, and takes the bytes that the
-// first took. Whatever the server got of the first, it applies one of them.
+// repeats remembers what was sent lately, to recognize what PS_RESEND repeats. A
+// repetition must not enter the residual again, and takes the bytes that the first
+// took: whatever the server received of the first, it applies one of the two, and both
+// are the same.
+//
+// It is part of a stream and guarded by its lock. sent and order have the same
+// requests; bytes is the sum of their sections. The sections are in the stream's file
+// if that has room.
 type repeats struct {
 	sent  map[exchange]*sent
-	order []exchange // the oldest first
+	order []exchange // oldest first
 	bytes int
-	last  int32 // the highest timestamp of the job's own
+	last  int32 // the highest timestamp of the job's own numbering
 }
 
-// exchange is what a request has in common with its repeats and no other
+// exchange is what a request has in common with its repetitions and with no other
 // request of its stream.
 type exchange struct {
 	timestamp int32
@@ -34,7 +39,8 @@ type sent struct {
 	extent  *mapped.Extent // where the section is; nil: in memory alone
 }
 
-// Bounds of the remembered state of one stream.
+// Bounds of what one stream remembers. PS-lite's resender gives up after ten
+// repetitions, and workers have few requests in flight.
 const (
 	mostRepeats     = 1024
 	mostRepeatBytes = 16 << 20
@@ -46,8 +52,9 @@ func newRepeats() repeats {
 
 func exchangeOf(m *pslite.Meta) exchange { return exchange{m.Timestamp, m.Push} }
 
-// sumOf tells a repeat from another process's request of the same timestamp:
-// of long frames the ends count.
+// sumOf returns a sum of a request's frames, which distinguishes a repetition from
+// another process's request with the same timestamp. Of long frames only the ends
+// count: hashing all of a dense push would cost more than compressing it.
 func (r *repeats) sumOf(frames [][]byte) uint64 {
 	const ends = 4 << 10
 	var h xxhash.Digest
@@ -71,12 +78,12 @@ type verdict int
 const (
 	isNew verdict = iota
 	isRepeat
-	isOther // of another process, which took the place of the one before
+	isOther // of another process, which has taken the place of the one before
 )
 
-// judge looks a request up. sum is sumOf its frames. A connection's first
-// request (fresh) may come from a new process with the old one's node id: its
-// timestamps begin again.
+// judge looks a request up; sum is sumOf its frames. A connection's first request
+// (fresh) may come from a new process with the old one's node id, whose timestamps
+// begin again at 0.
 func (r *repeats) judge(e exchange, sum uint64, fresh bool) (verdict, *sent) {
 	if s := r.sent[e]; s != nil {
 		if s.sum == sum {
@@ -84,6 +91,8 @@ func (r *repeats) judge(e exchange, sum uint64, fresh bool) (verdict, *sent) {
 		}
 		return isOther, nil
 	}
+	// An earlier timestamp than any that is remembered is not a repetition, which would
+	// be remembered.
 	if fresh && e.timestamp < route.FirstOwn && e.timestamp < r.last {
 		if oldest, ok := r.oldest(); ok && e.timestamp < oldest {
 			return isOther, nil
@@ -92,9 +101,9 @@ func (r *repeats) judge(e exchange, sum uint64, fresh bool) (verdict, *sent) {
 	return isNew, nil
 }
 
-// oldest is the timestamp of the first request of the job's own numbering that is
-// remembered. Parts of requests that the proxy has split are numbered apart, and
-// say nothing of what the worker's next number is.
+// oldest returns the timestamp of the oldest request of the job's own numbering that is
+// remembered. Parts of requests that the proxy has split are numbered apart, and say
+// nothing of the worker's next number.
 func (r *repeats) oldest() (int32, bool) {
 	for _, e := range r.order {
 		if e.timestamp < route.FirstOwn {
@@ -104,7 +113,9 @@ func (r *repeats) oldest() (int32, bool) {
 	return 0, false
 }
 
-// remember keeps a request's section, if it is not too long; false otherwise.
+// remember keeps a request's section, and reports whether it could: not if the section
+// is too long or memory is used up. Requests without a section are remembered, too,
+// since a repetition of these must not enter the residual either.
 func (r *repeats) remember(e exchange, sum uint64, section []byte, st *stream) bool {
 	if e.timestamp < route.FirstOwn {
 		r.last = max(r.last, e.timestamp)

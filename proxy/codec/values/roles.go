@@ -1,20 +1,22 @@
 package values
 
-// roles says of keys by which activations are exchanged on which side of it a worker
-// is: of those that it pushed before it ever pulled them, it has the activations, and
-// pulls the gradients for them; of those that it pulled first it is the other way
-// round. Of the oldest keys that is forgotten.
+// roles records, for keys by which activations are exchanged through a server, on which
+// side of the exchange a worker is: it has the activations of keys that it pushed
+// before it ever pulled them, and pulls the gradients for these; of keys that it pulled
+// first it is the other way round. It keeps two generations: when now is full it
+// becomes before, and what was in before and not used since is forgotten.
 type roles struct{ now, before map[uint64]bool }
 
 const (
-	// mostRoles is of how many keys a stream knows at least, once it has seen so many.
+	// mostRoles is the size of a generation. So many keys at least are known once that
+	// many were seen.
 	mostRoles = 1 << 17
-	// roleBytes is what one costs.
+	// roleBytes is what a key costs.
 	roleBytes = 40
 )
 
-// note notes that a key is pushed, or pulled, and returns whether it was pushed first.
-// Without memory it is not known.
+// note records that a key is pushed or pulled, and returns whether it was pushed first.
+// known is false if there is no memory to record it.
 func (r *roles) note(key uint64, push bool, b *budget) (pushed, known bool) {
 	if pushed, known = r.now[key]; known {
 		return pushed, true
@@ -36,7 +38,7 @@ func (r *roles) note(key uint64, push bool, b *budget) (pushed, known bool) {
 	return pushed, true
 }
 
-// clear forgets all.
+// clear forgets everything.
 func (r *roles) clear(b *budget) {
 	b.give((len(r.now) + len(r.before)) * roleBytes)
 	r.now, r.before = nil, nil

@@ -8,16 +8,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 )
 
-// uncounted is the size up to which values of a part take no memory of the bound.
+// uncounted is the size up to which values of a part take no memory from the bound.
 const uncounted = 64 << 10
 
-// decodeValues appends to dst the count numbers of a kind at the beginning of
-// src, and returns what follows them.
+// decodeValues appends to dst the count numbers of a kind at the beginning of src, and
+// returns what follows them.
 type decodeValues func(dst []byte, kind element.Kind, count int, src []byte) (values, rest []byte, err error)
 
-// readValues makes the values of v the count numbers at the beginning of src.
-// Their memory is taken from the bound before they are decoded: equal numbers
-// can take next to nothing on the wire. It is the vector's until giveWork.
+// readValues sets the values of v to the count numbers at the beginning of src. Their
+// memory is taken from the bound before they are decoded: equal numbers take next to
+// nothing on the wire, so that a short message can claim very many. It is the vector's
+// until giveWork.
 func (r *Receiver) readValues(v *sparse.Vector, count int, src []byte, decode decodeValues) (rest []byte, err error) {
 	size := count * v.Kind.Size()
 	if r.memory == nil || size <= uncounted {
@@ -41,7 +42,7 @@ func (r *Receiver) readValues(v *sparse.Vector, count int, src []byte, decode de
 	return rest, nil
 }
 
-// giveWork gives back the memory of the last readValues.
+// giveWork returns the memory of the last readValues.
 func (r *Receiver) giveWork() {
 	if r.work != nil {
 		r.worked.Values = nil
@@ -50,8 +51,9 @@ func (r *Receiver) giveWork() {
 	}
 }
 
-// mayRemember takes memory for all that a part with at most that many bytes of
-// values may have the receiver remember.
+// mayRemember reserves memory for everything that a part with at most most bytes of
+// values may have the receiver remember. It may block, and is called before the part
+// changes any state.
 func (r *Receiver) mayRemember(most int) error {
 	n := most + r.keys.Len()*cellBytes
 	if err := r.state.Grow(n); err != nil {
@@ -61,7 +63,7 @@ func (r *Receiver) mayRemember(most int) error {
 	return nil
 }
 
-// countState gives back what mayRemember took and was not needed.
+// countState returns what mayRemember took and the part did not need.
 func (r *Receiver) countState() {
 	n := r.keyed.limit - r.keyed.left + r.copied.limit - r.copied.left + r.last.Bytes() + pullBytes - r.left
 	r.state.Shrink(r.counted - n)

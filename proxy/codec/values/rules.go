@@ -13,9 +13,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Rule says what becomes of the values of a job's keys. Zero fields change
-// nothing, and of several rules the first that fits a key counts. In JSON and
-// YAML the names are those of the flags.
+// Rule says what becomes of the values of a job's keys. Zero fields change nothing, and
+// of several rules the first that matches a key counts alone: rules are not merged. In
+// JSON and YAML the names are those of the flags. A Rule is plain data; compile turns a
+// list of them into spans.
 type Rule struct {
 	// Job is the job's name, or its scheduler's address; empty: all jobs.
 	Job string `json:"job,omitempty" yaml:"job"`
@@ -23,41 +24,41 @@ type Rule struct {
 	Keys Range `json:"keys,omitzero" yaml:"keys"`
 	// LeastValues leaves alone keys that have fewer values.
 	LeastValues int `json:"least-values,omitempty" yaml:"least-values"`
-	// Elements is what a values frame of type CHAR or OTHER contains, which is what
-	// PS-lite calls values of char: float32, float64,
+	// Elements is what a values frame of type CHAR or OTHER contains, which is how
+	// PS-lite labels values of char and of types it does not know: float32, float64,
 	// float16 or bfloat16; empty: such frames are left alone.
 	Elements string `json:"elements,omitempty" yaml:"elements"`
 
-	// Pushes. Threshold is the share of a layer's values that wait (DCT's sparsity
-	// factor), for Lifespan pushes under the same threshold. During the first
-	// Warmup pushes of a layer everything goes; with Drain, one in that many sends
-	// what waits, on average.
+	// Pushes. Threshold is the share of a layer's values that waits (DCT's sparsity
+	// factor), for Lifespan pushes under the same threshold. In the first Warmup pushes
+	// of a layer the share rises to it; with Drain, one push in that many sends
+	// everything that waits, on average.
 	Threshold float64 `json:"threshold,omitempty" yaml:"threshold"`
 	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
 	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
 	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
-	// Until is after how many of a worker's steps nothing of a layer waits any more:
-	// what waited goes along with the pushes from then on, and more and more in the
-	// quarter of them before. See steps. It is for jobs whose workers save their model after a
-	// known number of steps.
+	// Until is the number of a worker's steps after which nothing of a layer waits any
+	// more: what waited goes along with the pushes from then on, and more and more of
+	// it in the quarter of the steps before. See steps. It is for jobs whose workers
+	// save their model after a known number of steps.
 	Until int `json:"threshold-until,omitempty" yaml:"threshold-until"`
-	// End is Until counted from when the rule begins to hold for a layer, over all
-	// of these pushes. Without a Threshold it is for layers that have one by another
-	// rule until then, and there is no threshold after it.
+	// End is Until counted from when the rule begins to hold for a layer, and gradual
+	// over all of these pushes. Without a Threshold it is for layers that had one by
+	// another rule until then; there is no threshold afterwards.
 	End int `json:"threshold-end,omitempty" yaml:"threshold-end"`
-	// Unpulled takes every push for a gradient. Otherwise nothing waits of a key
-	// before its worker has pulled it, of a dense key after pushing it, nor of a
-	// worker's first push to a server: these may be initial values.
+	// Unpulled takes every push for a gradient. Otherwise nothing waits of a key before
+	// its worker has pulled it, of a dense key after pushing it, nor of a worker's
+	// first push to a server: these may be initial values.
 	Unpulled bool `json:"threshold-unpulled,omitempty" yaml:"threshold-unpulled"`
-	// SameHost has the lossy codecs apply to connections within a host too, where
-	// they save no traffic of the network.
+	// SameHost applies the lossy codecs to connections within a host as well, where
+	// they save no network traffic.
 	SameHost bool `json:"same-host,omitempty" yaml:"same-host"`
-	// Layers are ranges of keys of few values, each with a threshold of its
-	// own; keys outside of them form one more. A key of [DenseValues] or more
-	// is a layer by itself.
+	// Layers are ranges of keys of few values, each with a threshold of its own; keys
+	// outside of them form one more. A key of [DenseValues] or more is a layer by
+	// itself.
 	Layers []Range `json:"layers,omitempty" yaml:"layers"`
-	// Quantize is to how many bits the pushed values are rounded, in buckets
-	// of QuantizeBucket.
+	// Quantize is the number of bits to which pushed values are rounded, in buckets of
+	// QuantizeBucket.
 	Quantize       int `json:"quantize,omitempty" yaml:"quantize"`
 	QuantizeBucket int `json:"quantize-bucket,omitempty" yaml:"quantize-bucket"`
 
@@ -65,18 +66,18 @@ type Rule struct {
 	Slim *Slim `json:"slim,omitempty" yaml:"slim"`
 	// Pulls. Unchanged leaves out values that are what the worker last got.
 	Unchanged bool `json:"unchanged,omitempty" yaml:"unchanged"`
-	// With error feedback: PullThreshold is the share of a layer's values that are
-	// left out, those that differ least from what the worker has, and PullQuantize to
-	// how many bits the differences are rounded, in buckets of QuantizeBucket.
+	// With error feedback: PullThreshold is the share of a layer's values that is left
+	// out, those that differ least from what the worker has; PullQuantize is the number
+	// of bits to which differences are rounded, in buckets of QuantizeBucket.
 	PullThreshold float64 `json:"pull-threshold,omitempty" yaml:"pull-threshold"`
 	PullQuantize  int     `json:"pull-quantize,omitempty" yaml:"pull-quantize"`
 
 	// Activations, pulled by rows and gradients for them pushed (DCT-MP): the share of
 	// each row's values that is left out of a pull's answer, the smallest by magnitude,
 	// and of the worker's next push of its keys. A row has the values of a key or, with
-	// Row, that many values. With Pushed they are exchanged through the server: a worker
-	// that pushes keys before pulling them pushes activations, one that pulls them first
-	// pushes gradients.
+	// Row, that many values. With Pushed they are exchanged through the server: a
+	// worker that pushes keys before pulling them pushes activations, one that pulls
+	// them first pushes gradients.
 	Activations       float64 `json:"threshold-activations,omitempty" yaml:"threshold-activations"`
 	Row               int     `json:"row,omitempty" yaml:"row"`
 	ActivationsPushed bool    `json:"activations-pushed,omitempty" yaml:"activations-pushed"`
@@ -86,11 +87,10 @@ type Rule struct {
 	Wire string `json:"wire,omitempty" yaml:"wire"`
 }
 
-// Slim are the numbers of Slim-DP: the share Alpha of the values goes, of which
-// Epsilon are drawn at random; which are the largest is looked up again every
-// Rounds pushes or pulls. With Changes the core of a pull are not the largest
-// parameters, as Slim-DP has it, but those that differ most from what the worker
-// has, chosen in each pull.
+// Slim has the numbers of Slim-DP: the share Alpha of the values goes, of which Epsilon
+// are drawn at random; which are the largest is determined again every Rounds pushes or
+// pulls. With Changes the core of a pull is not the largest parameters, as in Slim-DP,
+// but those that differ most from what the worker has, chosen in each pull.
 type Slim struct {
 	Alpha   float64 `json:"alpha" yaml:"alpha"`
 	Epsilon float64 `json:"epsilon" yaml:"epsilon"`
@@ -134,7 +134,7 @@ func (r *Rule) withDefaults() Rule {
 	return d
 }
 
-// Check returns the first fault of the rule, by the names of the flags.
+// Check returns the first fault of the rule, in the names of the flags.
 func (r *Rule) Check() error {
 	d := r.withDefaults()
 	switch {
@@ -189,7 +189,7 @@ func (r *Rule) Check() error {
 // Range is a range of keys, both ends included, written first-last.
 type Range struct{ First, Last uint64 }
 
-// String is what [Range.UnmarshalText] reads.
+// String returns what [Range.UnmarshalText] reads.
 func (r Range) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
 // MarshalText writes first-last.
@@ -209,7 +209,8 @@ func (r *Range) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// maxRules bounds a list of rules: each key of a message is looked for in it.
+// maxRules bounds a list of rules: every link compiles it, and every message is cut by
+// it.
 const maxRules = 64
 
 // CheckRules returns the first fault of the rules.
@@ -240,7 +241,8 @@ func ParseRules(text io.Reader) ([]Rule, error) {
 	return rules, CheckRules(rules)
 }
 
-// ReadYAML reads a list of rules from YAML and checks it.
+// ReadYAML reads a list of rules from YAML and checks it. Unknown names are errors, as
+// in ParseRules.
 func ReadYAML(node *yaml.Node) ([]Rule, error) {
 	text, err := yaml.Marshal(node)
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// A section is the values of one message: uvarint bytes of the values frame,
-// then parts until these are complete. A part is its byte and what FORMAT.md
-// beside this file says.
+// A section is the values of one message: uvarint bytes of the values frame, then parts
+// until these are complete. A part is its byte and what FORMAT.md beside this file
+// says. A part that came later is written only to proxies whose offer says that they
+// read it.
 type part byte
 
 const (
@@ -38,6 +39,8 @@ func appendPlain(dst, values []byte) []byte {
 	return append(dst, values...)
 }
 
+// uvarint reads a number that counts bytes, keys or values: none of these exceeds what
+// the relay holds.
 func uvarint(src []byte) (int, []byte, error) {
 	v, n := binary.Uvarint(src)
 	if n <= 0 || v > relay.HoldLimit {
@@ -46,6 +49,7 @@ func uvarint(src []byte) (int, []byte, error) {
 	return int(v), src[n:], nil
 }
 
+// cut splits off the first n bytes of src.
 func cut(src []byte, n int) (first, rest []byte, err error) {
 	if n > len(src) {
 		return nil, nil, fmt.Errorf("%w: %d bytes of values in %d", ErrCorrupt, n, len(src))

@@ -13,7 +13,13 @@ import (
 )
 
 // A Sender encodes the messages of one direction of a link. It is not safe for
-// use by several goroutines.
+// concurrent use, except for Abort, queue and what flushes read of it (resends, link,
+// id): those are called by other goroutines.
+//
+// For each message it follows changed rules, cuts the values into pieces by them, lets
+// each piece go by the codec of its rule, and leaves keys, meta and everything else to
+// package compact. State of pushes is in streams, which outlive the link; state of
+// answers is in rounds, last, keyed and copies, which end with it.
 type Sender struct {
 	client
 	compact *compact.Sender
@@ -21,14 +27,14 @@ type Sender struct {
 	dialect pslite.Dialect  // of message
 
 	job     string   // where it is known
-	asked   uint64   // codec.named, when it was asked for
-	rules   *ruleSet // that spans are made of, for the job
-	titled  uint64   // version of codec.titles, when it was asked for title
+	asked   uint64   // codec.named when job was looked up
+	rules   *ruleSet // the rules that spans were compiled from
+	titled  uint64   // version of codec.titles when title was looked up
 	title   policy.JobTitle
 	spans   []span
 	layout  layout
 	streams map[[2]int32]*stream // by app and customer
-	fresh   map[*stream]bool     // not used on this link yet
+	fresh   map[*stream]bool     // streams that no push of this link has used yet
 	pushing pushing
 	fit     *fit // of job
 	rounds  rounds
@@ -38,16 +44,18 @@ type Sender struct {
 	copies  copies
 	active  activating
 	halves  []byte      // values of 16 bits
-	theirs  offer       // what the receiver says of itself
+	theirs  offer       // the receiver's offer: what it can read
 	resend  atomic.Bool // the process uses PS_RESEND
 	// sameHost: the link ends where it begins, and crosses no network.
 	sameHost bool
-	slimmed  map[ownKey]bool // dense keys that slim has seen pushed; true: and then pulled
+	slimmed  map[ownKey]bool // dense keys that slim has seen pushed; true: pulled after that
 	ownMu    sync.Mutex      // guards own; all else is the sending goroutine's
-	own      [][][]byte      // messages of our own to be sent
+	own      [][][]byte      // own messages to be sent, as frames
 	close    func()
 }
 
+// newSender makes the Sender of a link's end. It joins no stream yet: which these are,
+// messages show.
 func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender {
 	s := &Sender{client: client{codec: c, link: l}, compact: cs, message: new(pslite.Message), streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
 	if l.Wake == nil {
@@ -66,6 +74,8 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 		leave = c.joinOrigin(l.Origin)
 		c.names(l.Origin, l.Job)
 	}
+	// Streams stay with the codec when the link ends: the worker reconnects, or its end
+	// is seen elsewhere.
 	s.close = sync.OnceFunc(func() {
 		cs.Close()
 		leave()
@@ -85,8 +95,8 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 // Close implements [relay.Sender].
 func (s *Sender) Close() { s.close() }
 
-// Hold implements [relay.Holder]: messages are wanted whole whose values a rule
-// is for.
+// Hold implements [relay.Holder]: messages are wanted whole if a rule applies to their
+// values.
 func (s *Sender) Hold(shown *relay.Message) bool {
 	if len(shown.Frames) < 2 {
 		return false
@@ -121,7 +131,9 @@ func (s *Sender) MayWait(bytes int) bool { return s.compact.MayWait(bytes) }
 // Abort implements [relay.Aborter].
 func (s *Sender) Abort() { s.compact.Abort() }
 
-// follow takes up changed rules, and the job's address and name once they are known.
+// follow takes up changed rules, and the job's address and name once they are known. It
+// is called for each message, so it compares versions and pointers before it looks
+// anything up.
 func (s *Sender) follow() {
 	job := s.job
 	if asked := s.codec.named.Load(); s.link.Job == "" && asked != s.asked {
@@ -136,7 +148,7 @@ func (s *Sender) follow() {
 	if now := s.codec.rules.Load(); now != s.rules || job != s.job || title != s.title {
 		s.rules, s.job, s.title, s.fit = now, job, title, s.codec.fits.of(job)
 		s.spans = compile(now.with(title), job, title.Name, s.sameHost)
-		s.copies.forget() // what goes otherwise meanwhile would not be in them
+		s.copies.forget() // what went in another way meanwhile is not in them
 	}
 }
 
@@ -166,14 +178,15 @@ func (r *Rule) pulls() bool {
 	return r.Unchanged || r.Slim != nil || r.feedsBack() || r.activates() || r.Wire != ""
 }
 
-// owes reports whether something of the pushes to this server waits, or is repeated,
-// although no rule says so any more.
+// owes reports whether anything of the pushes to this server waits, or whether the
+// request is to be repeated as it was, although no rule asks for that any more.
 func (s *Sender) owes(m *pslite.Message) bool {
 	st, _ := s.stream(m, false)
 	return st != nil && st.owes(exchangeOf(&m.Meta))
 }
 
-// Encode implements [relay.Sender].
+// Encode implements [relay.Sender]. Only the dialing end codes values: a node sends
+// everything, answers included, over connections that it made.
 func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain uint32, ok bool) {
 	s.follow()
 	m, dialect, err := shown.Decode()
@@ -188,6 +201,8 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		}
 		s.watch(m)
 	}
+	// A pull is recorded after what was encoded before it, and before its answer can
+	// come.
 	pulls := err == nil && s.link.Dialed && m.Meta.Data() && m.Meta.Request && m.Meta.Pull
 	answers := (err == nil || len(m.Data) == 1) && s.link.Dialed && m.Meta.Data() && !m.Meta.Request && m.Meta.Pull
 	s.copies.release(m, answers)
@@ -212,7 +227,7 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		}
 	}
 	if answers {
-		s.copies.drop(m.Keys()) // the worker has other values now
+		s.copies.drop(m.Keys()) // the worker gets values that are not in them
 	}
 	head, plain, ok = s.compact.Encode(dst, shown)
 	if !ok {
@@ -221,14 +236,16 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return append(head, modeCompact), plain, true
 }
 
-// alters says that what the process sends no longer comes out as it is.
+// alters reports that a message of the process comes out differently from how it was
+// sent: the ledger of a proxy that takes over must not compare bytes.
 func (s *Sender) alters() {
 	if s.link.Altered != nil {
 		s.link.Altered()
 	}
 }
 
-// watch learns from control messages, among them whether the process uses PS_RESEND.
+// watch learns from control messages, also whether the process uses PS_RESEND: only
+// then does it send ACKs.
 func (s *Sender) watch(m *pslite.Message) {
 	if m.Meta.Control.Cmd == pslite.Ack {
 		s.resend.Store(true)
@@ -239,8 +256,8 @@ func (s *Sender) watch(m *pslite.Message) {
 // resends reports whether the process uses PS_RESEND.
 func (s *Sender) resends() bool { return s.resend.Load() }
 
-// coded returns the message if its values may be coded, with s.layout read and
-// s.section made; nil otherwise.
+// coded returns the message if its values may be coded, after reading its layout; nil
+// otherwise.
 func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 	if !s.link.Dialed {
 		return nil // a node's messages all go over connections that it made
@@ -276,8 +293,8 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 	return m
 }
 
-// activate reports whether anything may be done to a message of keys for which there
-// are rules about activations: package compact has more to do for those that go whole.
+// activate reports whether anything may be done to a message of keys with rules for
+// activations. Package compact gets more out of messages whose values stay as they are.
 func (s *Sender) activate(m *pslite.Message) bool {
 	if m.Meta.Request {
 		return s.layout.any(func(r *Rule) bool { return r.pushes() && (!r.activates() || r.otherwise() || r.ActivationsPushed) }) || s.owes(m) || s.masks(m)
@@ -292,8 +309,9 @@ func (s *Sender) activate(m *pslite.Message) bool {
 // otherwise reports whether the rule changes pushes in any other way.
 func (r *Rule) otherwise() bool { return r.Quantize > 0 || r.Wire != "" }
 
-// DropsPushes reports whether a rule leaves values out of pushes for good, or by what
-// the worker itself has pulled.
+// DropsPushes reports whether a rule leaves values out of pushes for good, or depending
+// on what the worker itself has pulled. Such pushes must not be summed with other
+// workers' before they are coded.
 func (s *Sender) DropsPushes() bool {
 	s.follow()
 	for i := range s.spans {
@@ -304,8 +322,8 @@ func (s *Sender) DropsPushes() bool {
 	return false
 }
 
-// masks reports whether there are masks for the pushes to this server. Where there is
-// none it notes the push.
+// masks reports whether there are masks for pushes to this server. If there are none it
+// records the push, so that the pairing goes on.
 func (s *Sender) masks(m *pslite.Message) bool {
 	st, why := s.stream(m, true)
 	if st == nil {
@@ -322,7 +340,7 @@ func (s *Sender) masks(m *pslite.Message) bool {
 	return false
 }
 
-// onlyRounds reports whether rules do nothing to a message but send its values in 16
+// onlyRounds reports whether rules do nothing to a message except send its values in 16
 // bits.
 func (s *Sender) onlyRounds(m *pslite.Message) bool {
 	if !s.layout.any(func(r *Rule) bool { return r.Wire != "" }) {
@@ -334,14 +352,16 @@ func (s *Sender) onlyRounds(m *pslite.Message) bool {
 	return !s.layout.any(func(r *Rule) bool { return r.Unchanged || r.Slim != nil || r.feedsBack() || r.activates() })
 }
 
-// encode encodes a message whose values may be coded. Without ok nothing has
-// happened.
+// encode encodes a message whose values may be coded. With ok false nothing has
+// happened; otherwise the state has moved on and the head must be sent.
 func (s *Sender) encode(dst []byte, shown *relay.Message, m *pslite.Message) (head []byte, plain uint32, ok bool) {
 	head, plain, ok = s.compact.EncodeAny(dst, shown)
 	if !ok {
 		return dst, 0, false
 	}
 	start, at, coded := len(dst), len(head), false
+	// Values that compact packs to less than half go without loss, and in fewer bytes
+	// than rounded ones.
 	if s.onlyRounds(m) { // fewer bytes without rounding are better
 		if head, ok = s.compact.PackValues(head, start, shown, len(m.Data[1])/2); ok {
 			return append(head, modeCompact), 0, true

@@ -19,64 +19,71 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 )
 
-// What waits of a stream, and what was sent lately, is in a file of its own, so
-// that it outlives a kill. A push is one transaction of it, committed before its
-// section goes to the link: a push that the next proxy does not find sent has not
-// left this one, and one that it finds takes the same bytes again when PS_RESEND
-// repeats it. Without PS_RESEND nobody repeats what was on its way when a proxy
-// was killed; what had waited before is all there.
+// What waits of a stream, and what was sent lately, is in a file of its own, so that it
+// outlives a kill. A push is one transaction of it, committed before its section goes
+// to the link. So a push that the next proxy does not find sent has not left this one,
+// and a push that it finds takes the same bytes again when PS_RESEND repeats it.
+// Without PS_RESEND nobody repeats what was on its way when a proxy was killed; what
+// had waited before is complete.
 //
-// The next proxy takes up what it finds, in a transaction too, and notes whose it
-// was until the file is gone. That keys were pulled is written when a stream is
-// left in order, and may be forgotten otherwise: until it is seen again, pushes go
-// whole.
+// The next proxy takes over what it finds, in a transaction of its own file, and notes
+// from which file until that is gone. That keys were pulled is written only when a
+// stream is left in order, and may be forgotten otherwise: until it is seen again,
+// pushes go whole.
+//
+// If there is no room in a file, a layer or a section is kept in memory: training goes
+// on, and what a kill would lose is counted (ReasonMemoryOnly). A layer may move from
+// the file to memory, never back.
 
-// What extents are for.
+// Uses of extents.
 const (
 	kindDense  mapped.Kind = 1 + iota // A: key, C: kind of number; bytes: numbers and a tail
 	kindNarrow                        // A, B: range, C: kind; bytes: numbers and a tail
 	kindKeys                          // as its layer, D: how many such extents came before; bytes: entries
 	kindSent                          // C: timestamp, D: 1 of a push, Sum; bytes: the section
-	kindTook                          // A, B: of which file, or part of one on its way, all is here
+	kindTook                          // A, B: id of a file, or of values on their way, that has arrived here completely
 	kindLeaves                        // A, B: its id; bytes: values on their way to another stream, a keptStream
 )
 
 const (
-	// Folder is the name for the folder of such files in a state folder, where
-	// other names are jobs'.
+	// Folder is the name, in a state folder whose other names are jobs', of the folder
+	// of such files.
 	Folder = ".values"
 
 	fileSuffix = ".values"
 	damaged    = "damaged" // the last file that could not be read
-	// unfinishedFor is how old a file is that its proxy has not finished making.
+	// unfinishedFor is how old an unfinished file must be before another proxy removes
+	// it: its maker may still be at it.
 	unfinishedFor = time.Minute
 	entrySize     = 16
 	leastKeys     = 64 // entries of an extent
 	leastWide     = 1024
-	// The tail of a layer's numbers: whether it was pulled u32, how many pushes
-	// there were u32. It is written beside transactions.
+	// The tail of a layer's numbers: whether it was pulled u32, and how many pushes
+	// there were u32. It is written outside of transactions: after a kill the count may
+	// be that of a push that was not committed.
 	tailSize = 8
 )
 
-// tail is what follows a layer's numbers.
+// tail returns the tail of a layer's extent.
 func tail(e *mapped.Extent) []byte {
 	b := e.Bytes()
 	return b[len(b)-tailSize:]
 }
 
-// noteAge writes how many pushes of a layer there were.
+// noteAge writes the number of a layer's pushes.
 func noteAge(e *mapped.Extent, l *threshold.Layer) {
 	if e != nil {
 		binary.NativeEndian.PutUint32(tail(e)[4:], uint32(l.Age()))
 	}
 }
 
-// fileName is how the names of an owner's files begin.
+// fileName is how the names of an owner's files begin: a hash of the owner. A random
+// number follows, since a file of a proxy that was killed may still be there.
 func (o *owner) fileName() string {
 	return fmt.Sprintf("%016x-", xxhash.Sum64String(fmt.Sprint(o.origin, "\x00", o.node, "\x00", o.server, o.app, o.customer)))
 }
 
-// named is an owner as its file names it.
+// named is an owner in the form in which its file names it.
 type named struct {
 	Origin   string         `json:"origin"`
 	Node     string         `json:"node"`
@@ -85,8 +92,8 @@ type named struct {
 	Customer int32          `json:"customer"`
 }
 
-// allocate returns room in the stream's file, which is made if need be; nil where
-// there is none to be had, or no folder.
+// allocate returns room in the stream's file, which is made if need be; nil if there is
+// no folder or no room.
 func (s *stream) allocate(k mapped.Kind, t mapped.Tag, n int) *mapped.Extent {
 	if s.folder == "" || s.memoryOnly {
 		return nil
@@ -103,6 +110,8 @@ func (s *stream) allocate(k mapped.Kind, t mapped.Tag, n int) *mapped.Extent {
 	return e
 }
 
+// makeFile makes the stream's file with the first thing to keep. Its memory counts as
+// the codec's, Take and Give being the budget's.
 func (s *stream) makeFile() error {
 	if s.file != nil {
 		return nil
@@ -123,7 +132,7 @@ func (s *stream) makeFile() error {
 	return err
 }
 
-// lacksRoom counts and logs that something is in memory alone.
+// lacksRoom counts, and logs once for each stream, that something is in memory alone.
 func (s *stream) lacksRoom(err error) {
 	s.counts.why(ReasonMemoryOnly)
 	if !s.toldRoom {
@@ -133,8 +142,10 @@ func (s *stream) lacksRoom(err error) {
 	}
 }
 
-// save logs the numbers of a layer in an extent before they change: those at these
-// positions, all where at is nil.
+// save logs the numbers of a layer's extent before they change: those at these
+// positions, all if at is nil. If there is no room for the log, the numbers change
+// without: a kill before the commit could then leave them half changed, which is
+// counted.
 func (s *stream) save(l *threshold.Layer, e *mapped.Extent, at []uint32) {
 	if e == nil {
 		return
@@ -150,21 +161,23 @@ func (s *stream) save(l *threshold.Layer, e *mapped.Extent, at []uint32) {
 	}
 }
 
-// commit makes what has happened count; the caller holds s.mu.
+// commit makes everything since the last commit count. The caller holds s.mu.
 func (s *stream) commit() {
 	if s.file != nil {
 		s.file.Commit()
 	}
 }
 
-// guarded calls do. A fault of the memory under the stream's file, which somebody
-// has cut, costs what waits, and nothing else; do must not have changed anything
-// but the stream by then.
+// guarded calls do and reports whether it came to its end. A fault of the memory under
+// the stream's file, which somebody has truncated, costs what waits and nothing else:
+// do must not have changed anything but the stream by then. Other panics go on. Whoever
+// touches a layer's numbers has to do so within it.
 func (s *stream) guarded(do func()) (ok bool) {
 	if s.file == nil && s.folder == "" {
 		do()
 		return true
 	}
+	// Set for this goroutine, and restored: without it a fault ends the process.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		p := recover()
@@ -183,8 +196,9 @@ func (s *stream) guarded(do func()) (ok bool) {
 	return true
 }
 
-// lose forgets all without touching the mapping. The file stays open: a goroutine
-// that still uses its memory must not find other memory there.
+// lose forgets everything without reading the mapping, which could fault again, and
+// removes the file. Nothing refers to its memory afterwards: layers and sections are
+// used under s.mu only.
 func (s *stream) lose() {
 	file := s.file
 	s.file = nil
@@ -210,8 +224,9 @@ func (s *stream) lose() {
 	}
 }
 
-// widen makes room for more numbers of a layer of keys with few values; false where
-// there is none.
+// widen makes room for values more numbers of a narrow layer, by moving it to a larger
+// extent if need be, and reports whether there is any. A layer that has begun in memory
+// stays there.
 func (s *stream) widen(l *narrowLayer, values int) bool {
 	size := threshold.ResidualSize(l.Kind(), false)
 	n := (l.index.values + values) * size
@@ -228,6 +243,8 @@ func (s *stream) widen(l *narrowLayer, values int) bool {
 	case e == nil:
 		return false
 	}
+	// The old extent keeps its numbers until the commit that frees it, so that a kill
+	// before leads back to them.
 	l.Move(e.Bytes()[:len(e.Bytes())-tailSize])
 	noteAge(e, l.Layer)
 	if l.extent != nil {
@@ -237,7 +254,9 @@ func (s *stream) widen(l *narrowLayer, values int) bool {
 	return true
 }
 
-// addKey gives a key the next place in a layer, if it has none.
+// addKey gives a key the next place in a layer, if it has none. If the file has no room
+// for the key, the numbers in it would be of use to nobody, so the whole layer moves to
+// memory.
 func (s *stream) addKey(l *narrowLayer, key uint64, width int) {
 	if l.index.at(key).place != 0 {
 		return
@@ -260,8 +279,9 @@ func (s *stream) freeNarrow(l *narrowLayer) {
 	l.extent, l.keys = nil, nil
 }
 
-// noteKey writes that a key has the next place in a layer; false where there is no
-// room.
+// noteKey writes to the file that a key has the next place in a layer; false if there
+// is no room. Entries are only appended, in the order of the places, outside of
+// transactions: see readNarrow for entries that were not committed.
 func (s *stream) noteKey(l *narrowLayer, key uint64, width uint32) bool {
 	if l.extent == nil {
 		return true
@@ -285,7 +305,8 @@ func (s *stream) noteKey(l *narrowLayer, key uint64, width uint32) bool {
 	return true
 }
 
-// An entry is a key, how many values it has, with pulledBit, and a checksum.
+// An entry is a key, how many values it has, with pulledBit, and a checksum, which is
+// never 0: unused entries are zeros.
 func putEntry(b []byte, key uint64, width uint32) {
 	binary.NativeEndian.PutUint64(b, key)
 	binary.NativeEndian.PutUint32(b[8:], width)
@@ -297,8 +318,8 @@ func entry(b []byte) (key uint64, width uint32, ok bool) {
 	return key, width, binary.NativeEndian.Uint32(b[12:]) == crc32.Checksum(b[:12], castagnoli)|1
 }
 
-// release leaves the stream's file to the next proxy, and forgets all that is in
-// it; the caller holds s.mu.
+// release leaves the stream's file to the next proxy, and forgets everything that is in
+// it. The caller holds s.mu.
 func (s *stream) release() error {
 	if s.file == nil {
 		return nil
@@ -333,7 +354,7 @@ func (s *stream) release() error {
 	return err
 }
 
-// writePulled notes which keys were pulled.
+// writePulled writes which keys were pulled to their entries.
 func (l *narrowLayer) writePulled() {
 	for i, e := range l.keys {
 		b := e.Bytes()

@@ -5,16 +5,21 @@ import (
 	"slices"
 )
 
-// span is a range of keys for which one rule holds; keys of few values in it
-// are one layer.
+// span is a range of keys to which one rule applies; its keys of few values are one
+// layer.
 type span struct {
 	Range
 	rule *Rule // nil: none
 }
 
-// compile cuts the key space where what holds for a key changes: in ascending
-// order, without gaps. Rules of other jobs do not count; on links within a host
-// (sameHost) nothing lossy does that was not asked for there.
+// compile cuts the key space wherever what holds for a key changes: the spans ascend
+// and have no gaps, from key 0 to the largest. The first rule that matches a key holds.
+// Rules of other jobs do not count; on links within a host (sameHost) nothing lossy
+// does that was not asked for there.
+//
+// Neighbouring pieces with the same rule and layer are joined, so that a rule of
+// another job or a range inside of a range does not split a layer. The rules that spans
+// point to are copies, with defaults filled in.
 func compile(rules []Rule, job, name string, sameHost bool) []span {
 	var mine []Rule
 	for i := range rules {
@@ -64,8 +69,8 @@ func compile(rules []Rule, job, name string, sameHost bool) []span {
 
 func (r Range) contains(key uint64) bool { return r.First <= key && key <= r.Last }
 
-// layerNumber is which of the rule's layers the span's first key is in; 0:
-// none of them.
+// layerNumber is which of the rule's layers the span's first key is in; 0: in none of
+// them.
 func (s *span) layerNumber() int {
 	if s.rule == nil {
 		return 0

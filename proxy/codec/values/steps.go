@@ -16,23 +16,25 @@ type worker struct {
 func (o *owner) worker() worker { return worker{o.origin, o.node, o.app, o.customer} }
 
 // steps counts a worker's steps, as far as keys of few values are concerned, by layer.
-// One push is a message to each server that has some of the keys and, where keys are
-// displaced, several to one server; all have one timestamp of the worker's. A layer at
-// one server sees several parts of some, and nothing of others. A push of several keys
-// is a step. A worker that pushes each key by itself, as MXNet's do, makes a step of
-// many pushes: those of one key belong together until a key comes again.
+// A step's push is a message to each server that has some of the keys and, if keys are
+// displaced, several to one server; all have the timestamp that the worker gave the
+// push. A layer at one server sees several parts of some pushes and nothing of others,
+// so that its own pushes are no measure of time; that is why all streams of a worker
+// count here. A push of several keys is a step. A worker that pushes each key by
+// itself, as MXNet's do, makes a step of many pushes: they belong together until a key
+// comes again.
 type steps struct {
-	streams int // that count here; of [Codec.mu]
+	streams int // streams that count here; guarded by [Codec.mu]
 
 	mu     sync.Mutex           // guards layers
 	layers map[layerID]*stepped // at most maxLayers
 }
 
-// stepped is how many steps there were in which keys of a layer were pushed.
+// stepped is the steps in which keys of a layer were pushed.
 type stepped struct {
 	steps int
-	last  []numbered          // of the last few pushes
-	next  int                 // the oldest of them
+	last  []numbered          // the last few pushes, a ring once it is full
+	next  int                 // the oldest of them, then
 	alone map[uint64]struct{} // keys that were pushed by themselves in this step
 }
 
@@ -43,11 +45,11 @@ type numbered struct {
 }
 
 const (
-	// lastSteps is how many pushes back a part may come: parts of one wait, for keys
-	// that move, while those of later ones go.
+	// lastSteps is how many pushes late a part may come: parts wait for keys that move
+	// while those of later pushes go.
 	lastSteps = 64
-	// mostAlone bounds the keys of a step that are pushed by themselves: with more, a
-	// step counts as several.
+	// mostAlone bounds the keys of a step that are pushed by themselves: with more of
+	// them, a step counts as several.
 	mostAlone = 1 << 14
 )
 
@@ -58,8 +60,8 @@ type pushPart struct {
 	alone     bool // the push has no other key, as far as can be seen
 }
 
-// note records a push and returns the number of steps of the layer: at least as
-// many as a stream knows of.
+// note records a push and returns the number of steps of the layer: at least as many as
+// the stream knew of before.
 func (s *steps) note(id layerID, p pushPart, before int) (steps int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,6 +73,8 @@ func (s *steps) note(id layerID, p pushPart, before int) (steps int) {
 		n = &stepped{steps: before}
 		s.layers[id] = n
 	}
+	// A stream that was taken over from another proxy knows of steps that were not
+	// counted here.
 	n.steps = max(n.steps, before)
 	at := slices.IndexFunc(n.last, func(l numbered) bool { return l.timestamp == p.timestamp })
 	_, again := n.alone[p.key]
@@ -78,6 +82,8 @@ func (s *steps) note(id layerID, p pushPart, before int) (steps int) {
 	switch {
 	case at < 0:
 		at = n.remember(p.timestamp)
+	// Another part of a push that was counted, or of one whose keys do not begin a
+	// step.
 	case n.last[at].began || p.alone:
 		begins = false
 	}
@@ -95,7 +101,7 @@ func (s *steps) note(id layerID, p pushPart, before int) (steps int) {
 	return n.steps
 }
 
-// remember returns where a push is in last.
+// remember returns the index of a new push in last.
 func (n *stepped) remember(timestamp int32) (at int) {
 	if len(n.last) < lastSteps {
 		n.last = append(n.last, numbered{timestamp: timestamp})
@@ -107,8 +113,8 @@ func (n *stepped) remember(timestamp int32) (at int) {
 	return at
 }
 
-// whole returns the timestamp that the worker gave the request of which a message
-// is a part, or is.
+// whole returns the timestamp that the worker gave the request that a message is, or is
+// a part of.
 func (s *Sender) whole(timestamp int32) int32 {
 	if s.link.Routes != nil && timestamp >= route.FirstOwn {
 		if of, ok := s.link.Routes.Whole(timestamp); ok {

@@ -17,6 +17,11 @@ import (
 // stream is the state of the pushes of one worker's customer to one server: what of
 // them waits to be sent, the thresholds, and what was sent lately. It outlives
 // connections, of which an old one may still be ending while the next is in use.
+//
+// Locks: mu guards the state. It is taken after Codec.follows, and before Codec.mu,
+// asks.mu and steps.mu; whoever holds Codec.mu may only try it (tidy). Two streams are
+// locked at once only by moveAway, under Codec.follows. Memory that layers take is
+// counted by budget, unless it is in the stream's file, whose own memory is.
 type stream struct {
 	owner  owner
 	folder string // for its file; empty: there is none
@@ -25,30 +30,30 @@ type stream struct {
 	steps  *steps // of its worker
 	log    *slog.Logger
 
-	// Of [Codec.mu]:
-	links int
+	// Guarded by [Codec.mu]:
+	links int       // senders that use it, and others that do for a while
 	idle  time.Time // since when links is 0
 
 	mu       sync.Mutex // guards the rest; after Codec.follows, and Codec.mu only tries it
-	sender   *Sender    // of the last link
+	sender   *Sender    // the one that pushed last; nil once its link has ended
 	places   []uint32   // of the keys of the last piece
 	template *template
 	dense    map[uint64]*denseLayer // by key
 	narrow   map[layerID]*narrowLayer
 	repeats  repeats
-	// asked are keys that were pulled and have no place in a layer: their next
-	// pushes are gradients, if they turn out to have few values.
+	// asked has keys that were pulled and have no place in a layer: their next pushes
+	// are gradients, if they turn out to have few values.
 	asked map[uint64]struct{}
 	pairs pairs
 	began bool // a push was seen
-	// saidUnsent: it was said that the worker seems to end while something waits.
+	// saidUnsent: it was logged that the worker seems to end while something waits.
 	saidUnsent bool
 
 	file       *mapped.File // nil: nothing is kept yet, or memoryOnly
 	memoryOnly bool         // there is no room for a file
-	toldRoom   bool
-	stepped    func() // is called between stores, in tests
-	order      uint64 // numbers what was sent
+	toldRoom   bool         // that was logged
+	stepped    func()       // is called between stores, in tests
+	order      uint64       // numbers the requests sent, for the order in which they are taken over
 }
 
 // askedBytes is what a key in asked costs.
@@ -57,18 +62,19 @@ const askedBytes = 32
 // denseLayer is a key of many values.
 type denseLayer struct {
 	*threshold.Layer
-	rule   Rule           // its thresholds are by
+	rule   Rule           // the rule that its configuration is from
 	pulled bool           // since its first push
 	extent *mapped.Extent // where it is in the stream's file; nil: in memory alone
 }
 
-// narrowLayer is a span's keys of few values.
+// narrowLayer is a span's keys of few values, which share a threshold. It grows as keys
+// come.
 type narrowLayer struct {
 	*threshold.Layer
 	rule  Rule
 	index *index // where each key's values are in the layer
-	// In the stream's file, unless in memory alone: the numbers, and the keys, of
-	// which the last extent has so many entries.
+	// In the stream's file, unless the layer is in memory alone: the numbers, and the
+	// keys in one or more extents, the last of which has so many entries.
 	tag     mapped.Tag
 	extent  *mapped.Extent
 	keys    []*mapped.Extent
@@ -88,8 +94,8 @@ func newStream(c *Codec, o owner, all *steps) *stream {
 	return &stream{owner: o, steps: all, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}, pairs: pairs{budget: &c.budget}}
 }
 
-// owes reports whether something may wait to be sent, or went with that very
-// request before and must go with it again.
+// owes reports whether anything may wait to be sent, or went with that very request
+// before and must go with it again.
 func (s *stream) owes(e exchange) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +103,8 @@ func (s *stream) owes(e exchange) bool {
 	return len(s.dense)+len(s.narrow) > 0 || before != nil && len(before.section) > 0
 }
 
-// residual returns how many values wait, and the sum of their squares; the caller
-// holds s.mu. It reads all of them.
+// residual returns how many values wait, and the sum of their squares. It reads all of
+// them. The caller holds s.mu.
 func (s *stream) residual() (values int, squares float64) {
 	if !s.guarded(func() { values, squares = s.measure() }) {
 		return 0, 0
@@ -121,8 +127,9 @@ func (s *stream) measure() (values int, squares float64) {
 	return values, squares
 }
 
-// restart forgets everything: another process has taken the worker's place, or
-// it does not come back.
+// restart forgets everything: another process has taken the worker's place, or the
+// worker does not come back. What waited is dropped, and counted. The caller holds
+// s.mu.
 func (s *stream) restart(why Reason) {
 	if len(s.dense)+len(s.narrow) > 0 {
 		s.counts.why(why)
@@ -141,6 +148,8 @@ func (s *stream) restart(why Reason) {
 	s.began = false
 }
 
+// dropDense forgets a layer and returns its memory, or frees its extent with the next
+// commit.
 func (s *stream) dropDense(key uint64) {
 	if l := s.dense[key]; l.extent != nil {
 		s.file.Free(l.extent)
@@ -150,6 +159,7 @@ func (s *stream) dropDense(key uint64) {
 	delete(s.dense, key)
 }
 
+// dropNarrow forgets a layer and returns its memory.
 func (s *stream) dropNarrow(id layerID) {
 	l := s.narrow[id]
 	s.budget.give(l.index.bytes())
@@ -172,7 +182,7 @@ func (s *stream) dropFile() {
 	s.file = nil
 }
 
-// config is the rule's setting for a layer that has seen that many pushes.
+// config returns the rule's configuration for a layer that has seen age pushes.
 func (r *Rule) config(seed uint64, age int) threshold.Config {
 	c := threshold.DefaultConfig
 	c.Sparsity, c.Lifespan, c.Warmup, c.DrainEvery, c.Seed = r.Threshold, r.Lifespan, r.Warmup, r.Drain, seed
@@ -182,22 +192,24 @@ func (r *Rule) config(seed uint64, age int) threshold.Config {
 	if r.Until > 0 {
 		c.End, c.Ending = r.Until, r.Until/4
 	}
+	// The earlier of the two ends counts.
 	if r.End > 0 && (c.End == 0 || age+r.End < c.End) {
 		c.End, c.Ending = age+r.End, r.End
 	}
 	return c
 }
 
-// Drains reports whether the rule has values that wait by other rules go along with
-// that many pushes.
+// Drains reports whether the rule only ends what waits by other rules, along with that
+// many pushes.
 func (r *Rule) Drains() bool { return r.Threshold == 0 && r.End > 0 }
 
-// sameThreshold reports whether two rules say the same of a layer.
+// sameThreshold reports whether two rules say the same about a layer.
 func sameThreshold(a, b *Rule) bool {
 	return a.Threshold == b.Threshold && a.Lifespan == b.Lifespan && a.Warmup == b.Warmup && a.Drain == b.Drain && a.Until == b.Until && a.End == b.End
 }
 
-// denseOf returns the layer of a dense piece, made if need be, under a rule.
+// denseOf returns the layer of a dense piece, made if need be, under a rule. The caller
+// holds s.mu.
 func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
 	l := s.dense[key]
 	if l == nil {
@@ -213,8 +225,7 @@ func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
 	return l, ""
 }
 
-// newDense makes a layer, in the stream's file if possible; nil where there is no
-// memory.
+// newDense makes a layer, in the stream's file if possible; nil if there is no memory.
 func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
 	bytes := p.width * threshold.ResidualSize(p.kind, false)
 	e := s.allocate(kindDense, mapped.Tag{A: key, C: uint32(p.kind)}, bytes+tailSize)
@@ -230,14 +241,16 @@ func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
 		panic(err) // rules are checked
 	}
 	if e != nil {
+		// The layer is made empty and grows inside of the extent, so that its residual
+		// is never in memory twice.
 		t.Move(e.Bytes()[:bytes])
 		t.Grow(p.width)
 	}
 	return &denseLayer{Layer: t, rule: *r, extent: e}
 }
 
-// narrowOf is denseOf for keys of few values, and has the layer's age be the number
-// of the step that the push belongs to.
+// narrowOf is denseOf for keys of few values. It sets the layer's age to the number of
+// the step that the push belongs to.
 func (s *stream) narrowOf(p *piece, r *Rule, push pushPart) (*narrowLayer, Reason) {
 	l, why := s.makeNarrow(p, r)
 	if why == "" {
@@ -247,7 +260,8 @@ func (s *stream) narrowOf(p *piece, r *Rule, push pushPart) (*narrowLayer, Reaso
 	return l, why
 }
 
-// makeNarrow returns the layer of a piece's keys of few values, made if need be.
+// makeNarrow returns the layer of a piece's keys of few values, made if need be. It
+// takes no memory before keys come.
 func (s *stream) makeNarrow(p *piece, r *Rule) (*narrowLayer, Reason) {
 	id := p.layer()
 	l := s.narrow[id]
@@ -267,7 +281,8 @@ func (s *stream) makeNarrow(p *piece, r *Rule) (*narrowLayer, Reason) {
 
 func (p *piece) layer() layerID { return layerID{p.span.Range, p.kind} }
 
-// follow puts a layer under a changed rule.
+// follow puts a layer under a changed rule. A rule that only drains goes on with the
+// sparsity that the layer has now.
 func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
 	if sameThreshold(is, want) {
 		return
@@ -284,8 +299,8 @@ func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
 	*is = *want
 }
 
-// place appends the positions in a layer of a piece's values, after adding the
-// keys that are new; the reason says why that cannot be.
+// place appends the positions in a layer of a piece's values, after adding the keys
+// that are new; the reason says why that is impossible.
 func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) ([]uint32, Reason) {
 	places, missing, values, same := l.index.locate(s.places[:0], keys, p)
 	s.places = places
@@ -315,8 +330,9 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 	return p.positions(at, s.places), ""
 }
 
-// notePull notes that the worker pulls these keys. With ahead it remembers those
-// too of which no push was seen yet, as far as memory allows.
+// notePull records that the worker pulls these keys. With ahead it remembers those,
+// too, of which no push was seen yet, as far as memory allows: a worker that pulls
+// first and pushes then has its first push thresholded already.
 func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

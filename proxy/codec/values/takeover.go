@@ -24,15 +24,17 @@ import (
 type left struct {
 	*mapped.Left
 	stream keptStream
-	leaves map[[2]uint64]*keptStream // on its way to other streams, by id
-	took   map[[2]uint64]bool
+	leaves map[[2]uint64]*keptStream // values on their way to other streams, by id
+	took   map[[2]uint64]bool        // ids of what has arrived in this file
 }
 
+// halves returns a file's id as the two words of a tag.
 func halves(id [16]byte) [2]uint64 {
 	return [2]uint64{binary.NativeEndian.Uint64(id[:]), binary.NativeEndian.Uint64(id[8:])}
 }
 
-// readLeft makes sense of a file.
+// readLeft interprets the extents of a file. What it returns refers to the file's
+// content in memory.
 func readLeft(l *mapped.Left) (*left, error) {
 	var o named
 	if err := json.Unmarshal(l.Name, &o); err != nil {
@@ -77,6 +79,8 @@ func readLeft(l *mapped.Left) (*left, error) {
 
 func ageIn(b []byte) int { return int(binary.NativeEndian.Uint32(b[len(b)-4:])) }
 
+// readNarrow puts a narrow layer together from its numbers and its keys, which may be
+// in several extents.
 func readNarrow(t mapped.Tag, numbers []byte, keys []mapped.Part) keptNarrow {
 	n := keptNarrow{First: t.A, Last: t.B, Kind: byte(t.C), Age: ageIn(numbers)}
 	numbers = numbers[:len(numbers)-tailSize]
@@ -87,8 +91,8 @@ func readNarrow(t mapped.Tag, numbers []byte, keys []mapped.Part) keptNarrow {
 	for _, p := range keys {
 		for b := p.Bytes; len(b) >= entrySize; b = b[entrySize:] {
 			key, width, ok := entry(b)
-			// Keys are written at once, and their numbers' room counts with the
-			// commit: nothing waits of those that have none.
+			// Keys are written at once, and the room for their numbers counts only with
+			// the commit: nothing waits of keys that have no room.
 			if end := place - 1 + width&^pulledBit; !ok || int(end)*size > len(numbers) {
 				return n
 			}
@@ -99,8 +103,9 @@ func readNarrow(t mapped.Tag, numbers []byte, keys []mapped.Part) keptNarrow {
 	return n
 }
 
-// takeOver takes up what other proxies have left in the folder whose names begin
-// so, and reports how many streams there were.
+// takeOver takes over what other proxies have left in the folder under names with this
+// prefix, and returns how many streams there were. Files that a living proxy holds are
+// skipped. One call at a time opens files.
 func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	if c.folder == "" {
 		return 0, nil
@@ -109,7 +114,8 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	defer c.taking.Unlock()
 	found, err := c.openAll(prefix)
 	if slices.ContainsFunc(found, func(l *left) bool { return len(l.leaves)+len(l.took) > 0 }) && prefix != "" {
-		// A proxy was killed while something was on its way from one file to another.
+		// A proxy was killed while something was on its way from one file to another,
+		// which only all files together show.
 		for _, l := range found {
 			err = errors.Join(err, l.Close())
 		}
@@ -121,12 +127,14 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	for _, l := range found {
 		maps.Copy(took, l.took)
 	}
-	// Values in transit come first: their arrival is recorded in the file that they
-	// go to.
+	// Values in transit come first: their arrival is recorded in the file that they go
+	// to, before the file that they come from is removed.
 	slices.SortStableFunc(found, func(a, b *left) int { return len(b.leaves) - len(a.leaves) })
 	for _, l := range found {
 		forget, failed := c.arrive(l, took)
 		err = errors.Join(err, failed)
+		// A proxy was killed after it had taken this file over and before it removed
+		// it.
 		if took[halves(l.ID)] {
 			err = errors.Join(err, l.Remove())
 		} else {
@@ -139,7 +147,7 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	return streams, err
 }
 
-// openAll opens the files whose names begin so and that nobody has.
+// openAll opens the files whose names have this prefix and that no living proxy holds.
 func (c *Codec) openAll(prefix string) (found []*left, err error) {
 	entries, err := os.ReadDir(c.folder)
 	if errors.Is(err, os.ErrNotExist) {
@@ -159,8 +167,9 @@ func (c *Codec) openAll(prefix string) (found []*left, err error) {
 	return found, err
 }
 
-// arrive takes up what was on its way from a file to other streams, and has not
-// arrived. That it has is noted until the function is called that it returns.
+// arrive takes over what was on its way from a file to other streams and has not
+// arrived. That it has is noted until the function that it returns is called, which
+// must be after the file was removed.
 func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(), err error) {
 	var done []func()
 	for id, k := range l.leaves {
@@ -203,7 +212,8 @@ func (c *Codec) removeUnfinished(e os.DirEntry) {
 	}
 }
 
-// openLeft opens a file; nil where it is in use or of no use.
+// openLeft opens a file; nil if it is in use or of no use. A damaged file is set aside,
+// only the last of them, so that damage cannot fill the disk.
 func (c *Codec) openLeft(path string) (*left, error) {
 	m, err := mapped.Open(path)
 	var l *left
@@ -238,9 +248,9 @@ func (c *Codec) takeLeft(l *left) error {
 	return st.adoptKept(k, halves(l.ID), l.Remove)
 }
 
-// adoptKept adds what was kept to the stream and calls remove once that is safe; a kill
-// at any time leaves it in one place. Of the next proxy's files one that says it
-// has taken an id counts.
+// adoptKept adds what was kept to the stream and calls remove once that is safe. A kill
+// at any time leaves it in one place or in two of which one says so: of the next
+// proxy's files the one with a note of the id counts.
 func (s *stream) adoptKept(k *keptStream, id [2]uint64, remove func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,14 +262,14 @@ func (s *stream) adoptKept(k *keptStream, id [2]uint64, remove func() error) err
 	return errors.Join(err, failed)
 }
 
-// note says in a file that something has arrived there.
+// note is a record in a file that something has arrived there.
 type note struct {
 	file   *mapped.File
 	extent *mapped.Extent // nil: there was no room
 }
 
-// takeNoting adds what was kept to the stream, and notes its id; the caller holds
-// s.mu.
+// takeNoting adds what was kept to the stream and notes its id, in one transaction. The
+// caller holds s.mu.
 func (s *stream) takeNoting(k *keptStream, id [2]uint64) (n note, err error) {
 	lost := 0
 	s.guarded(func() {
@@ -274,7 +284,8 @@ func (s *stream) takeNoting(k *keptStream, id [2]uint64) (n note, err error) {
 	return n, err
 }
 
-// removeNote takes a note away; the caller holds s.mu.
+// removeNote removes a note, unless the stream has lost the file meanwhile. The caller
+// holds s.mu.
 func (s *stream) removeNote(n note) {
 	if n.extent != nil && n.file == s.file {
 		s.guarded(func() {

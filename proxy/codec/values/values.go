@@ -1,24 +1,24 @@
-// Package values is the codec of links on which the values of pushes and pulls
-// take fewer bytes: by thresholding with error feedback (DCT), by Slim-DP, by
-// quantization, or, without loss, by leaving out what a worker knows already.
-// Which of them, for which jobs and keys, [Rule] says; keys, metas and all
-// other messages go by package compact.
+// Package values is the codec of links on which the values of pushes and pulls take
+// fewer bytes: by thresholding with error feedback (DCT), by Slim-DP, by quantization
+// or, without loss, by leaving out what a worker has already. Which of them, for which
+// jobs and keys, [Rule] says; keys, metas and all other messages go by package compact.
 //
-// In come the messages of a link (a [Sender]) and out come heads for the link,
-// from which a [Receiver] makes messages again that are complete: where nothing
-// was sent of a push there are zeros, where nothing was sent of a pull's answer
-// there is what the worker got before. Package relay calls both, and [Codec] is
-// how it gets them. What the values become is the business of packages
-// threshold, slim, quantize and unchanged, which know nothing of messages.
+// A [Sender] encodes the messages of a link into heads, from which a [Receiver]
+// restores complete messages: where nothing was sent of a push there are zeros, where
+// nothing was sent of a pull's answer there is what the worker got before. Package
+// relay calls both, and gets them from [Codec]. What the values become is the business
+// of packages threshold, slim, quantize, unchanged, ef21 and rows, which know nothing
+// of messages.
 //
-// What waits to be sent of a worker's pushes belongs to that worker's process
-// and one server, not to the connection: see stream. What both ends of a link
-// remember (slim, unchanged) starts over with each link, over which everything
-// comes once and in order, so that the ends cannot disagree.
+// What waits to be sent of a worker's pushes belongs to that worker's process and one
+// server, not to the connection: see stream. It is kept in files (shelf.go), handed to
+// the next proxy (takeover.go, kept.go), sent on when keys move (follow.go) and when a
+// worker ends (flush.go, ending.go). What both ends of a link remember of answers
+// (slim, unchanged, copies) begins with each link, over which everything comes once and
+// in order, so that the ends cannot disagree.
 //
-// A head is, where values are coded, compact's, a section, the section's length
-// in 4 bytes, and modeSection; otherwise compact's and modeCompact. See
-// FORMAT.md.
+// A head is, if values are coded, compact's head, a section, the section's length in 4
+// bytes, and modeSection; otherwise compact's head and modeCompact. See FORMAT.md.
 package values
 
 import (
@@ -43,15 +43,17 @@ import (
 // Name is the codec's name in the hello of a link.
 const Name = "values"
 
-// formats is the version of all that the codec writes besides compact.
+// formats is the version of everything that the codec writes besides compact. Proxies
+// with different versions do not agree on this codec; additions are negotiated by offer
+// instead.
 const formats = 3
 
-// The last byte of a head.
+// The last byte of a head says what is before it.
 const (
 	modeCompact byte = iota
 	modeSection
-	modeOwn    // a message of the proxy's own: its frames
-	modeAnswer // what a server answered to one
+	modeOwn    // an own push of the proxy's, or an ACK: its frames
+	modeAnswer // a server's answer to an own push, for the proxy alone
 	modeAsks   // compact, of a pull whose answer may come by rows
 	modeWhole  // compact, of a pull whose answer is to come whole, although a rule says by rows
 )
@@ -59,27 +61,30 @@ const (
 // Options of a [Codec].
 type Options struct {
 	Compact compact.Limits
-	// StateBytes bounds the values that wait to be sent and those remembered of
-	// pulls, of all jobs together; 0: 1 GiB. Layers beyond go as they are, counted.
+	// StateBytes bounds the memory of values that wait to be sent and of those
+	// remembered of pulls, of all jobs together; 0: 1 GiB. Layers beyond it go as they
+	// are, counted.
 	StateBytes int64
-	// Rules of the beginning; see [Codec.SetRules].
+	// Rules are those at the start; see [Codec.SetRules].
 	Rules []Rule
-	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
+	// Titles has the names of jobs and what their owners ask for; nil: nothing.
 	Titles *policy.Titles
-	// Adds says that the servers of all jobs add each push to what they have, at
-	// once and without counting pushes: then what waits may go as a push of our
-	// own when a worker or this proxy ends. Any other server would take that for
-	// one more push of the worker.
+	// Adds says that the servers of all jobs add each push to what they have, at once
+	// and without counting pushes. Then what waits may go as an own push when a worker
+	// or this proxy ends; any other server would take that for one more push of the
+	// worker.
 	Adds bool
-	// Folder is where what waits is kept, so that it survives a kill; empty: it is
-	// in memory alone.
+	// Folder is where what waits is kept, so that it survives a kill; empty: in memory
+	// alone.
 	Folder string
 	Log    *slog.Logger // nil: slog.Default()
 }
 
-// Codec makes the Senders and Receivers of this proxy's links, and keeps what
-// of the pushes of this host's workers waits to be sent. It is safe for use by
-// several goroutines.
+// Codec makes the Senders and Receivers of this proxy's links, and keeps what waits of
+// the pushes of this host's workers. It is safe for concurrent use.
+//
+// mu guards the maps and is held briefly. Lock order: taking, follows, a stream's mu,
+// then mu; fits, asks, permits and moves have locks of their own, which are taken last.
 type Codec struct {
 	compact *compact.Codec
 	rules   atomic.Pointer[ruleSet] // planned, then local
@@ -89,10 +94,10 @@ type Codec struct {
 	adds    bool
 	log     *slog.Logger
 	folder  string
-	taking  sync.Mutex // files of proxies before this one
-	follows sync.Mutex // what waits, along with keys; before streams' locks
-	taken   atomic.Uint64
-	stepped func() // is called between stores to files, in tests
+	taking  sync.Mutex    // held while files of earlier proxies are taken over
+	follows sync.Mutex    // held while values move between streams; before streams' locks
+	taken   atomic.Uint64 // streams taken over
+	stepped func()        // is called between stores to files, in tests
 	watcher atomic.Pointer[Watcher]
 	fits    fits
 
@@ -103,10 +108,10 @@ type Codec struct {
 	streams map[owner]*stream
 	steps   map[worker]*steps
 	owns    map[int32]*ownPush // by timestamp
-	own     int32              // pushes of our own so far
+	own     int32              // own pushes so far
 	heard   map[relay.Instance]ways
 	origins map[string]*origin
-	sends   map[process]int // pushes of our own are being made
+	sends   map[process]int // processes for which own pushes are being made
 	named   atomic.Uint64   // times that an origin's job became known
 	now     func() time.Time
 	moves   moves
@@ -114,8 +119,8 @@ type Codec struct {
 	permits permits
 }
 
-// ruleSet is an immutable list of rules: first those by the planner, then those by
-// flags, file or interface.
+// ruleSet is an immutable list of rules: the planner's first, then those by flags, file
+// or interface.
 type ruleSet struct {
 	rules   []Rule
 	planned int
@@ -136,13 +141,12 @@ func New(o Options) (*Codec, error) {
 	return c, c.SetRules(o.Rules)
 }
 
-// SetRules makes other rules hold from each link's next message on, but for
-// those that the planner gave. What waits under a threshold that no longer holds
-// goes with the next push of its keys.
+// SetRules replaces the rules, except for the planner's, from each link's next message
+// on. What waits under a threshold that no longer holds goes with the next push of its
+// keys.
 func (c *Codec) SetRules(rules []Rule) error { return c.change(rules, &c.local) }
 
-// SetPlanned is [Codec.SetRules] for the rules that the planner gives: they come
-// before the others.
+// SetPlanned is [Codec.SetRules] for the planner's rules, which come before the others.
 func (c *Codec) SetPlanned(rules []Rule) error { return c.change(rules, &c.planned) }
 
 func (c *Codec) change(rules []Rule, which *[]Rule) error {
@@ -159,16 +163,18 @@ func (c *Codec) change(rules []Rule, which *[]Rule) error {
 	return nil
 }
 
-// Rules returns the rules that hold.
+// Rules returns the rules in force, the planner's first. The slice must not be changed.
 func (c *Codec) Rules() []Rule { return c.rules.Load().rules }
 
-// offer is what a side says of itself in a link's hello.
+// offer is what a side says of itself in a link's hello. Fields are added and never
+// change their meaning: an older proxy ignores what it does not know, and is not sent
+// it.
 type offer struct {
 	Formats int             `json:"formats"`
 	Compact json.RawMessage `json:"compact"`
-	// Pulls are the bytes of pulled values that it remembers on a link, for error
-	// feedback; without them, as of an older proxy, none go so. Wire: it knows values
-	// of 16 bits. Packed: it knows ef21's packed differences. Rows: it knows
+	// Pulls is how many bytes of pulled values it remembers on a link, for error
+	// feedback; without it, as from an older proxy, none go by that. Wire: it reads
+	// values of 16 bits. Packed: it reads ef21's packed differences. Rows: it reads
 	// thresholded activations, and pulls that ask for them.
 	Pulls  int64 `json:"pulls,omitempty"`
 	Wire   bool  `json:"wire,omitempty"`
@@ -213,10 +219,10 @@ func (c *Codec) ServeLane(ctx context.Context, from relay.Instance, id []byte, c
 // Shared is [compact.Codec.Shared].
 func (c *Codec) Shared() shared.Counts { return c.compact.Shared() }
 
-// ways are the links with another proxy: there, and back, over which answers come.
+// ways counts the links with another proxy: there, and back, over which answers come.
 type ways struct{ there, back int }
 
-// countLink counts a link, or with n -1 its end.
+// countLink counts a link or, with n -1, its end.
 func (c *Codec) countLink(l relay.Link, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,10 +236,10 @@ func (c *Codec) countLink(l relay.Link, n int) {
 	}
 }
 
-// hearsAll reports whether whoever is reached by way of another proxy answers by
-// way of it: nodes connect to each other, so that there is a link back for each.
-// Where one is missing nobody knows whose, and an answer to a push of our own could
-// come past it, to a worker that has not asked.
+// hearsAll reports whether every node that is reached by way of another proxy also
+// answers by way of it: nodes connect to each other, so there is a link back for each.
+// If one is missing nobody knows whose, and an answer to an own push could bypass this
+// proxy and reach a worker that did not ask.
 func (c *Codec) hearsAll(other relay.Instance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,8 +247,8 @@ func (c *Codec) hearsAll(other relay.Instance) bool {
 	return w.back > 0 && w.back >= w.there
 }
 
-// owner names the pushes that one stream is for: those of a worker's customer
-// to one server.
+// owner names the pushes that a stream is for: those of a worker's customer to one
+// server.
 type owner struct {
 	origin, node  string // the process, and its id in the job
 	server        netip.AddrPort
@@ -252,13 +258,14 @@ type owner struct {
 const (
 	// maxStreams bounds how many streams are kept.
 	maxStreams = 4096
-	// idleFor is how long a stream without a link is kept: its worker
-	// reconnects within seconds, or has ended.
+	// idleFor is how long a stream without a link is kept: its worker reconnects within
+	// seconds, or has ended.
 	idleFor = 5 * time.Minute
 )
 
-// join returns the stream of an owner, made if need be; nil beyond the limit,
-// or where there is none and none is to be made.
+// join returns the stream of an owner, made if need be, and counts one more user of it,
+// who has to leave. It returns nil beyond the bound, or if there is none and make is
+// false.
 func (c *Codec) join(o owner, make bool) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,8 +282,8 @@ func (c *Codec) join(o owner, make bool) *stream {
 	return s
 }
 
-// stepsOf returns where a worker's pushes are counted, for one more stream; the
-// caller holds c.mu.
+// stepsOf returns where a worker's pushes are counted, for one more stream. The caller
+// holds c.mu.
 func (c *Codec) stepsOf(w worker) *steps {
 	s := c.steps[w]
 	if s == nil {
@@ -287,7 +294,9 @@ func (c *Codec) stepsOf(w worker) *steps {
 	return s
 }
 
-// leave notes that a link no longer uses a stream.
+// leave records that a link no longer uses a stream. Once the proxy is ending, the last
+// one releases the stream's file: the worker may be with the next proxy as soon as it
+// is no longer with this one.
 func (c *Codec) leave(s *stream) {
 	c.mu.Lock()
 	s.links--
@@ -304,9 +313,9 @@ func (c *Codec) leave(s *stream) {
 	}
 }
 
-// tidy drops streams whose worker has not been there for long. One of which
-// something still waits had a barrier at its end that went past this proxy, or
-// made none.
+// tidy drops streams whose worker has been gone for long. If anything still waits of
+// one, its last barrier bypassed this proxy, or it made none. The caller holds c.mu, so
+// that a stream that is in use is skipped rather than waited for.
 func (c *Codec) tidy() {
 	for o, s := range c.streams {
 		if s.links == 0 && c.now().Sub(s.idle) > idleFor && s.mu.TryLock() {
@@ -325,7 +334,7 @@ func (c *Codec) tidy() {
 	}
 }
 
-// budget bounds memory in bytes.
+// budget bounds memory in bytes. It is safe for concurrent use.
 type budget struct {
 	limit int64
 	used  atomic.Int64
@@ -341,7 +350,7 @@ func (b *budget) reserve(n int) bool {
 
 func (b *budget) give(n int) { b.used.Add(int64(-n)) }
 
-// Waiting returns the sum of squares of all that waits.
+// Waiting returns the sum of the squares of all values that wait.
 func (c *Codec) Waiting() (squares float64) {
 	c.mu.Lock()
 	streams := slices.Collect(maps.Values(c.streams))
@@ -355,13 +364,13 @@ func (c *Codec) Waiting() (squares float64) {
 	return squares
 }
 
-// A Watcher sees a message that a process of this host sends in a job; node is
-// the sender's id, and connection says whose it is and where it goes. It must
-// keep nothing, and is called by the goroutines of links.
+// A Watcher sees the messages that processes of this host send in a job; node is the
+// sender's id, and connection says whose message it is and where it goes. It must not
+// keep the frames, and is called by the goroutines of links.
 type Watcher func(job, connection string, node int32, frames [][]byte)
 
-// Watch has every message shown that this host's processes send, whole, to see
-// from then on; nil ends it.
+// Watch has every message of this host's processes shown to see from then on, whole;
+// nil ends it.
 func (c *Codec) Watch(see Watcher) {
 	if see == nil {
 		c.watcher.Store(nil)

@@ -34,7 +34,7 @@ func (r *Rule) checkPulls() error {
 	return nil
 }
 
-// wireKind is the kind of a rule's Wire, one that is not valid where it is none.
+// wireKind returns the kind of a rule's Wire, an invalid one if it names none.
 func wireKind(wire string) element.Kind {
 	switch wire {
 	case "bf16":
@@ -48,8 +48,8 @@ func wireKind(wire string) element.Kind {
 // mostFloat16 is the largest finite float16.
 const mostFloat16 = 65504
 
-// halves16 reports whether a rule has a piece's values go in 16 bits, and counts
-// why it cannot be.
+// halves16 reports whether a rule sends a piece's values in 16 bits, and counts why
+// that is impossible.
 func (s *Sender) halves16(p *piece, r *Rule) bool {
 	if r.Wire == "" || p.kind != element.Float32 {
 		return false
@@ -60,8 +60,9 @@ func (s *Sender) halves16(p *piece, r *Rule) bool {
 	return s.theirs.Wire
 }
 
-// halve makes s.halves float32 values rounded to the nearest number of 16 bits, ties
-// to even. Without ok the values have some that numbers of 16 bits do not reach.
+// halve sets s.halves to float32 values rounded to the nearest number of 16 bits, ties
+// to even. ok is false if some values are beyond the range of 16-bit numbers, where
+// rounding would change them by more than rounding should.
 func (s *Sender) halve(r *Rule, values []byte) (ok bool) {
 	kind := wireKind(r.Wire)
 	if most := vector.MaxMagnitude(element.Float32, values); kind == element.Float16 && !(most <= mostFloat16) {
@@ -72,9 +73,11 @@ func (s *Sender) halve(r *Rule, values []byte) (ok bool) {
 	return true
 }
 
-// appendRounded appends float32 values as numbers of 16 bits. Those that are not
-// finite stay what they are.
+// appendRounded appends float32 values as numbers of 16 bits. Those that are not finite
+// stay what they are.
 func appendRounded(dst []byte, kind element.Kind, values []byte) []byte {
+	// The rounding functions leave in their input what rounding took, and the message's
+	// values must not change.
 	round, part := vector.RoundToBFloat16, [1024]float32{}
 	if kind == element.Float16 {
 		round = vector.RoundToFloat16
@@ -90,8 +93,8 @@ func appendRounded(dst []byte, kind element.Kind, values []byte) []byte {
 	return dst
 }
 
-// appendWire appends a piece's values in 16 bits, where the rule says so. With
-// formPlain it has appended nothing.
+// appendWire appends a piece's values in 16 bits if the rule says so. With formPlain it
+// has appended nothing.
 func (s *Sender) appendWire(head []byte, p *piece, r *Rule, values []byte) (all []byte, form, sent int) {
 	if !s.halves16(p, r) || !s.halve(r, values) {
 		return head, formPlain, p.values()
@@ -113,7 +116,8 @@ func (s *Sender) appendVector(head []byte, v *sparse.Vector, r *Rule) []byte {
 	return s.quantize(head, r, v.Kind, v.Values)
 }
 
-// quantize appends numbers rounded by a rule.
+// quantize appends numbers rounded by a rule. Each call takes another seed, so that
+// errors are independent.
 func (s *Sender) quantize(head []byte, r *Rule, kind element.Kind, values []byte) []byte {
 	room := &s.pushing
 	if room.seed == 0 {
@@ -127,7 +131,7 @@ func (s *Sender) quantize(head []byte, r *Rule, kind element.Kind, values []byte
 	return head
 }
 
-// appendHalves appends a vector's values.
+// appendHalves appends a vector's values of 16 bits, with their kind.
 func appendHalves(head []byte, kind element.Kind, halves []byte) []byte {
 	return sparse.AppendValues(append(head, byte(kind)), kind, halves, true)
 }
@@ -143,7 +147,8 @@ func decodeHalves(dst []byte, kind element.Kind, count int, src []byte) (values,
 	}
 	start := len(dst)
 	dst = slices.Grow(dst, 4*count)[:start+4*count]
-	// They are widened in place, from the upper half of where they belong.
+	// They are widened in place, from the upper half of their room to all of it: each
+	// is read before its place is written.
 	halves, rest, err := sparse.DecodeValues(dst[start+2*count:start+2*count:start+4*count], half, count, src)
 	if err != nil {
 		return nil, nil, err
@@ -167,7 +172,8 @@ func widen(kind element.Kind, dst, halves []byte) {
 	}
 }
 
-// halvedPart reads a part with values of 16 bits.
+// halvedPart reads a part with values of 16 bits. It is a part within a part, which
+// must not be nested again.
 func (r *Receiver) halvedPart(src, out []byte) (n int, rest []byte, err error) {
 	kind, src, err := halfKind(src)
 	if err != nil {

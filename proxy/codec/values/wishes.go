@@ -6,15 +6,16 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// isFor reports whether a rule is for a job, by its scheduler's address and its name;
-// both may be empty.
+// isFor reports whether a rule applies to a job, by its scheduler's address or its
+// name; both may be empty.
 func (r *Rule) isFor(job, name string) bool {
 	return r.Job == "" || r.Job == job || name != "" && r.Job == name
 }
 
-// with returns the rules for a job of that title: those of the planner, which
-// somebody gave for this job, then those of the flags with the threshold that the job's
-// owner asks for, if he does.
+// with returns the rules for a job of that title: the planner's, which somebody gave
+// for this job, then those of the flags with the threshold that the job's owner asks
+// for, if he does. A wish changes the threshold and nothing else: what contradicts it
+// is left out.
 func (s *ruleSet) with(t policy.JobTitle) []Rule {
 	share, asked := t.Wishes.Share()
 	if !asked {
