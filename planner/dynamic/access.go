@@ -1,19 +1,20 @@
 package dynamic
 
-// A turn is the machine that used an item last, and how often in a row.
+// A turn is the machine that has used an item last, and how often in a row.
 type turn struct {
-	by    int32
-	uses  float32 // of the present turn
-	usual float32 // mean of those before, the last ones count most; 0: none yet
-	plan  uint32  // number of the plan before which the item was handed over, plus 1
+	by int32
+	// The uses of the present turn.
+	uses float32
+	// The mean length of earlier turns, with more weight on later ones; 0 if there was none.
+	usual float32
+	// 1 + the number of the plan before which the item was handed over.
+	plan uint32
 }
 
-// Access implements Reactor: an item goes to the machine that uses it, when it
-// does so, if it will use it for as many times in a row that they would cost more
-// from afar. How many that are is known from earlier turns; an item that nobody
-// else has used is taken for this machine's own. If it then goes back to where it
-// was, that costs the same once more; that is as likely as the owner's part of its
-// uses is large.
+// Access implements Reactor. The item goes to the machine that uses it if the rest of the machine's
+// turn would cost more remotely than the move. The length of a turn is known from earlier ones; an
+// item that nobody else has used is taken for this machine's own. If the owner is likely to get it
+// back, the cost of that counts too, with the owner's share of the uses as its probability.
 func (l *Locality) Access(it *Items, item, machine int32, stay, move float64) bool {
 	for len(l.turns) <= int(item) {
 		l.turns = append(l.turns, turn{})
@@ -52,7 +53,8 @@ func (l *Locality) Access(it *Items, item, machine int32, stay, move float64) bo
 	return true
 }
 
-// handed reports whether an item was handed over since the last plan.
+// handed reports whether the item was handed over since the last plan. Plan leaves such items
+// alone.
 func (l *Locality) handed(item int32) bool {
 	return int(item) < len(l.turns) && l.turns[item].plan == l.plans
 }

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// A correlation estimates which items the next batches will use, from the
-// recent ones (DW23 Alg. 3). What the network shows stands in for data vectors:
-// a batch is the set of keys that it pulled, and uses those that it updated.
+// A correlation estimates which items the next batches will use from the recent ones (DW23 Alg. 3).
+// Data vectors are not visible on the network; the set of keys that a batch pulled stands in for
+// its vector, and those that it updated are the ones that it uses.
 type correlation struct {
 	keep      int     // batches remembered
 	neighbors int     // r
@@ -16,8 +16,8 @@ type correlation struct {
 	lru       []Batch // oldest first
 }
 
-// rememberBatch remembers a batch, and forgets the oldest where there are too many. A
-// batch with the same keys as one that is there takes its place as the newest.
+// rememberBatch adds a batch and forgets the oldest one if there are too many. If a batch of the
+// same machine and keys is known, the new one replaces it and becomes the newest.
 func (c *correlation) rememberBatch(b Batch) {
 	same := slices.IndexFunc(c.lru, func(o Batch) bool { return o.Machine == b.Machine && slices.Equal(o.Pulled, b.Pulled) })
 	if same < 0 && len(c.lru) == c.keep {
@@ -35,10 +35,10 @@ type edge struct {
 	weight        float64
 }
 
-// edges returns the correlation graph of the batches, those weights that exceed
-// the cut-off. Line 6 of the print divides by r times the sum of similarities,
-// where the text has the weight of an item that all neighbours use as 1; the
-// text is right, since weights are probabilities that are compared with sizes.
+// edges returns the correlation graph of the batches, without weights up to the cut-off. Line 6 of
+// the paper divides by r times the sum of similarities, whereas its text gives an item that all
+// neighbours use the weight 1. This follows the text: weights are probabilities that are compared
+// with sizes.
 func (c *correlation) edges(batches []Batch) []edge {
 	var all []edge
 	weight := map[int32]float64{}
@@ -82,9 +82,9 @@ func (c *correlation) nearest(d Batch) []neighbor {
 	return all[:min(c.neighbors, len(all))]
 }
 
-// distance is Euclid's between two ascending key sets as vectors of 0 and 1:
-// the root of the number of keys that one of them lacks. Of equal sets it is
-// half that of sets that differ in one key, so that it has a reciprocal.
+// distance is the Euclidean distance of two ascending key sets as 0-1 vectors: the square root of
+// the number of keys that only one of them has. For equal sets it is 0.5, so that it has a
+// reciprocal.
 func distance(a, b []int32) float64 {
 	differ := 0
 	for len(a) > 0 && len(b) > 0 {

@@ -12,8 +12,8 @@ type DPPAOptions struct {
 	Batches   int     // remembered by Alg. 3 (64)
 	Neighbors int     // r of Alg. 3 (4)
 	Cutoff    float64 // c of Alg. 3 (0.25)
-	// Imbalance triggers Alg. 4: that much of the largest load the smallest one
-	// must be below it (0.1).
+	// Imbalance triggers Alg. 4: it runs if the smallest load is below the largest by more than
+	// this fraction of the largest (0.1).
 	Imbalance float64
 }
 
@@ -25,13 +25,12 @@ func (o DPPAOptions) withDefaults() DPPAOptions {
 	return o
 }
 
-// A DPPA is the dynamic partition of DW23 section 5: Alg. 3 estimates which
-// items the next batches use, and where the machines' loads are out of balance
-// Alg. 4 moves items from the one with most to the one with least.
+// A DPPA is the dynamic partition of DW23 section 5: Alg. 3 estimates which items the next batches
+// will use, and if the loads of machines are out of balance Alg. 4 moves items from the machine
+// with the largest load to that with the smallest.
 //
-// A machine's load f(D, P) is what all batches use of its items, in bytes, and
-// the size of an item is what its move sends. Where an item's users are plays
-// no part in it.
+// A machine's load f(D, P) is what all batches use of its items, in bytes; the size of an item is
+// what its move sends. Where an item's users are plays no part.
 type DPPA struct {
 	o       DPPAOptions
 	k       int
@@ -70,8 +69,8 @@ func (d *DPPA) Plan(it *Items, e *Epoch) ([]Move, error) {
 	return balance(it, d.touched, d.volume, loads), nil
 }
 
-// estimate sets the volumes of the batches until the next decision: as many of
-// each machine as there were since the last one, all like its newest.
+// estimate sets the volumes of the batches until the next decision: for each machine as many as
+// there were since the last one, all like its newest.
 func (d *DPPA) estimate(it *Items, e *Epoch) {
 	for _, p := range d.touched {
 		d.volume[p] = 0
@@ -92,12 +91,11 @@ func (d *DPPA) estimate(it *Items, e *Epoch) {
 	}
 }
 
-// balance is DW23 Alg. 4. loads are the sums of the volumes of each machine's
-// items, and are those after the moves when it returns.
+// balance is DW23 Alg. 4. loads are the sums of the volumes of each machine's items; on return they
+// are those after the moves.
 //
-// An item that was moved may move again, as printed. Then only its last move is
-// carried out. Every move lowers the largest load by an item's size or more, or
-// ends the loop, so it ends.
+// As printed, an item that was moved may move again; only its last move is carried out. Every move
+// lowers the largest load by at least the item's size, or ends the loop, so it terminates.
 func balance(it *Items, items []int32, volume, loads []float64) []Move {
 	shelves := make([]shelf, len(loads))
 	for _, p := range items {
@@ -161,9 +159,9 @@ func (s *shelf) insert(w weighed) {
 	*s = slices.Insert(*s, at, w)
 }
 
-// nearest returns the place of the item whose volume is nearest to half the
-// difference of two loads: moving it makes them most alike. Of several it is
-// the one with the lowest number; -1 where there is none.
+// nearest returns the position of the item whose volume is nearest to half the difference of two
+// loads, which makes them most alike; of several the one with the lowest number. It returns -1 if
+// the shelf is empty.
 func (s shelf) nearest(half float64) int {
 	above, _ := slices.BinarySearchFunc(s, weighed{half, math.MinInt32}, weighed.compare)
 	below := -1

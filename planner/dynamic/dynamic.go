@@ -1,12 +1,19 @@
-// Package dynamic decides while a job trains which machine's server should own
-// which key. A strategy takes, epoch after epoch, the uses of the machines'
-// workers, and answers with the keys that should move before the next one.
+// Package dynamic decides, while a job trains, which machine's server should own which key. A
+// strategy receives, epoch after epoch, how much each machine has used each item, and returns the
+// items that should move before the next epoch.
 //
-// It is pure: in come sums of uses, out go moves; no clock, no socket. The
-// live planner and the simulator call it. Keys are items, numbered from 0: an
-// item is one key, or a block of cold ones that moves as a whole. Each machine
-// is a worker and a server; an item that is used where it is owned costs
-// nothing, and elsewhere both the owner and the user pay.
+// Strategies are pure: no clock, no socket, no goroutine. The live planner and the simulator drive
+// them. They are deterministic in their inputs and seed, and not safe for concurrent use.
+//
+// An item is one key, or a block of cold keys that move together; items are numbered from 0. Each
+// machine is a worker and a server. A use of an item at its owner costs nothing; elsewhere both the
+// owner's and the user's link carry it.
+//
+//   - [Locality] is psidecar's own strategy: items go next to their users if that pays.
+//   - [DPPA] is Duan and Wu 2023 (DW23), Alg. 3 and 4, which balances loads.
+//   - [MGP] is the baseline of DW23 that repartitions from scratch.
+//   - reactive moves an item to whoever uses it, as Lapse does; home and random are the ends of the
+//     scale.
 package dynamic
 
 import (
@@ -15,8 +22,8 @@ import (
 	"strings"
 )
 
-// Items are where everything is. The caller keeps them, adds items at the end
-// and changes owners; strategies only look.
+// Items are the items' owners, homes and sizes, by item. The caller keeps them, appends new items
+// and changes owners; strategies only read them.
 type Items struct {
 	Owner []int32   // machine
 	Home  []int32   // machine whose server's range it lies in
@@ -26,10 +33,12 @@ type Items struct {
 // Len returns the number of items.
 func (it *Items) Len() int { return len(it.Owner) }
 
-// A Use is what one machine's workers did with an item in an epoch.
+// A Use is what one machine's workers did with one item in an epoch.
 type Use struct {
 	Item, Machine int32
-	Bytes         float32 // that crossed the network, or would have if the owner is elsewhere
+	// Bytes are those that crossed the network, or would have with the owner elsewhere. They must
+	// be above 0.
+	Bytes float32
 }
 
 // A Batch is one request's keys: of a machine's worker, in one step.
@@ -39,22 +48,25 @@ type Batch struct {
 	Updated []int32 // those whose gradient exceeded epsilon, ascending
 }
 
-// An Epoch is what happened since the one before.
+// An Epoch is what happened since the epoch before.
 type Epoch struct {
-	Steps   float64 // of each worker
-	Uses    []Use   // by item, then machine; each pair once
-	Batches []Batch // the newest of every machine, oldest first, as far as known
-	// Share is which part of the steps the uses were seen in; they are scaled up
-	// to all. 0: all.
+	// Steps is the number of steps of each worker.
+	Steps float64
+	// Uses are sorted by item, then machine, with each pair once.
+	Uses []Use
+	// Batches has the newest batch of every machine, oldest first, as far as they are known.
+	Batches []Batch
+	// Share is the fraction of the steps in which uses were seen; uses are scaled up to all steps.
+	// 0 means all.
 	Share float64
-	// Heard are the machines whose uses were seen; those of the others are what
-	// they did before. nil: all.
+	// Heard marks the machines whose uses were seen in this epoch; the uses of others are those of
+	// an earlier one. nil means all.
 	Heard []bool
-	// Base is what each machine moves in a step beside these uses, for other jobs;
-	// nil: nothing. Plans make the busiest machine's sum small.
+	// Base is what each machine moves in a step beside these uses, for other jobs; nil means
+	// nothing. Plans lower the sum at the busiest machine.
 	Base []float64
-	// MaxMoves bounds the moves of this plan, where it is less than the strategy's own
-	// bound; 0: it does not.
+	// MaxMoves bounds the moves of this plan, if it is below the strategy's own bound. 0 means no
+	// bound.
 	MaxMoves int
 }
 
@@ -68,21 +80,20 @@ func (e *Epoch) share() float64 {
 // A Move gives an item another owner.
 type Move struct{ Item, To int32 }
 
-// A Strategy decides what moves. It may keep state between calls; Items must
-// be the same ones, grown and with the moves that were carried out, which need
-// not be those it asked for. The answer is valid until the next call.
+// A Strategy decides what moves. It may keep state between calls, so Items must be the same ones at
+// each call, possibly more of them, with the owners that they really have: a strategy must cope
+// with moves that were not carried out. The result is valid until the next call.
 type Strategy interface {
 	Name() string
 	Plan(it *Items, e *Epoch) ([]Move, error)
 }
 
-// A Reactor is a strategy that does not wait for an epoch's end: it may move an
-// item to whoever uses it, when it is used.
+// A Reactor is a strategy that need not wait for the end of an epoch: it may move an item to a
+// machine at the moment when that uses it.
 type Reactor interface {
 	Strategy
-	// Access is called with a machine's use of an item, and reports whether the
-	// item moves there first. Elsewhere the use costs stay bytes, and the move
-	// takes move bytes.
+	// Access is called before a machine uses an item, and reports whether the item moves there
+	// first. A remote use costs stay bytes, the move costs move bytes.
 	Access(it *Items, item, machine int32, stay, move float64) bool
 }
 
@@ -122,7 +133,7 @@ func New(name string, o Options) (Strategy, error) {
 	return nil, fmt.Errorf("no strategy %q: use %s", name, strings.Join(Names(), ", "))
 }
 
-// check returns the first fault of the machines.
+// check returns the first fault of the options, nil if there is none.
 func (o *Options) check() error {
 	switch {
 	case o.Machines < 1 || o.Machines > maxMachines:
@@ -135,11 +146,11 @@ func (o *Options) check() error {
 	return nil
 }
 
-// maxMachines is how many machines a job may have.
+// maxMachines is how many machines a job may have; [rates] counts the users of an item in 16 bits.
 const maxMachines = 1 << 15
 
-// Loads returns the bytes that each machine moved in the epoch with the owners as
-// they are; both ends of a remote use are counted.
+// Loads returns the bytes that each machine moved in the epoch with the present owners. A remote
+// use counts at both its ends.
 func Loads(it *Items, uses []Use, machines int) []float64 {
 	loads := make([]float64, machines)
 	for _, u := range uses {
@@ -166,7 +177,7 @@ func (home) Plan(it *Items, _ *Epoch) ([]Move, error) {
 	return moves, nil
 }
 
-// random gives every key to any machine, once.
+// random gives every new item to a random machine, once.
 type random struct {
 	machines int
 	seed     uint64
@@ -186,7 +197,7 @@ func (r *random) Plan(it *Items, _ *Epoch) ([]Move, error) {
 	return moves, nil
 }
 
-// mix is splitmix64's output function of a number.
+// mix is the n-th output of SplitMix64 with that seed.
 func mix(seed, n uint64) uint64 {
 	z := seed + (n+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -194,7 +205,7 @@ func mix(seed, n uint64) uint64 {
 	return z ^ z>>31
 }
 
-// reactive moves a key to whoever uses it, as Lapse does.
+// reactive moves an item to any machine that uses it, as Lapse's relocation does.
 type reactive struct{}
 
 func (reactive) Name() string                        { return "reactive" }
@@ -202,8 +213,8 @@ func (reactive) Plan(*Items, *Epoch) ([]Move, error) { return nil, nil }
 
 func (reactive) Access(it *Items, item, to int32, _, _ float64) bool { return it.Owner[item] != to }
 
-// busiest returns the machines with the largest and the smallest load, the
-// lowest number where they are equal.
+// busiest returns the machines with the largest and the smallest load, the lowest number among
+// equals.
 func busiest(loads []float64) (most, least int32) {
 	for i, l := range loads {
 		if l > loads[most] {

@@ -44,46 +44,60 @@ func (o LocalityOptions) withDefaults() LocalityOptions {
 	return o
 }
 
-// nothing is the relative gain that may be one of rounding alone.
+// nothing is the relative gain below which a change may be rounding alone.
 const nothing = 1e-9
 
-// power is that of the norm which stands for the busiest machine.
+// power is the order of the norm that stands for the busiest machine.
 const power = 8
 
-// A Locality moves items next to their users, where that helps the busiest machines
-// and pays back what the move costs.
+// A Locality moves items next to their users if that relieves the busiest machines and pays for the
+// move.
 //
-// Machine i moves L(i) bytes a step: a(p,i) for each item p that it uses and does
-// not own, and for each that it owns what the others use. It minimises |L| + spread
-// x mean L, where |L| is the 8-norm of L, each divided by the machine's link speed:
-// nearly the largest, but it also sees the second. With A the sum of a(p,.), moving
-// p from o to t changes L(o) by 2 a(p,o) - A and L(t) by A - 2 a(p,t); nobody else
-// notices. The move itself adds (size + overhead) / horizon to both. a is an
-// average over the past that fades, in parts that rest upon the last uses of the
-// item: see [rates]. A gain must be larger than what chance makes of so few uses.
+// Machine i moves L(i) bytes per step: a(p,i) for each item p that it uses and does not own, and
+// for each item that it owns what the others use. The objective is |L| + spread x mean L, where |L|
+// is the 8-norm of L with each L(i) divided by the speed of the machine's link: it is close to the
+// maximum but has a slope at the second busiest machine too. With A the sum of a(p,.), moving p
+// from o to t changes L(o) by 2 a(p,o) - A and L(t) by A - 2 a(p,t), and no other. The move itself
+// adds (size + overhead) / horizon to both. a is an average over the past that fades, with shares
+// that rest on the last uses of the item; see [rates]. A gain must exceed what chance makes of so
+// few uses.
 //
-// Only what was used in an epoch is looked at, the most used first; each look
-// costs as much as the item has users. Nothing is recomputed.
+// Only items used in an epoch are looked at, the most used first; each costs time in proportion to
+// its users. Loads are updated by differences and recomputed only when rates are rescaled.
+//
+// Invariants between calls: loads are those of rates with the owners in owner; owner, calm and the
+// lists of rates have one element for each item that Plan has seen.
 type Locality struct {
-	o     LocalityOptions
-	k     int
-	speed []float64 // inverse, of mean 1
+	o LocalityOptions
+	k int
+	// By machine, the inverse of its link's speed, scaled to a mean of 1.
+	speed []float64
 	rates rates
 	loads []float64 // L, in units of rates.scale
 	// before is L when the last plan began
 	before []float64
-	barred []bool    // machines that can own nothing; nil: none
-	extra  []float64 // bytes a step that the moves of this plan add
-	base   []float64 // Epoch.Base
-	owner  []int32   // as the loads have it
-	calm   []uint8   // by item: doublings of the margin, see moved
-	aged   float64   // steps since calm was last halved
-	mass   float64   // weights of all epochs, which near 1: a mean is a sum over it
-	moves  []Move
-	order  []int32
-	norm   norm
-	plans  uint32 // made so far
-	turns  []turn // by item, as far as Access has seen
+	// Machines that can own nothing; nil if there are none.
+	barred []bool
+	// Bytes per step that the moves of this plan add, by machine.
+	extra []float64
+	base  []float64 // Epoch.Base
+	// The owners that the loads are counted with.
+	owner []int32
+	// By item, how often its margin is doubled; see move.
+	calm []uint8
+	// Steps since calm was last lowered.
+	aged float64
+	// The sum of the weights of all epochs so far, which approaches 1. Rates are divided by it, so
+	// that they are means from the first epoch on.
+	mass  float64
+	moves []Move
+	// The items of the present epoch by rank.
+	order []int32
+	norm  norm
+	// The number of plans made.
+	plans uint32
+	// By item, as far as Access has seen any.
+	turns []turn
 }
 
 // NewLocality returns a strategy that has seen nothing.
@@ -97,8 +111,8 @@ func NewLocality(o Options) *Locality {
 // Name implements Strategy.
 func (*Locality) Name() string { return "locality" }
 
-// Loads returns the bytes of a step of each machine, as far as the past is
-// remembered, with the owners of the last plan's beginning and its moves.
+// Loads returns the bytes per step of each machine, averaged over the remembered past, after the
+// moves of the last plan.
 func (l *Locality) Loads() []float64 {
 	loads := make([]float64, l.k)
 	for i, v := range l.loads {
@@ -110,11 +124,12 @@ func (l *Locality) Loads() []float64 {
 // scale converts rates to bytes a step.
 func (l *Locality) scale() float64 { return l.rates.scale / max(l.mass, 1e-300) }
 
-// Before returns the bytes of a step of each machine as they were when the last
-// plan began.
+// Before returns the same before the moves of the last plan.
 func (l *Locality) Before() []float64 { return slices.Clone(l.before) }
 
-// Plan implements Strategy.
+// Plan implements Strategy. It considers each used item once, in order of use, and counts each move
+// before it looks at the next item, so that a machine does not become the target of everything at
+// once.
 func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.follow(it)
 	l.see(it, e)
@@ -143,8 +158,8 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	return l.moves, nil
 }
 
-// follow takes in new items, and owners that are not as the last plan wanted
-// them.
+// follow adopts new items, and owners that are not those of the last plan: the move was not carried
+// out, or somebody else has moved the item.
 func (l *Locality) follow(it *Items) {
 	for len(l.owner) < it.Len() {
 		l.owner = append(l.owner, it.Owner[len(l.owner)])
@@ -159,7 +174,7 @@ func (l *Locality) follow(it *Items) {
 	}
 }
 
-// reown changes the loads as if the item had another owner.
+// reown changes the loads to those with another owner of the item.
 func (l *Locality) reown(item, to int32) {
 	from := l.owner[item]
 	l.owner[item] = to
@@ -177,7 +192,7 @@ func (l *Locality) reown(item, to int32) {
 	l.loads[to] += all - 2*atTo
 }
 
-// see adds the uses to the remembered ones, which decay.
+// see adds the uses of an epoch to the rates, which fade by the steps that have passed.
 func (l *Locality) see(it *Items, e *Epoch) {
 	steps := max(e.Steps, 1e-9)
 	keep := math.Exp(-steps / l.o.Memory)
@@ -215,8 +230,8 @@ func (l *Locality) count(item int32) {
 	}
 }
 
-// age forgets earlier moves of items, and half of what their users are known by,
-// once in a horizon.
+// age lowers the margin of every item by one doubling, and halves what is known of its users'
+// shares, once per horizon.
 func (l *Locality) age(steps float64) {
 	if l.aged += steps; l.aged < l.o.Horizon {
 		return
@@ -230,8 +245,8 @@ func (l *Locality) age(steps float64) {
 	}
 }
 
-// rank lists the items of the uses, those with the highest rates first, in
-// classes of powers of two, by number within a class.
+// rank orders the items of the uses by their rate, highest first, in classes of powers of two, and
+// by number within a class. It is a counting sort by the exponent of the float32.
 func (l *Locality) rank(uses []Use) {
 	var starts [257]int
 	class := func(item int32) int {
@@ -277,7 +292,9 @@ func runs(uses []Use) iter.Seq2[int, int] {
 	}
 }
 
-// target returns where the item should go, if anywhere.
+// target returns the machine to which the item should move; ok is false if it should stay.
+// Candidates are its users and the machine with the lowest price, which relieves a busy owner of an
+// item that nobody uses much.
 func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 	from := l.owner[item]
 	users := l.rates.of(item)
@@ -309,6 +326,7 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 		try(u.machine, float64(u.rate))
 	}
 	try(l.norm.cheapest, l.rates.at(item, l.norm.cheapest))
+	// The shares were estimated from few uses. Ask that the gain exceed its standard deviation.
 	if best < 0 || most < l.o.Doubt*2*scale*all*chance(paid, atFrom/all, l.norm.price(l, best), atBest/all, seen) {
 		return 0, false
 	}
@@ -320,31 +338,34 @@ func (l *Locality) target(it *Items, item int32) (to int32, ok bool) {
 	return best, true
 }
 
-// isEverybodys reports whether half of the machines or more use an item, and none of
-// them more than half as much as all. Such an item moves once, off a busy machine, and
-// stays then: no place is better for it than another, and which machine uses it most
-// is chance.
+// isEverybodys reports whether at least half of the machines use the item and none has more than
+// half of its uses. Such an item moves once, off a busy machine, and then stays: no place is better
+// than another, and which machine uses it most is chance.
 func (l *Locality) isEverybodys(users []user, all float64) bool {
 	return 2*len(users) >= l.k && !slices.ContainsFunc(users, func(u user) bool { return 2*float64(u.rate) > all })
 }
 
-// chance is the standard deviation of price b x part b - price a x part a, where
-// the parts were counted in that many uses.
+// chance returns the standard deviation of priceB x share b - priceA x share a, if the shares were
+// counted in that many uses.
 func chance(priceA, a, priceB, b, uses float64) float64 {
 	mean := priceB*b - priceA*a
 	return math.Sqrt(max(priceA*priceA*a+priceB*priceB*b-mean*mean, 0) / uses)
 }
 
-// cost is what a move of the item adds to a step of either machine.
+// cost returns what a move of the item adds to the bytes per step of each of its two machines, over
+// the horizon.
 func (l *Locality) cost(it *Items, item int32) float64 {
 	return (float64(it.Size[item]) + l.o.Overhead) / l.o.Horizon
 }
 
+// margin returns by which fraction the gain must exceed the cost. It doubles with every recent
+// move, so that an item cannot oscillate.
 func (l *Locality) margin(item int32) float64 {
 	return l.o.Margin * float64(int(1)<<min(l.calm[item], 16))
 }
 
-// move plans a move and counts it as done.
+// move plans a move and updates the loads as if it had been carried out. calm rises by two and
+// falls by one per horizon, so that even an item that moves once per horizon becomes calm.
 func (l *Locality) move(it *Items, item, to int32) {
 	from := l.owner[item]
 	l.moves = append(l.moves, Move{item, to})

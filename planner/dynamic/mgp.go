@@ -10,10 +10,9 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/multilevel"
 )
 
-// An MGP repartitions whenever the graph has changed, and does not care what
-// that moves: the baseline of DW23 Fig. 8, multilevel graph partitioning. The
-// graph is that of the newest batches and their items; batches stay with their
-// machines, since data does not move while a job trains.
+// An MGP partitions the graph of the newest batches and their items from scratch whenever that has
+// changed, and does not care how much moves: the baseline of DW23 Fig. 8, multilevel graph
+// partitioning. Batches are fixed to their machines, since data does not move while a job trains.
 type MGP struct {
 	k     int
 	seed  uint64

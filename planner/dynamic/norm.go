@@ -2,21 +2,30 @@ package dynamic
 
 import "math"
 
-// norm is what is made small, and its slope. A move changes two machines' powers; what
-// is summed over all machines is summed again, in one order, so that the result does
-// not depend on which moves came before.
+// A norm is the objective of [Locality] and its slope at the present loads. A move changes the
+// powers of two machines; the sums over all machines are computed again each time, in one order, so
+// that the result does not depend on the moves that came before. That costs time in proportion to
+// the machines per move.
 type norm struct {
-	value          float64
-	root           float64   // value without the spread
-	sum, total     float64   // of the powers; of load
-	unit           float64   // root's slope by a power of 7
-	spread         float64   // spread / machines
-	load           []float64 // by machine, in bytes a step over relative speed
-	seventh, eight []float64 // its powers
-	cheapest       int32     // machine of the lowest price that may own items
+	// The objective.
+	value float64
+	// The 8-norm alone.
+	root float64
+	// Sums over machines of the 8th powers, and of the loads.
+	sum, total float64
+	// The slope of root per 7th power of a load.
+	unit   float64
+	spread float64 // spread / machines
+	// By machine, its bytes per step, those for other jobs included, divided by the relative speed
+	// of its link.
+	load []float64
+	// The 7th and 8th powers of load.
+	seventh, eight []float64
+	// The machine with the lowest price among those that may own items.
+	cheapest int32
 }
 
-// reset computes all from the loads.
+// reset computes everything from the loads.
 func (n *norm) reset(l *Locality) {
 	if len(n.load) != l.k {
 		n.load, n.seventh, n.eight, n.spread = make([]float64, l.k), make([]float64, l.k), make([]float64, l.k), l.o.Spread/float64(l.k)
@@ -27,14 +36,14 @@ func (n *norm) reset(l *Locality) {
 	n.add(l)
 }
 
-// change computes what loads that changed at two machines change.
+// change updates the norm after the loads of two machines have changed.
 func (n *norm) change(l *Locality, a, b int32) {
 	n.look(l, int(a))
 	n.look(l, int(b))
 	n.add(l)
 }
 
-// look takes over a machine's load.
+// look adopts the load of one machine.
 func (n *norm) look(l *Locality, i int) {
 	v := (max(l.loads[i]*l.scale()+l.extra[i], 0) + l.baseOf(i)) * l.speed[i]
 	n.load[i], n.seventh[i], n.eight[i] = v, pow7(v), pow8(v)
@@ -63,12 +72,13 @@ func (n *norm) add(l *Locality) {
 	}
 }
 
-// price is the slope of value by a machine's bytes.
+// price returns the slope of value by the bytes of a machine: what one more byte per step there
+// costs.
 func (n *norm) price(l *Locality, machine int32) float64 {
 	return (n.seventh[machine]*n.unit + n.spread) * l.speed[machine]
 }
 
-// after returns the value with other bytes at two machines.
+// after returns what value would be with other bytes at two machines.
 func (n *norm) after(l *Locality, from, to int32, atFrom, atTo float64) float64 {
 	a, b := max(n.load[from]+atFrom*l.speed[from], 0), max(n.load[to]+atTo*l.speed[to], 0)
 	sum := max(n.sum-n.eight[from]-n.eight[to]+pow8(a)+pow8(b), 0)

@@ -2,29 +2,37 @@ package dynamic
 
 import "math"
 
-// rates are how much each machine uses each item: a short list of users for
-// each item, in one arena. All fade together, by one factor: how much an item is
-// used is a matter of time. Whose part of it is how large is a matter of uses:
-// the last ones count, however long they took, so that hot items follow their
-// users at once and cold ones do not follow chance.
+// rates are how much each machine uses each item: for each item a short list of users, sorted by
+// machine, all lists in one arena.
+//
+// All rates fade together, by one factor, since how much an item is used is a matter of time. Which
+// share each machine has is a matter of uses: the last ones count, however long they took, so that
+// hot items follow their users at once and cold ones do not follow chance.
+//
+// A list that outgrows its room moves to the end of the arena and leaves a gap; compact closes the
+// gaps.
 type rates struct {
-	scale   float64 // bytes a step = rate x scale
-	seen    []sight // by item
-	start   []int64 // by item, into arena
+	// Bytes per step are a rate times scale. Fading multiplies scale alone.
+	scale float64
+	seen  []sight // by item
+	// By item, the position of its list in arena.
+	start   []int64
 	length  []uint16
 	room    []uint16
 	arena   []user
 	scratch []uint8
 }
 
-// A sight is what an item's users were seen to do.
+// A sight is the evidence for the shares of an item's users.
 type sight struct {
-	uses float32 // that their parts rest upon, at most evidence
-	run  float32 // the last of them, all by one machine
-	by   int32   // that machine
+	// The number of uses that the shares rest on, at most evidence.
+	uses float32
+	// How many of them, the last ones, were by one machine alone, by.
+	run float32
+	by  int32 // that machine
 }
 
-// A user is a machine that uses an item.
+// A user is a machine that uses an item, and how much.
 type user struct {
 	machine int32
 	rate    float32
@@ -40,7 +48,7 @@ func (r *rates) of(item int32) []user {
 	return r.arena[r.start[item] : r.start[item]+int64(r.length[item])]
 }
 
-// at returns the rate of one machine.
+// at returns the rate of one machine, 0 if it does not use the item.
 func (r *rates) at(item, machine int32) float64 {
 	for _, u := range r.of(item) {
 		if u.machine == machine {
@@ -50,7 +58,7 @@ func (r *rates) at(item, machine int32) float64 {
 	return 0
 }
 
-// part returns which part of an item's uses are one machine's.
+// part returns the share of one machine in an item's rate.
 func (r *rates) part(item, machine int32) float64 {
 	sum := 0.0
 	for _, u := range r.of(item) {
@@ -62,10 +70,10 @@ func (r *rates) part(item, machine int32) float64 {
 	return r.at(item, machine) / sum
 }
 
-// use takes in what an item's users, given by machine, moved in an epoch: the
-// item's rate grows by bytes x weight, and its users' parts of it become those of
-// the uses remembered and of the new ones, of so many bytes each; machines that
-// were not heard have none. It calls changed with what each rate has grown by.
+// use records the uses of one item in an epoch, by machine. The item's total rate grows by the
+// bytes times weight. The shares become a mean of the old ones and those of the new uses, weighted
+// by evidence; each is the bytes of one use. Machines that were not heard bring no evidence.
+// changed is called with the growth of every rate.
 func (r *rates) use(item int32, uses []Use, heard []bool, weight, each float64, changed func(machine int32, by float64)) {
 	at, bytes, seen := int32(0), 0.0, 0.0 // users are by machine too
 	users := r.of(item)
@@ -120,10 +128,10 @@ const (
 	doubtful = 0.25
 )
 
-// look records uses and returns their weight in the estimate: 1 where all earlier
-// ones are forgotten. That is so where it is unlikely that the first of the
-// machines, which had a part of what was seen, makes so many uses and no other any:
-// the item is another one's now.
+// look records uses and returns their weight in the shares, 1 if everything earlier is forgotten.
+// had is the share of the first machine so far, now the number of new uses. The past is forgotten
+// if one machine alone has made so many uses in a row that with its share this would be unlikely:
+// the item is another machine's now.
 func (s *sight) look(had, now float64, uses []Use) float64 {
 	switch {
 	case now == 0: // nothing is new
@@ -149,8 +157,8 @@ func (s *sight) look(had, now float64, uses []Use) float64 {
 	return part
 }
 
-// insert makes a machine a user, at a place, and returns all users. Bound of the
-// items of one call.
+// insert adds a machine at a position of an item's list and returns the list. come is how many
+// users the caller will add at most.
 func (r *rates) insert(item, at, machine int32, come int) []user {
 	if r.length[item] == r.room[item] {
 		r.grow(item, come)
@@ -162,8 +170,7 @@ func (r *rates) insert(item, at, machine int32, come int) []user {
 	return users
 }
 
-// grow doubles an item's room, at the arena's end, or makes room for as many
-// as come.
+// grow moves an item's list to the end of the arena, with twice its room or room for come.
 func (r *rates) grow(item int32, come int) {
 	room := min(max(2*int(r.room[item]), come), math.MaxUint16)
 	old := r.of(item)
@@ -173,7 +180,7 @@ func (r *rates) grow(item int32, come int) {
 }
 
 const (
-	// least is the part of an item's rates below which a user is forgotten.
+	// least is the fraction of an item's rate below which a user is forgotten.
 	least = 1. / 1024
 	// faint is the rate below which all users of an item are: no machine has used
 	// it for some 70 times the length of the memory, and its rates would soon be
@@ -181,8 +188,9 @@ const (
 	faint = 1e-30
 )
 
-// fade makes all that was seen count less, and reports whether all rates were
-// written again, with scale 1. That happens seldom.
+// fade multiplies all rates by keep. It reports whether the rates themselves were rewritten, with
+// scale 1 again, which happens rarely; the caller then has to recompute what it has derived from
+// them.
 func (r *rates) fade(keep float64) bool {
 	if r.scale *= keep; r.scale > 1e-12 {
 		return false
@@ -195,7 +203,7 @@ func (r *rates) fade(keep float64) bool {
 	return true
 }
 
-// compact drops users that have not used an item for long, and closes gaps.
+// compact drops users that have not used an item for long, and closes the gaps in the arena.
 func (r *rates) compact() {
 	arena := make([]user, 0, len(r.arena)/2)
 	for item := range r.start {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Reshape goes on with other machines: more of them, others that can own items, or
-// links of other speeds. The state of items stays. There may not be fewer.
+// Reshape continues with other machines: more of them, others that may own items, or links of other
+// speeds. What is known of items stays. There must not be fewer machines than before.
 func (l *Locality) Reshape(o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -18,7 +18,7 @@ func (l *Locality) Reshape(o Options) error {
 	return nil
 }
 
-// shape takes over what machines there are.
+// shape adopts the machines of the options.
 func (l *Locality) shape(o Options) {
 	l.k, l.barred = o.Machines, o.Barred
 	l.loads = append(l.loads, make([]float64, o.Machines-len(l.loads))...)
@@ -37,7 +37,7 @@ func (l *Locality) shape(o Options) {
 	}
 }
 
-// baseOf is what others move at a machine.
+// baseOf returns the bytes per step of other jobs at a machine, 0 if unknown.
 func (l *Locality) baseOf(machine int) float64 {
 	if machine < len(l.base) {
 		return l.base[machine]
@@ -45,8 +45,8 @@ func (l *Locality) baseOf(machine int) float64 {
 	return 0
 }
 
-// Keep forgets all items but some, which ascend: the first of them is number 0 from
-// now on, and so on. The caller does the same to its [Items].
+// Keep forgets all items but those given, which ascend, and renumbers them from 0. The caller does
+// the same to its [Items].
 func (l *Locality) Keep(items []int32) {
 	known := items
 	if n, _ := slices.BinarySearch(items, int32(len(l.owner))); n < len(items) {

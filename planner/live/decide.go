@@ -15,27 +15,30 @@ import (
 	"github.com/psidecar/psidecar/planner/plans"
 )
 
-// worthwhile is by which part of the busiest machine's bytes, or of all, a plan
-// must be better than none to be proposed.
+// worthwhile is by which fraction a plan must lower the bytes of the busiest machine, or of all
+// machines, to be proposed.
 const worthwhile = 0.01
 
-// A judge sees what comes of plans.
+// A judge follows what comes of plans.
 type judge struct {
-	epoch   uint64 // plan that is to be measured, 0: none
-	refused int    // decisions for which nothing is proposed, since all was refused
-	most    int    // moves of the next plan; 0: Options.MaxMoves
+	// The plan that is to be measured; 0 if there is none.
+	epoch uint64
+	// The number of decisions left for which nothing is proposed, because proxies have refused all
+	// of a plan.
+	refused int
+	// The most moves that the next plan may have; 0 means Options.MaxMoves.
+	most int
 }
 
-// A plan that is carried out holds up the next one, for which other keys may be hot by
-// then. Plans that take longer than planTakes get fewer moves, but no fewer than
-// fewMoves.
+// While a plan is carried out no other one is made, and other keys may become hot. If a plan took
+// longer than planTakes, the next one has fewer moves, but at least fewMoves.
 const (
 	planTakes = 3 * time.Second
 	fewMoves  = 1 << 11
 )
 
-// learn takes in how long it took to carry a plan out that moved so many keys, where
-// plans of up to all moves are wanted.
+// learn adapts the size of plans to how long one of that many moves took. all is the size that is
+// wanted. It shrinks in proportion and grows by doubling.
 func (u *judge) learn(moves int, took time.Duration, all int) {
 	most := u.most
 	if most == 0 {
@@ -52,16 +55,17 @@ func (u *judge) learn(moves int, took time.Duration, all int) {
 	}
 }
 
-// pardon is for how many decisions nothing is proposed after a plan of which
-// everything was refused.
+// pardon is for how many decisions nothing is proposed after a plan that was refused as a whole.
+// The cause, such as an unsuitable handler, rarely goes away by itself.
 const pardon = 24
 
-// otherServers is why nothing is planned while agents tell of a run with another
-// number of servers than that of which it is known where its keys are.
+// otherServers is the trouble of a job whose agents report another number of servers than the run
+// has whose owners are known.
 const otherServers = "the job has begun anew with another number of servers, and no proxy has told of that run yet"
 
-// decide looks at the job once. What it returns says why nothing is planned,
-// where that is so. base is what its machines move for other jobs, in bytes a step.
+// decide makes one decision. base is what the job's machines move for other jobs, in bytes per
+// step. trouble is the reason, for operators, if nothing can be planned; it is empty also if there
+// is merely nothing to do. The caller holds j.mu.
 func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (trouble string, err error) {
 	j.follow(s.Run(j.name))
 	if trouble := j.incomplete(); trouble != "" {
@@ -71,11 +75,15 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 		return "", nil
 	}
 	moving, _ := s.Busy(j.name)
+	// Uses add up for the next decision. If there are too many to keep, the strategy must see them
+	// now, although its moves cannot be used.
 	if moving && j.small() {
 		return "", nil // uses meanwhile count for the next decision
 	}
 	j.shifted = false
 	fits := false
+	// Items must be placed before uses are counted: with a former owner a use at the new one would
+	// look remote.
 	s.View(j.name, func(v plans.Where) {
 		if fits = v.Servers == 0 || v.Servers == j.servers || v.Owners.Ranges() == 0; fits {
 			j.place(v)
@@ -99,6 +107,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	if err := j.shaped(); err != nil {
 		return "", err
 	}
+	// Without this a large plan would only hold up the next.
 	e.MaxMoves = j.judge.most
 	moves, err := j.strategy.Plan(&j.items, e)
 	if err != nil {
@@ -114,7 +123,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	return j.propose(ctx, s, e, moves)
 }
 
-// incomplete says what must be known before anything can be planned.
+// incomplete returns what must be known before anything can be planned, "" if all is known.
 func (j *job) incomplete() string {
 	if j.servers == 0 {
 		return "how many servers the job has is not known yet"
@@ -134,8 +143,8 @@ func (j *job) incomplete() string {
 	return ""
 }
 
-// small reports whether what was seen since the last decision is so little that
-// it can wait.
+// small reports whether the uses since the last decision are few enough to wait in memory for the
+// next one.
 func (j *job) small() bool {
 	uses := 0
 	for _, w := range j.workers {
@@ -144,8 +153,8 @@ func (j *job) small() bool {
 	return uses < j.opts.MaxItems
 }
 
-// shaped tells the strategy of machines, or links, that are others than before, or
-// makes it again.
+// shaped gives the strategy the present machines and link speeds if they have changed. Locality
+// keeps what it knows of items; any other strategy is made again.
 func (j *job) shaped() error {
 	speed := j.speeds()
 	shape := fmt.Sprint(j.hosts, j.serves, speed)
@@ -171,8 +180,9 @@ func (j *job) shaped() error {
 	return nil
 }
 
-// review says what came of the last plan once it is carried out: what was used
-// since the last decision, with the owners as they are now.
+// review measures the last plan once it has been carried out: the bytes that each machine has moved
+// per step since the last decision, with the owners as they are now. A plan that was taken back or
+// superseded is not measured.
 func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) error {
 	if j.judge.epoch == 0 {
 		return nil
@@ -199,7 +209,7 @@ func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) er
 	return s.Measured(ctx, j.name, number, actual)
 }
 
-// propose turns moves into a plan, if they are worth it.
+// propose submits the moves as a plan if they gain enough.
 func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, moves []dynamic.Move) (trouble string, err error) {
 	before, after := j.loads(e, moves)
 	hosts, speed := make([]*api.HostLoad, len(j.hosts)), j.speeds()
@@ -213,6 +223,7 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	}
 	most, busy := busiestOf(plus(before, e.Base), speed)
 	then, busyThen := busiestOf(plus(after, e.Base), speed)
+	// A plan that is cut short gains only part of what the rest will.
 	least, goesOn := worthwhile, j.judge.most > 0 && len(moves) >= j.judge.most
 	if goesOn { // others follow
 		least *= float64(j.judge.most) / float64(j.opts.MaxMoves)
@@ -234,7 +245,7 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	return "", nil
 }
 
-// besides says, for people, what a machine moves for other jobs.
+// besides describes what a machine moves for other jobs, for the reason of a plan.
 func besides(base []float64, machine int) string {
 	if machine >= len(base) || base[machine] == 0 {
 		return ""
@@ -242,7 +253,7 @@ func besides(base []float64, machine int) string {
 	return fmt.Sprintf(", beside %.0f of other jobs", base[machine])
 }
 
-// perStep returns the bytes of a step of each machine with the owners as they are.
+// perStep returns the bytes that each machine moves in a step with the present owners.
 func perStep(it *dynamic.Items, e *dynamic.Epoch, machines int) []float64 {
 	loads := dynamic.Loads(it, e.Uses, machines)
 	for i := range loads {
@@ -251,7 +262,8 @@ func perStep(it *dynamic.Items, e *dynamic.Epoch, machines int) []float64 {
 	return loads
 }
 
-// loads returns the bytes of a step of each machine before and after moves.
+// loads returns the bytes that each machine moves in a step before and after the moves: as Locality
+// estimates them, which averages over the past, else by the uses of this epoch.
 func (j *job) loads(e *dynamic.Epoch, moves []dynamic.Move) (before, after []float64) {
 	if l, ok := j.strategy.(*dynamic.Locality); ok {
 		return l.Before(), l.Loads()
@@ -269,9 +281,9 @@ func (j *job) loads(e *dynamic.Epoch, moves []dynamic.Move) (before, after []flo
 	return before, after
 }
 
-// targets returns the moves as ranges of keys, neighbours together, and the
-// bytes that they take. A machine with several servers gets a key at its home,
-// where that is one of them.
+// targets returns the moves as ranges of keys with the rank of their new owner, neighbouring keys
+// joined, and the bytes that they move. On a machine with several servers a key goes to its home if
+// that is one of them, else to one by its number.
 func (j *job) targets(moves []dynamic.Move) (targets []plan.Range, migration float64) {
 	ranks := make([][]int32, len(j.hosts))
 	for rank, host := range j.serves {
@@ -302,8 +314,8 @@ func (j *job) targets(moves []dynamic.Move) (targets []plan.Range, migration flo
 	return joined, migration
 }
 
-// busiestOf returns the machine whose link is busy for the longest with its bytes,
-// and how long, in arbitrary units; speed nil: all links are alike.
+// busiestOf returns the machine whose link needs the longest for its bytes, and that time in
+// arbitrary units. With speed nil all links are equally fast.
 func busiestOf(bytes, speed []float64) (most int, busy float64) {
 	for i, l := range bytes {
 		if speed != nil {

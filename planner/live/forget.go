@@ -6,20 +6,22 @@ import (
 	"github.com/psidecar/psidecar/planner/dynamic"
 )
 
-// A job may have a thousand times as many keys as are looked at one by one. Half of
-// the room is for whatever comes; the rest for keys that come again. When nearly all
-// is taken, those are forgotten that were not used for the longest and are at home.
+// A job may have a thousand times as many keys as are looked at one by one. Half of the room is for
+// any key that comes; the rest is for keys that come again (door). When nearly all of it is taken,
+// the keys are forgotten that have not been used for the longest and are at home (makeRoom).
 
-// doorFrom is of how many items, at least, there must be room for that keys have to
-// come again.
+// doorFrom is the smallest MaxItems with which keys have to come again.
 const doorFrom = 1 << 12
 
-// A door knows the keys that came before, lately: a bit for each, by its hash, in two
-// sets, of which the older one is emptied when the newer one has doorKeys.
+// A door remembers keys that came lately: two sets of bits, indexed by a hash of the key. Keys are
+// added to the newer set; when that has doorKeys, the older one is emptied and becomes the newer.
+// So a key is remembered for between doorKeys and twice as many others. The sets take 2 MiB each
+// and are allocated on first use.
 type door struct {
 	bits  [2][]uint64
 	newer int
-	count int // in the newer one
+	// The number of keys in the newer set.
+	count int
 }
 
 const (
@@ -27,8 +29,8 @@ const (
 	doorKeys = doorBits / 8
 )
 
-// knows reports whether the key came before, or one that looks like it, as one in
-// eight does at most in each set, and notes it.
+// knows reports whether the key came before, and remembers it. At most one key in eight is mistaken
+// for another in each set, which only costs a place.
 func (d *door) knows(key uint64) bool {
 	at := (key + 1) * 0x9e3779b97f4a7c15 >> 40 // 24 bits
 	word, mask := at/64, uint64(1)<<(at%64)
@@ -48,13 +50,13 @@ func (d *door) knows(key uint64) bool {
 	return false
 }
 
-// makeRoom makes room for other keys where there is little left.
+// makeRoom forgets items if seven eighths of the room is taken, so that half of it remains in use.
+// Displaced keys always stay: the planner has to know what it has moved.
 func (j *job) makeRoom() {
 	if len(j.keys) < j.opts.MaxItems-j.opts.MaxItems/8 || len(j.keys) < doorFrom {
 		return
 	}
-	// It keeps as many as half of the room: displaced keys first, then those used
-	// last.
+	// Items by age, in decisions since their last use. Displaced keys have age 0.
 	const ages = 1 << 10
 	age := func(i int) uint32 {
 		if j.items.Owner[i] != j.items.Home[i] {
@@ -66,6 +68,7 @@ func (j *job) makeRoom() {
 	for i := range j.keys {
 		count[age(i)]++
 	}
+	// Keep whole ages, the youngest first, while they fit in half of the room.
 	sum, oldest := 0, uint32(0)
 	for ; oldest < ages && sum+count[oldest] <= j.opts.MaxItems/2; oldest++ {
 		sum += count[oldest]
@@ -79,7 +82,8 @@ func (j *job) makeRoom() {
 	j.retainItems(kept)
 }
 
-// retainItems forgets all items but some, which ascend.
+// retainItems forgets all items but those in kept, which ascend, and renumbers them from 0.
+// Everything that has item numbers is renumbered with them.
 func (j *job) retainItems(kept []int32) {
 	if l, ok := j.strategy.(*dynamic.Locality); ok {
 		l.Keep(kept)

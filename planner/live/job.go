@@ -10,26 +10,32 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// A job is the state of one job's uses of keys. Its machines are hosts that report,
-// its items keys. Planner says in which order locks are acquired.
+// A job is what is known of one job's uses of keys, in the terms of package dynamic: machines are
+// hosts that report, items are keys.
 //
-// Invariants: hosts, links and machine number the same machines, keys, used, number and
-// items the same items; machines' numbers are never given to others, and items' by
-// forget alone, which tells the strategy.
+// Invariants: hosts, links and machine have the same machines; keys, used, homes, number and items
+// the same items. The number of a machine is never given to another. The number of an item changes
+// only in retainItems, which tells the strategy and renumbers what workers have used.
 type job struct {
-	// mu guards the rest but name and opts. A job's decision holds it, so that reports of
-	// this job wait for it, and those of others do not.
-	mu      *sync.Mutex
-	name    string
-	run     plan.Run // empty: nobody has named it
+	// mu guards everything but name and opts. It is a pointer so that forget can replace the rest
+	// of the job while it is held.
+	mu   *sync.Mutex
+	name string
+	// The run that is followed; "" if no proxy has named it.
+	run     plan.Run
 	opts    Options
 	servers int
 
-	hosts   []string         // by machine
-	links   []uint32         // by machine: speed in Mbit/s as its host says, 0 unknown
-	machine map[string]int   // by host
-	heard   map[string]int64 // by host: when it last saw a message of the job, by its clock
-	serves  []string         // host of each server, by rank; empty: not known
+	// Hosts by machine.
+	hosts []string
+	// By machine, the speed of its link in Mbit/s as its host reports it; 0 if unknown.
+	links   []uint32
+	machine map[string]int // by host
+	// By host, the time of the last message of the job in its last report, by its clock. It detects
+	// a report that came twice.
+	heard map[string]int64
+	// The host of each server, by rank; "" if unknown.
+	serves []string
 
 	number map[uint64]int32 // item of a key
 	keys   []uint64         // by item
@@ -37,28 +43,38 @@ type job struct {
 	used   []uint32         // by item: number of the decision before which it was used last
 	items  dynamic.Items
 	door   door
-	turn   uint32 // number of the next decision
-	full   uint64 // uses of keys for which there was no item
-	missed uint64 // uses that agents left out
+	// The number of the next decision.
+	turn uint32
+	// Uses of keys that had no item.
+	full uint64
+	// Uses that agents had no room for.
+	missed uint64
 	placed placed
 
-	workers map[string]*worker // by host and name
-	last    int64              // when something was used, as the agents' clocks say
-	idle    int                // decisions since something was
-	shifted bool               // workers turned to other keys since the last decision, or the plan goes on
-	goesOn  bool               // the last plan has as many moves as it may have
+	// By host and name, with a zero byte in between.
+	workers map[string]*worker
+	// The time of the last use, by the clocks of agents.
+	last int64
+	// How many decisions have passed since there was a use.
+	idle int
+	// shifted is set if workers have turned to other keys since the last decision, or the last plan
+	// is to be continued.
+	shifted bool
+	// goesOn is set if the last plan had as many moves as it may have, so that there may be more.
+	goesOn bool
 
 	strategy dynamic.Strategy
-	shape    string // what the strategy was made for
-	judge    judge
-	pace     pace
+	// shape describes the machines for which the strategy was made.
+	shape string
+	judge judge
+	pace  pace
 }
 
 func newJob(name string, opts Options) *job {
 	return &job{mu: new(sync.Mutex), name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
 }
 
-// take is addReport, and reports whether workers turned to other keys.
+// take accepts a host's report and reports whether workers have turned to other keys.
 func (j *job) take(host string, link uint32, r *api.JobReport) (shifted bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -70,16 +86,17 @@ func (j *job) take(host string, link uint32, r *api.JobReport) (shifted bool) {
 	return false
 }
 
-// turned reports whether workers turned to other keys since the last decision.
+// turned reports whether a decision is due because workers have turned to other keys.
 func (j *job) turned() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.shifted
 }
 
-// addReport takes in one host's report. One that saw nothing since its last is of a run
-// that has ended there, perhaps: it is no evidence of the servers any more, while
-// others may be in the next run already. link is the speed of the host's.
+// addReport accepts a host's report. link is the speed of the host's link. A report without news
+// since the host's last one is skipped: it may be a repetition, and the run may have ended on that
+// host. It must not count as evidence for the number of servers, because other hosts may report the
+// next run already.
 func (j *job) addReport(host string, link uint32, r *api.JobReport) {
 	if at := r.GetLastUnixNanos(); at != 0 {
 		if j.heard[host] == at {
@@ -88,6 +105,7 @@ func (j *job) addReport(host string, link uint32, r *api.JobReport) {
 		j.heard[host] = at
 	}
 	if n := int(r.GetServers()); n > 0 && n != j.servers {
+		// A job does not change its number of servers. It was started again.
 		j.restart(n)
 	}
 	if _, ok := j.machine[host]; !ok {
@@ -111,12 +129,11 @@ func (j *job) addReport(host string, link uint32, r *api.JobReport) {
 	}
 }
 
-// isOf reports whether a window of a run with a node table of that digest, and with
-// a first use at that time, may be of the run that is followed. What an agent that
-// lags behind tells of the run before is not: it has keys that no server of this run
-// knows, and to move one would end such a server, or give it a value of another
-// length than the job's. An agent that began within a run knows no table (0): then
-// the time tells, by the clocks of its host and of the scheduler's.
+// isOf reports whether a window may be of the run that is followed, by the digest of its node table
+// and the time of its first use. Windows of the run before must not count: they have keys that no
+// server of this run knows, and to move such a key would end a server, or give it a value of
+// another length than the job's. An agent that was started within a run knows no table (table 0);
+// then the times decide, by the clocks of its host and of the scheduler's.
 func (j *job) isOf(table uint64, first int64) bool {
 	is, known := j.run.Table()
 	if !known || table != 0 {
@@ -125,26 +142,29 @@ func (j *job) isOf(table uint64, first int64) bool {
 	return first == 0 || !time.Unix(0, first).Before(j.run.Began())
 }
 
-// follow drops the state of the run before when another one has begun: all its keys
-// are at home.
+// follow drops what is known of the run before when another one has begun: all its keys are at
+// home.
 func (j *job) follow(run plan.Run) {
 	if run == j.run {
 		return
 	}
+	// Uses that were seen before anybody named a run may be of either.
 	if j.run != "" || len(j.keys) > 0 { // seen before anybody named a run: of which one is not known
 		j.forget()
 	}
 	j.run, j.placed = run, placed{}
 }
 
-// forget drops all but the last report of each host.
+// forget drops everything but the time of the last report of each host. The caller holds j.mu,
+// which stays locked.
 func (j *job) forget() {
 	mu, heard := j.mu, j.heard
 	*j = *newJob(j.name, j.opts)
 	j.mu, j.heard = mu, heard
 }
 
-// restart forgets all but the name: the job has started over, with other servers.
+// restart drops everything but the run and the judgement of its plans: the job has another number
+// of servers.
 func (j *job) restart(servers int) {
 	judge, run := j.judge, j.run
 	j.forget()
@@ -152,8 +172,8 @@ func (j *job) restart(servers int) {
 	j.servers, j.serves = servers, make([]string, servers)
 }
 
-// speeds returns how fast each machine's link is, in Mbit/s, nil where none is
-// known. One that is not is taken to be as the others are in the mean.
+// speeds returns the speed of each machine's link in Mbit/s, or nil if none is known. An unknown
+// link gets the mean of the others.
 func (j *job) speeds() []float64 {
 	sum, known := 0.0, 0.0
 	for _, mbit := range j.links {
@@ -173,7 +193,8 @@ func (j *job) speeds() []float64 {
 	return speed
 }
 
-// see adds a window of uses.
+// see adds the uses of a window to those of its workers. A pull costs two keys and a value on the
+// wire, a push a key and a value.
 func (j *job) see(host string, w *api.Window) {
 	j.missed += w.GetLeftOut()
 	items := make([]int32, len(w.GetKeys()))
@@ -191,6 +212,7 @@ func (j *job) see(host string, w *api.Window) {
 			who = &worker{machine: j.machine[host]}
 			j.workers[name] = who
 		}
+		// A window without a whole step counts as one, so that its uses have a rate.
 		who.steps += uint64(max(u.GetSteps(), 1))
 		who.missed = 0
 		for i, at := range u.GetKeys() {
@@ -206,11 +228,12 @@ func (j *job) see(host string, w *api.Window) {
 		if j.opts.Strategy != "dppa" { // no other looks at requests
 			continue
 		}
+		// The newest step only: that is what DPPA correlates.
 		who.batch = dynamic.Batch{Machine: int32(who.machine), Pulled: pick(items, u.GetPulled()), Updated: pick(items, u.GetPushed())}
 	}
 }
 
-// pick returns the items of some of a window's keys, ascending.
+// pick returns the items of some of a window's keys, in ascending order.
 func pick(items []int32, numbers []uint32) []int32 {
 	var picked []int32
 	for _, n := range numbers {
@@ -222,10 +245,12 @@ func pick(items []int32, numbers []uint32) []int32 {
 	return picked
 }
 
-// defaultSize is what a value is taken to have that nobody pushes.
+// defaultSize is the assumed size of a value that nobody has pushed yet: one float32.
 const defaultSize = 4
 
-// item returns the number of a key, -1 where there is no room for it.
+// item returns the number of a key, which gets one if it is new, or -1 if there is no room. size is
+// the size of its value, 0 if unknown. When half of the room is taken only keys that came before
+// get in: of a job with far more keys, most are used once.
 func (j *job) item(key uint64, size uint32) int32 {
 	n, ok := j.number[key]
 	if !ok {
@@ -247,7 +272,7 @@ func (j *job) item(key uint64, size uint32) int32 {
 	return n
 }
 
-// patience is for how many decisions a worker that is not heard of is taken to
-// go on as before: hosts tell of their workers every few seconds, each in its own
-// time, and with one left out its machine would seem idle that is not.
+// patience is for how many decisions a worker that is not heard of is assumed to go on as before.
+// Hosts report every few seconds, each in its own time; a machine would seem idle whose report is
+// just late.
 const patience = 4

@@ -1,9 +1,20 @@
-// Package live plans for jobs that run: it gathers what agents report, asks a
-// strategy now and then what should move, and proposes that.
+// Package live plans for jobs that run. It collects the uses of keys that agents report, asks a
+// strategy at intervals what should move, and proposes that as a plan.
 //
-// In come agents' reports ([Planner.Take]); out go proposals to the service
-// that carries them out ([plans.Service]), and what came of them. The command
-// psidecar planner runs it.
+// Reports come in through [Planner.Take], proposals go to [plans.Service], which carries them out.
+// One decision for a job goes like this (job.decide):
+//
+//   - bring the owners of its keys up to date with plans (place.go);
+//   - turn what its workers used since the last decision into a [dynamic.Epoch] (uses.go);
+//   - measure the last plan with these uses, if it has been carried out (judge);
+//   - let the strategy plan, and propose its moves if they gain enough.
+//
+// Decisions are made every Options.Every, and soon after an agent reports that a worker has turned
+// to other keys. Memory is bounded: a job has at most Options.MaxItems keys that are looked at one
+// by one (forget.go).
+//
+// A job's reports are of one run. When another run begins everything that is known of its keys is
+// dropped, since all of them are at home again.
 package live
 
 import (
@@ -21,30 +32,30 @@ import (
 	"github.com/psidecar/psidecar/planner/plans"
 )
 
-// Options say how to plan.
+// Options configure planning for jobs that run.
 type Options struct {
 	// Strategy is one of [Strategies].
 	Strategy string
-	// Horizon is the number of steps in which a move must pay back.
+	// Horizon is the number of steps within which a move must pay for itself.
 	Horizon float64
-	// Every is how often is decided.
+	// Every is the interval between decisions.
 	Every time.Duration
-	// KeyBytes is what a key takes in a message; 8 in PS-lite.
+	// KeyBytes is the size of a key in a message; 8 in PS-lite.
 	KeyBytes float64
-	// MaxItems is how many keys of a job are looked at one by one. Where it has more,
-	// those count that are used again, and those that were not for long are forgotten.
+	// MaxItems is how many keys of a job are looked at one by one. If it has more, keys get a place
+	// when they are used again, and lose it when they have not been used for long.
 	MaxItems int
 	// MaxMoves is how many keys a plan moves at most.
 	MaxMoves int
 }
 
-// DefaultOptions are those of psidecar planner.
+// DefaultOptions are the defaults of psidecar planner.
 var DefaultOptions = Options{Strategy: "locality", Horizon: 200, Every: 5 * time.Second, KeyBytes: 8, MaxItems: 2 << 20, MaxMoves: 1 << 16}
 
-// Strategies are those that can plan for a job that runs.
+// Strategies returns the strategies that can plan for a running job. "off" plans nothing.
 func Strategies() []string { return []string{"locality", "dppa", "off"} }
 
-// Check returns the first fault of the options, by the names of the flags.
+// Check returns the first fault of the options, in terms of the flags, nil if there is none.
 func (o Options) Check() error {
 	switch {
 	case !slices.Contains(Strategies(), o.Strategy):
@@ -57,27 +68,32 @@ func (o Options) Check() error {
 	return nil
 }
 
-// A Planner plans for all jobs. Its methods may be called from any goroutine; one
-// decision is made at a time.
+// A Planner plans for all jobs. Its methods may be called from any goroutine; decisions are made
+// one at a time.
 //
-// Locks are acquired in this order: deciding, mu, a job's mu, those of the service. Of
-// two jobs' only one is held at a time.
+// Lock order: deciding, mu, a job's mu, the locks of the service. Of the mutexes of jobs at most
+// one is held at a time. A decision holds its job's mutex throughout, so reports of that job wait
+// for it, and reports of other jobs do not.
 type Planner struct {
 	opts    Options
 	service *plans.Service
-	shifted chan struct{} // some job's workers use other keys, or its plan goes on
+	// shifted has room for one wake-up of Run: workers of some job have turned to other keys, or a
+	// plan can be continued.
+	shifted chan struct{}
 
-	deciding sync.Mutex // held by who decides
+	// Held during a decision.
+	deciding sync.Mutex
 	mu       sync.Mutex // guards jobs
 	jobs     map[string]*job
 }
 
-// New returns a planner that knows of no job.
+// New returns a planner that knows no job.
 func New(service *plans.Service, opts Options) *Planner {
 	return &Planner{opts: opts, service: service, jobs: map[string]*job{}, shifted: make(chan struct{}, 1)}
 }
 
-// Take takes in what an agent reports. It keeps nothing of the report.
+// Take accepts a report with its windows of uses. It keeps nothing of the report. It blocks while a
+// decision for one of its jobs is being made.
 func (p *Planner) Take(r *api.HostReport) {
 	if p.opts.Strategy == "off" {
 		return
@@ -93,7 +109,7 @@ func (p *Planner) Take(r *api.HostReport) {
 	}
 }
 
-// wake has Run react.
+// wake makes Run react soon. It does not block.
 func (p *Planner) wake() {
 	select {
 	case p.shifted <- struct{}{}:
@@ -101,7 +117,7 @@ func (p *Planner) wake() {
 	}
 }
 
-// jobOf returns a job, made where it is new; nil where there is no room for one more.
+// jobOf returns a job, which is created if it is new, or nil if there is no room for it.
 func (p *Planner) jobOf(name string) *job {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,8 +139,8 @@ func (p *Planner) all() []*job {
 	return slices.SortedFunc(maps.Values(p.jobs), func(a, b *job) int { return strings.Compare(a.name, b.name) })
 }
 
-// forgetOne makes room: it drops a job that has been silent for the longest. p.mu is
-// held.
+// forgetOne drops the job that has been silent for the longest, unless that has been used since its
+// last decision. It reports whether there is room now. The caller holds p.mu.
 func (p *Planner) forgetOne() bool {
 	oldest, since, silent := "", int64(0), false
 	for name, j := range p.jobs {
@@ -141,12 +157,11 @@ func (p *Planner) forgetOne() bool {
 	return true
 }
 
-// Where workers turn to other keys it is decided gather later, when most of them
-// have told; where that has to wait, it is tried again in retry. Of the time no
-// more than one part in rest+1 is spent on that, where it takes no longer than
-// longest/rest each time. Jobs of a thousand hosts take longer: for them it is about
-// half, for as long as their workers turn, since those who told late wait for the
-// second decision.
+// When workers turn to other keys, a decision follows after gather, by which time most of them have
+// reported it. If a plan is still being carried out, it is tried again every retry. Reactions may
+// take one part in rest+1 of the time, as long as each takes at most longest/rest. Jobs of a
+// thousand hosts take longer; for them it is about half of the time, for as long as their workers
+// turn, since those that report late wait for the next reaction.
 const (
 	gather  = 150 * time.Millisecond
 	retry   = 200 * time.Millisecond
@@ -154,10 +169,10 @@ const (
 	longest = time.Second
 )
 
-// after returns for how long no other decision is made after one that took so long.
+// after returns how long no other reaction follows one that took that long.
 func after(took time.Duration) time.Duration { return min(rest*took, longest) }
 
-// Run decides now and then, and where workers turn to other keys, until ctx ends.
+// Run makes decisions until ctx ends: periodically, and when workers turn to other keys.
 func (p *Planner) Run(ctx context.Context) error {
 	if p.opts.Strategy == "off" {
 		<-ctx.Done()
@@ -174,6 +189,7 @@ func (p *Planner) Run(ctx context.Context) error {
 		case <-ticker.C:
 			p.Decide(ctx)
 		case <-p.shifted:
+			// Each report of the turn postpones the reaction, until no other comes within gather.
 			soon.Reset(gather)
 		case <-soon.C:
 			waits, took := p.react(ctx)
@@ -186,7 +202,7 @@ func (p *Planner) Run(ctx context.Context) error {
 	}
 }
 
-// Decide has every job looked at once.
+// Decide makes a decision for every job, one after the other.
 func (p *Planner) Decide(ctx context.Context) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
@@ -195,9 +211,8 @@ func (p *Planner) Decide(ctx context.Context) {
 	}
 }
 
-// react looks at the jobs whose workers turned to other keys. It reports whether
-// some must wait until the keys have moved that are moving, and how long it took to
-// look at others.
+// react makes a decision for the jobs whose workers have turned to other keys. waits is set if some
+// of them must wait until their plan has been carried out. took is the time spent on the others.
 func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
@@ -214,8 +229,10 @@ func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
 	return waits, took
 }
 
-// decide looks at one job, and returns how long that took. p.deciding is held.
+// decide makes one decision for a job, publishes the reason if nothing can be planned, and returns
+// how long it took. The caller holds p.deciding.
 func (p *Planner) decide(ctx context.Context, j *job) time.Duration {
+	// This locks the other jobs one by one, so it must precede locking this one.
 	others := p.paces(j)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -233,6 +250,7 @@ func (p *Planner) decide(ctx context.Context, j *job) time.Duration {
 	return time.Since(began)
 }
 
+// pause waits for d, or until ctx ends, with its error.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -242,17 +260,17 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// moveOverhead is what a move takes on the wire beside the key and the value that
-// is pushed, where values are short: the pull that checks them, and the key in
-// the messages by which all hosts hold its requests and learn its owner.
+// moveOverhead is what a move takes on the wire, in bytes, beside the key and value that are
+// pushed, if values are short: the pull that verifies them, and the key in the messages by which
+// all hosts hold its requests and learn its owner.
 const moveOverhead = 100
 
-// missedUses keeps keys that several hosts use at home until it is certain that
-// one of them uses a key far more: each that is displaced among them makes their
-// requests go in more parts.
+// missedUses keeps a key that several hosts use at home until it is certain that one of them uses
+// it far more: each displaced key among those of a request splits the request into more parts.
 const missedUses = 2
 
-// strategy returns a new strategy for machines with links of these speeds.
+// strategy returns a new strategy for that many machines. speed are the speeds of their links, nil
+// if unknown.
 func (o Options) strategy(machines int, barred []bool, speed []float64) (dynamic.Strategy, error) {
 	d := dynamic.Options{Machines: machines, Barred: barred, Speed: speed}
 	d.Locality.Horizon, d.Locality.MaxMoves = o.Horizon, o.MaxMoves

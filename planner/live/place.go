@@ -7,15 +7,19 @@ import (
 	"github.com/psidecar/psidecar/planner/plans"
 )
 
-// placed is where items are, as far as it is known.
+// placed remembers for which state of the owners items were placed, so that the next decision
+// applies only the changes since.
 type placed struct {
-	version, mark uint64  // of the owners
-	items         int     // how many items, the first ones, are placed
-	machines      []int32 // of each server then
+	version, mark uint64 // of the owners
+	// The number of items, from the first, that are placed.
+	items int
+	// The machine of each server at that time.
+	machines []int32
 }
 
-// place notes where all items are, after the plans' service: all items where little is
-// known of what has changed, else those that are new and those of keys that moved.
+// place sets the owner and home of items from the owners in v. New items are looked up; of the
+// others only those of changed keys are, unless the changes are unknown, too many, or servers have
+// moved to other machines.
 func (j *job) place(v plans.Where) {
 	machines := make([]int32, len(j.serves))
 	for rank, host := range j.serves {
@@ -43,6 +47,7 @@ func (j *job) place(v plans.Where) {
 	j.placed = placed{v.Version, v.Mark, len(j.keys), machines}
 }
 
+// placeItem sets an item's machines. Keys in parts count as being at home; plans do not move them.
 func (j *job) placeItem(item int, owner int32, machines []int32) {
 	if owner == plan.Home || plan.PartsOf(owner) > 0 { // values in parts are not moved: see plans
 		owner = j.homes[item]
@@ -50,7 +55,8 @@ func (j *job) placeItem(item int, owner int32, machines []int32) {
 	j.items.Home[item], j.items.Owner[item] = machines[j.homes[item]], machines[owner]
 }
 
-// keysOf returns how many keys there are in ranges.
+// keysOf returns the number of keys in the ranges, saturating: a change may be a range of the whole
+// key space.
 func keysOf(ranges []plan.Range) (n uint64) {
 	for _, r := range ranges {
 		if k := r.Last - r.First + 1; k == 0 || n+k < n {

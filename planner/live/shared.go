@@ -6,16 +6,19 @@ import (
 	"github.com/psidecar/psidecar/planner/dynamic"
 )
 
-// A pace is how fast a job goes and what each of its hosts moves, by its last
-// decision. Jobs that share hosts share their links: what the others move counts when
-// one is planned.
+// A pace is how fast a job goes and what its hosts move for it, as of its last decision. Jobs that
+// share hosts share their links, so what the others move counts when one is planned.
 type pace struct {
-	from, to int64     // when something was used before the last two decisions, in nanoseconds since 1970
-	steps    float64   // a second; 0: not known yet
-	bytes    []float64 // a step, by machine
+	// The times of the last use before each of the last two decisions, in nanoseconds since 1970.
+	from, to int64
+	// Steps per second, smoothed over decisions; 0 if unknown yet.
+	steps float64
+	// Bytes per step, by machine.
+	bytes []float64
 }
 
-// note records a decision, and the steps since the one before.
+// note records a decision: the steps since the one before, the time of the last use, and the bytes
+// per step by machine.
 func (p *pace) note(steps float64, last int64, bytes []float64) {
 	if p.from, p.to = p.to, last; p.from > 0 && p.to > p.from {
 		rate := steps / (float64(p.to-p.from) / 1e9)
@@ -34,14 +37,15 @@ type load struct {
 	bytes []float64 // a step, by machine
 }
 
-// load returns what the job moves; ok is false where it is over, or not known.
+// load returns what the job moves; ok is false if it is over or not known. The slices are shared:
+// hosts only grow, and bytes are replaced by each decision.
 func (j *job) load() (l load, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return load{j.hosts, j.pace.steps, j.pace.bytes}, j.pace.steps > 0 && j.idle <= patience
 }
 
-// paces returns what the jobs but one move, by name.
+// paces returns the loads of all jobs but one, by name. The caller holds no job's mutex.
 func (p *Planner) paces(but *job) (others []load) {
 	for _, other := range p.all() {
 		if other == but {
@@ -54,8 +58,8 @@ func (p *Planner) paces(but *job) (others []load) {
 	return others
 }
 
-// elsewhere returns what each of the job's machines moves for other jobs, in the time
-// of one of its steps; nil: nothing, or it is not known how fast the jobs go.
+// elsewhere returns the bytes that each of the job's machines moves for other jobs during one of
+// this job's steps; nil if there are none, or if the job's speed is unknown.
 func (j *job) elsewhere(others []load) []float64 {
 	if j.pace.steps == 0 {
 		return nil
@@ -74,7 +78,7 @@ func (j *job) elsewhere(others []load) []float64 {
 	return base
 }
 
-// plus returns what machines move in all.
+// plus returns the sums by machine. base may be nil, or shorter.
 func plus(bytes, base []float64) []float64 {
 	if base == nil {
 		return bytes
@@ -97,9 +101,9 @@ const (
 	telling = 0.05
 )
 
-// sharedKeys describes the part of the moved bytes that is of keys which all workers
-// use; empty where it is small. No place is better for them than another, so that
-// they stay where they are.
+// sharedKeys describes, for the reason of a plan, the keys that most hosts use about equally, if
+// they carry a notable part of the bytes. No place is better than another for them, so they do not
+// move, and other measures help instead.
 func sharedKeys(e *dynamic.Epoch, machines int) string {
 	if machines < 3 {
 		return ""

@@ -8,39 +8,45 @@ import (
 	"github.com/psidecar/psidecar/planner/dynamic"
 )
 
-// A worker is what one worker did since the last decision, and before.
+// A worker is what one worker has done since the last decision and before. steps, seen and batch
+// are since the last decision; was and wasSteps are of the last decision before which it was heard
+// of, and stand in for it while it is silent.
 type worker struct {
 	machine int
-	steps   uint64 // of the windows
-	seen    useList
-	batch   dynamic.Batch
-	total   uint64 // steps in all, as last reported
-	before  uint64 // at the last decision
-	known   bool   // before is right
-	missed  int    // decisions since it was heard of
-	// was are its uses in the windows before the last decision in which it was
-	// heard of, and their number of steps.
+	// The steps in its windows since the last decision.
+	steps uint64
+	seen  useList
+	batch dynamic.Batch
+	// Its steps in all, as last reported.
+	total uint64
+	// total at the last decision; valid if known.
+	before uint64
+	known  bool // before is right
+	// The number of decisions since it was last heard of.
+	missed   int
 	was      useList
 	wasSteps uint64
 }
 
-// seenUse is a number of bytes of an item.
+// A seenUse is an item and the bytes of its uses.
 type seenUse struct {
 	item  int32
 	bytes float32
 }
 
-// A useList has the uses of a worker, in the order of its reports. An item may be
-// there more than once, but the list is never much longer than were it not so.
+// A useList has the uses of a worker in the order of its reports. An item may occur more than once;
+// duplicates are merged when the list has doubled, so that it stays within about twice the number
+// of distinct items.
 //
-// Invariant: len(all) < compactFrom or at most twice what the last merge left, and
-// compactFrom more.
+// Invariant: len(all) <= 2*merged + compactFrom.
 type useList struct {
-	all    []seenUse
-	merged int // how many the last merge left
+	all []seenUse
+	// How many the last merge left.
+	merged int
 }
 
-// compactFrom is how many uses may be added before it is looked which are of one item.
+// compactFrom is how many uses may be added beyond twice the last merge before the list is merged
+// again.
 const compactFrom = 1 << 14
 
 func (l *useList) addUse(item int32, bytes float32) {
@@ -50,7 +56,7 @@ func (l *useList) addUse(item int32, bytes float32) {
 	l.all = append(l.all, seenUse{item, bytes})
 }
 
-// merge makes the uses of an item one, and sorts by item.
+// merge sorts by item and adds up the uses of each.
 func (l *useList) merge() {
 	slices.SortStableFunc(l.all, func(a, b seenUse) int { return cmp.Compare(a.item, b.item) })
 	n := 0
@@ -65,10 +71,10 @@ func (l *useList) merge() {
 	l.all, l.merged = l.all[:n], n
 }
 
-// reset empties the list; its memory stays for the next uses.
+// reset empties the list and keeps its memory.
 func (l *useList) reset() { l.all, l.merged = l.all[:0], 0 }
 
-// renumber leaves out items whose number is below 0, and gives the others theirs.
+// renumber drops the items whose new number is negative and renumbers the others.
 func (l *useList) renumber(number []int32) {
 	n := 0
 	for _, u := range l.all {
@@ -80,8 +86,8 @@ func (l *useList) renumber(number []int32) {
 	l.all, l.merged = l.all[:n], min(l.merged, n)
 }
 
-// epoch returns what was used since the last decision, and starts over; steps
-// is 0 where nothing was.
+// epoch returns the uses since the last decision and starts the next collection. Without any use it
+// returns an epoch without steps.
 func (j *job) epoch() *dynamic.Epoch {
 	e := &dynamic.Epoch{}
 	names := slices.Sorted(maps.Keys(j.workers))
@@ -96,6 +102,7 @@ func (j *job) epoch() *dynamic.Epoch {
 		w := j.workers[name]
 		if w.steps > 0 {
 			e.Heard[w.machine] = true
+			// The lists change places, so that their memory is used again.
 			w.was, w.seen = w.seen, w.was
 			w.wasSteps = w.steps
 			w.seen.reset()
@@ -117,9 +124,9 @@ func (j *job) epoch() *dynamic.Epoch {
 	return e
 }
 
-// usesOf returns the uses of workers, which are sorted by machine, scaled to a number of
-// steps: one for each item and machine, by item, then machine. It is a counting sort,
-// since there are millions of uses.
+// usesOf returns one use for each item and machine, by item, then machine, scaled to that many
+// steps. The workers must be sorted by machine. It is a counting sort over items, since there are
+// millions of uses.
 func usesOf(workers []*worker, items int, steps float64) []dynamic.Use {
 	at := make([]int32, items+1) // where the next use of an item goes
 	for _, w := range workers {
@@ -150,10 +157,9 @@ func usesOf(workers []*worker, items int, steps float64) []dynamic.Use {
 	return all[:n]
 }
 
-// elapsed sets how many steps an epoch has: those that the workers which were
-// heard of made since the last decision, in the mean. It returns how many such
-// workers there are, and the mean of the steps of their windows, which may be
-// fewer.
+// elapsed sets the number of steps of an epoch: the mean, over the workers that were heard of, of
+// the steps since the last decision. It returns the number of these workers, and the mean number of
+// steps in their windows, which may be smaller, since windows have bounded room.
 func (j *job) elapsed(e *dynamic.Epoch) (active, seen float64) {
 	for _, w := range j.workers {
 		if w.steps > 0 {
