@@ -13,7 +13,7 @@ const (
 	ClickCategories = 26
 )
 
-// ClickOptions describe a click log. A zero field takes the default beside it.
+// ClickOptions configure a click log. A field that is zero takes the default beside it.
 type ClickOptions struct {
 	Samples     int // rows, default 10,000
 	Cardinality int // different values of the largest categorical column, default 10,000
@@ -38,13 +38,12 @@ func (o ClickOptions) Check() error {
 	return nil
 }
 
-// SyntheticClicks yields the rows of a click log. Cardinalities fall geometrically from
-// the largest column to 3, values follow a power law within a column. The
-// log-odds of a click are a sum of a weight per value, of a product of two
-// short vectors for each of a few pairs of columns, and of a slope per number;
-// about a quarter of the rows are clicks.
+// SyntheticClicks yields the rows of a click log. Cardinalities fall geometrically from the largest
+// column to 3; values follow a power law within a column. The log odds of a click are a sum of a
+// weight per value, of a product of two short vectors for each of a few pairs of columns, and of a
+// slope per number. About a quarter of the rows are clicks.
 //
-// It panics where o.Check returns an error.
+// It panics if o.Check returns an error.
 func SyntheticClicks(o ClickOptions) iter.Seq[Click] {
 	if err := o.Check(); err != nil {
 		panic("synth: " + err.Error())
@@ -65,7 +64,7 @@ func SyntheticClicks(o ClickOptions) iter.Seq[Click] {
 	}
 }
 
-// market is what all impressions have in common.
+// A market is what all impressions have in common.
 type market struct {
 	seed    uint64
 	columns [ClickCategories]alias
@@ -117,7 +116,9 @@ func (m *market) click(r *rand.Rand) Click {
 	return k
 }
 
-// trait is a standard normal number that belongs to a value of a column.
+// trait returns a standard normal number that is a function of the value of a column: its weight
+// (dimension 0), or a coordinate of its vector. Computing it takes the place of a table of all
+// values.
 func (m *market) trait(column int, value uint32, dimension uint64) float64 {
 	s := rand.NewPCG(m.seed^dimension<<56, uint64(column)<<32|uint64(value))
 	return rand.New(s).NormFloat64()

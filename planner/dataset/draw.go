@@ -2,7 +2,8 @@ package dataset
 
 import "math"
 
-// pick draws the sample of one bin by the hash function of that key.
+// pick draws the sample of one bin by the hash function with that key. For OPH it is the feature
+// with the least position; with the key of the permutation the positions are known already.
 func (h *Hasher) pick(bin int, key uint64) sample {
 	if h.options.Scheme == BCWS {
 		return h.pickWeighted(bin, key)
@@ -55,14 +56,15 @@ func newHashKeys(seed uint64) hashKeys {
 	return hashKeys{draw(), draw(), draw(), draw(), draw()}
 }
 
+// redraw returns the key of the hash function of an empty bin, order that of its order of donors.
 func (k *hashKeys) redraw(bin int) uint64 { return mixBits(k.redrawing + uint64(bin)) }
 func (k *hashKeys) order(bin int) uint64  { return mixBits(k.ordering + uint64(bin)) }
 
-// golden is 2^64 divided by the golden ratio, the step of splitmix64.
+// golden is 2^64 divided by the golden ratio, the increment of SplitMix64.
 const golden = 0x9e3779b97f4a7c15
 
-// mixBits is the finalizer of splitmix64: a bijection in which every bit of x
-// moves every bit of the result.
+// mixBits is the output function of SplitMix64: a bijection in which every bit of x affects every
+// bit of the result.
 func mixBits(x uint64) uint64 {
 	x += golden
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -6,13 +6,13 @@ import (
 	"math/bits"
 )
 
-// A HashScheme is a way to draw one sample a bin from a row.
+// A HashScheme is a way to draw one sample per bin from a row.
 type HashScheme int
 
 const (
-	// OPH is one-permutation hashing with re-randomized densification. It looks
-	// at which features a row has and not at their values. Two rows A and B
-	// have the same sample in a bin with probability |A and B| / |A or B|.
+	// OPH is one-permutation hashing with re-randomized densification. It considers which features
+	// a row has, not their values. Two rows A and B have the same sample in a bin with probability
+	// |A and B| / |A or B|.
 	OPH HashScheme = iota
 	// BCWS is bin-wise consistent weighted sampling. The values must not be
 	// negative. Within a bin that two rows S and T both use, their samples are
@@ -52,7 +52,7 @@ const (
 	MaxHashBits = 32
 )
 
-// HashOptions say how to hash. Equal options hash equal rows alike, anywhere.
+// HashOptions configure hashing. Equal options hash equal rows alike, on any machine.
 type HashOptions struct {
 	Scheme HashScheme
 	Bins   int    // samples drawn from a row, 1..MaxHashBins
@@ -60,8 +60,7 @@ type HashOptions struct {
 	Seed   uint64 // of the hash functions
 }
 
-// Features returns the number of features that hashed rows can have between
-// them: Bins << Bits.
+// Features returns the number of different features that hashed rows can have: Bins << Bits.
 func (o HashOptions) Features() uint64 {
 	return uint64(o.Bins) << o.bits()
 }
@@ -73,6 +72,7 @@ func (o HashOptions) bits() int {
 	return o.Bits
 }
 
+// validate returns the first option that is out of range.
 func (o HashOptions) validate() error {
 	switch {
 	case o.Scheme != OPH && o.Scheme != BCWS:
@@ -85,21 +85,29 @@ func (o HashOptions) validate() error {
 	return nil
 }
 
-// A Hasher hashes rows one after the other. It is for one goroutine; others
-// take a [Hasher.Clone], which hashes alike.
+// A Hasher hashes rows one after the other. It is for one goroutine; for others make a
+// [Hasher.Clone], which hashes alike.
+//
+// Between rows all of first is -1. The lists by feature are indexed by the feature's position in
+// the row.
 type Hasher struct {
 	options HashOptions
 	key     hashKeys
-	probes  int // bins tried in turn before all used ones are compared
+	// The number of random bins that are tried as donors before all used ones are compared.
+	probes int
 
-	// Of the row in hand. A feature is known by its place in the row.
-	ids    []uint64
-	hash   []uint64  // the feature's place under the one permutation
-	log    []float64 // BCWS: the logarithm of the feature's value
-	next   []int32   // the next feature of the same bin, or -1
-	first  []int32   // bin -> its first feature, or -1; all -1 between rows
-	used   []int32   // the bins that have a feature
-	sample []sample  // bin -> the sample drawn
+	// Of the present row, by feature:
+	ids []uint64
+	// The feature's position under the one permutation.
+	hash []uint64
+	log  []float64 // BCWS: the logarithm of the feature's value
+	next []int32   // the next feature of the same bin, or -1
+	// By bin, its first feature, or -1.
+	first []int32
+	// The bins that have a feature.
+	used []int32
+	// By bin, the sample drawn.
+	sample []sample
 }
 
 // A sample is the element drawn from a row for one bin.
@@ -139,12 +147,10 @@ func (h *Hasher) Clone() *Hasher {
 // HashOptions returns the hasher's options, with Bits set.
 func (h *Hasher) Options() HashOptions { return h.options }
 
-// Append hashes a row and appends its new features to dst, in ascending order:
-// one a bin, each id 1 + (bin << Bits) + code, all with the value 1. A row
-// without a feature (or, for BCWS, with zeros only) has none. The ids must not
-// repeat; values are read by BCWS only and must then be finite and not
-// negative. Append allocates nothing once it has seen the longest row, if dst
-// has room.
+// Append hashes a row and appends its new features to dst in ascending order: one per bin, with id
+// 1 + (bin << Bits) + code and value 1. A row without features (for BCWS, with zeros only) gets
+// none. ids must be distinct. Only BCWS reads values, which must then be finite and not negative.
+// Append allocates nothing once it has seen the longest row, if dst has room.
 func (h *Hasher) Append(dst, ids []uint64, values []float32) ([]uint64, error) {
 	ok, err := h.draw(ids, values)
 	if err != nil || !ok {
@@ -156,7 +162,7 @@ func (h *Hasher) Append(dst, ids []uint64, values []float32) ([]uint64, error) {
 	return dst, nil
 }
 
-// draw fills h.sample from a row; false means that the row is empty.
+// draw fills h.sample from a row. It returns false if the row is empty.
 func (h *Hasher) draw(ids []uint64, values []float32) (bool, error) {
 	if err := h.distribute(ids, values); err != nil {
 		return false, err
@@ -174,13 +180,15 @@ func (h *Hasher) draw(ids []uint64, values []float32) (bool, error) {
 			h.sample[b] = h.pick(h.donor(b), h.key.redraw(b))
 		}
 	}
+	// Restore the invariant at the cost of the used bins only.
 	for _, b := range h.used {
 		h.first[b] = -1
 	}
 	return true, nil
 }
 
-// distribute puts the features of a row into their bins.
+// distribute puts the features of a row into their bins. The high word of hash x Bins is the bin,
+// the low word the position within it, so that one hash gives both.
 func (h *Hasher) distribute(ids []uint64, values []float32) error {
 	h.ids, h.hash, h.log, h.next, h.used = ids, h.hash[:0], h.log[:0], h.next[:0], h.used[:0]
 	if h.options.Scheme == BCWS {
@@ -211,11 +219,10 @@ func (h *Hasher) distribute(ids []uint64, values []float32) error {
 	return nil
 }
 
-// donor returns the bin that an empty bin b draws from: the first used one in
-// an order of all bins that depends on b alone, so that two rows agree. The
-// order is: h.probes random bins, then all bins by a random rank. A used bin is
-// mostly among the first, and where few are used they are quickly compared, so
-// the cost is of the order of the root of Bins.
+// donor returns the bin that an empty bin b draws from: the first used one in an order of all bins
+// that depends on b alone, so that two rows agree on it. The order is: h.probes random bins, then
+// all bins by a random rank. If many bins are used, one is probably among the first; if few are,
+// comparing all of them is cheap. So the cost is of the order of the square root of Bins.
 func (h *Hasher) donor(b int) int {
 	key := h.key.order(b)
 	for t := range h.probes {
@@ -233,7 +240,7 @@ func (h *Hasher) donor(b int) int {
 	return int(best)
 }
 
-// code returns the low bits of a hash of bin b's sample.
+// code returns the code of bin b's sample: the low bits of a hash.
 func (h *Hasher) code(b int) uint64 {
 	s := h.sample[b]
 	return mixBits(mixBits(s.id^h.key.code)+uint64(s.level)) & (1<<h.options.Bits - 1)

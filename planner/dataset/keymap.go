@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// A KeyMap tells which PS-lite key a job uses on the wire for a feature id of
-// its files. It maps no two ids to one key, and none to 2^64-1, which is
-// beyond PS-lite's last key.
+// A KeyMap maps the feature ids of a job's files to the keys that it uses on the wire. It maps no
+// two ids to one key, and none to 2^64-1, which is beyond PS-lite's last key. The zero value is the
+// identity.
 type KeyMap struct {
 	spread bool
-	listed map[uint64]uint64 // not nil: only these ids have keys
-	from   string            // the file of listed
+	// If not nil, only these ids have keys.
+	listed map[uint64]uint64
+	from   string // the file of listed
 }
 
-// ParseKeyMap understands "identity" (the id is the key), "spread" (see
-// [Spread]) and "file:PATH", a text of lines with an id and its key. No text
-// means identity.
+// ParseKeyMap parses "identity", by which the id is the key, "spread" (see [Spread]), or
+// "file:PATH", which names a text with an id and its key on each line. "" means identity.
 func ParseKeyMap(text string) (KeyMap, error) {
 	path, isFile := strings.CutPrefix(text, "file:")
 	switch {
@@ -35,8 +35,7 @@ func ParseKeyMap(text string) (KeyMap, error) {
 	return KeyMap{}, fmt.Errorf("key map %q: use identity, spread or file:PATH", text)
 }
 
-// Key returns the key of id, or an error where a key map file does not list
-// it.
+// Key returns the key of id, or an error if a key map file does not list it.
 func (m *KeyMap) Key(id uint64) (uint64, error) {
 	switch {
 	case m.spread:
@@ -51,15 +50,15 @@ func (m *KeyMap) Key(id uint64) (uint64, error) {
 	return key, nil
 }
 
-// Spread maps a feature id, at most [MaxID], to a key anywhere in PS-lite's
-// key space [0, 2^64-1). PS-lite gives each server an equal range of that
-// space, so that small ids would all belong to the first server; spread keys
-// fall on all servers alike, whatever the pattern of the ids.
+// Spread maps a feature id, at most [MaxID], to a key anywhere in PS-lite's key space [0, 2^64-1).
+// PS-lite gives each server an equal range of that space, so small ids would all belong to the
+// first server; spread keys fall on all servers alike, whatever the pattern of the ids.
 func Spread(id uint64) uint64 {
 	if key := mix(id); key != math.MaxUint64 {
 		return key
 	}
-	return mix(math.MaxUint64) // the key of an id that no file can hold
+	// mix is a bijection, and this is the image of an id above MaxID, so it is free.
+	return mix(math.MaxUint64)
 }
 
 // mix is a bijection of 64-bit words: the finalizer of SplitMix64 (Steele, Lea
@@ -71,6 +70,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
+// readKeyMap reads the lines of a key map file: an id, its key, and perhaps a comment after #. Both
+// must be unique, since two ids with one key would share a parameter.
 func readKeyMap(path string) (KeyMap, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Accuracy is the share of rows that a logistic regression tells right.
+// Accuracy is the fraction of rows that a logistic regression classifies correctly.
 type Accuracy struct {
 	Train float64 `json:"train"` // of the rows it learned from
 	Test  float64 `json:"test"`  // of the others
@@ -19,6 +19,8 @@ type Accuracy struct {
 // regression cannot learn.
 var ErrNotTwoClasses = errors.New("not two classes")
 
+// The parameters of training: AdaGrad with step stepSize, and one row in testShare kept for the
+// test.
 const (
 	testShare = 5 // one row in this many is kept for the test
 	epochs    = 10
@@ -26,10 +28,10 @@ const (
 	smoothing = 1e-6
 )
 
-// Evaluate trains a logistic regression on four fifths of the rows, drawn by
-// the seed, and tests it on the rest: AdaGrad, 10 epochs, rows scaled to unit
-// length, no regularization. It exists to compare a data set with what hashing
-// makes of it; equal rows, labels and seeds have equal splits.
+// Evaluate trains a logistic regression on four fifths of the rows, drawn by the seed, and tests it
+// on the rest: AdaGrad, 10 epochs, rows scaled to unit length, no regularization. Its purpose is to
+// compare a data set with its hashed form; equal numbers of rows and equal seeds give equal splits.
+// It checks ctx every few thousand rows.
 func Evaluate(ctx context.Context, rows *Rows, seed uint64) (Accuracy, error) {
 	l, err := newLogistic(rows)
 	if err != nil {
@@ -50,7 +52,7 @@ func Evaluate(ctx context.Context, rows *Rows, seed uint64) (Accuracy, error) {
 	return Accuracy{Train: l.accuracy(train), Test: l.accuracy(test)}, nil
 }
 
-// logistic is a logistic regression while it learns.
+// A logistic is a logistic regression in training.
 type logistic struct {
 	rows     *Rows
 	feature  []int32   // as rows.ID, numbered from 0
@@ -61,6 +63,8 @@ type logistic struct {
 	squares  []float64 // feature -> sum of its squared gradients
 }
 
+// newLogistic numbers the features and computes the rows' lengths. It fails if there are too few
+// rows or not exactly two labels.
 func newLogistic(rows *Rows) (*logistic, error) {
 	if rows.Len() < 2*testShare {
 		return nil, fmt.Errorf("%d rows are too few for a test: at least %d", rows.Len(), 2*testShare)
@@ -95,7 +99,7 @@ func newLogistic(rows *Rows) (*logistic, error) {
 	return l, nil
 }
 
-// margin is the model's log odds that row r is positive.
+// margin returns the model's log odds that row r is positive.
 func (l *logistic) margin(r int) float64 {
 	sum := 0.0
 	for i := l.rows.Start[r]; i < l.rows.Start[r+1]; i++ {
@@ -104,6 +108,7 @@ func (l *logistic) margin(r int) float64 {
 	return sum/l.length[r] + l.weight[l.bias]
 }
 
+// trainRow makes one step of gradient descent on the log loss of row r.
 func (l *logistic) trainRow(r int) {
 	target := 0.0
 	if l.rows.Label[r] == l.positive {
@@ -116,6 +121,7 @@ func (l *logistic) trainRow(r int) {
 	l.step(l.bias, slope)
 }
 
+// step is AdaGrad's update of one weight.
 func (l *logistic) step(feature int32, gradient float64) {
 	l.squares[feature] += gradient * gradient
 	l.weight[feature] -= stepSize * gradient / (math.Sqrt(l.squares[feature]) + smoothing)

@@ -16,7 +16,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// A compression is known by how its files start and how they are named.
+// A compression is recognized by the first bytes of its files; their suffix is checked against
+// that.
 type compression struct {
 	suffix string
 	magic  []byte
@@ -38,9 +39,9 @@ func compressions() []compression {
 	}
 }
 
-// decompress returns the plain text of r. The content decides; a name that promises
-// a compression which the content lacks is an error, since such a file is damaged
-// or misnamed.
+// decompress returns the plain text of r. The content decides. If the name promises a compression
+// that the content does not have, the file is damaged or misnamed, and parsing it as text would
+// only produce a confusing error.
 func decompress(r io.Reader, name string) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, 1<<20)
 	start, err := buffered.Peek(6)
@@ -64,7 +65,7 @@ func decompress(r io.Reader, name string) (io.Reader, error) {
 	return buffered, nil
 }
 
-// cutShort says what it means that a decompressor wants more than there is.
+// cutShort explains the error of a decompressor that has reached the end of its input too early.
 func cutShort(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the compressed data ends too early, as of a file that was cut short: %w", err)
@@ -72,13 +73,15 @@ func cutShort(err error) error {
 	return err
 }
 
-// A countingFile knows which part of it has been read.
+// A countingFile counts the bytes that were read from it, for progress.
 type countingFile struct {
 	*os.File
 	size int64
 	read atomic.Int64
 }
 
+// openCounting opens a file. A directory is an error here, since reading it would give an obscure
+// one.
 func openCounting(path string) (*countingFile, error) {
 	f, err := os.Open(path)
 	if err != nil {

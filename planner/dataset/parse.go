@@ -20,15 +20,18 @@ func (e *LineError) Error() string { return fmt.Sprintf("%s, line %d: %v", e.Fil
 
 func (e *LineError) Unwrap() error { return e.Err }
 
-// A lineParser turns the text of whole lines into rows. Its scratch memory is
-// kept from one chunk to the next.
+// A lineParser parses the text of whole lines into rows. It is for one goroutine. Its scratch
+// memory is kept from chunk to chunk.
+//
+// All its functions rely on the text ending with a line end: they look at the next byte without
+// checking the length, and stop at the line end at the latest.
 type lineParser struct {
 	sorted []uint64 // scratch for rows whose ids do not ascend
 	ffm    bool     // the row being parsed is libffm
 }
 
-// chunk parses text, which must end with a line end, and whose first line is
-// the given one of the file. It appends to rows.
+// chunk parses text, which must end with a line end and begin with the given line of the file, and
+// appends its rows. The rows refer to text from then on.
 func (p *lineParser) chunk(text []byte, line int, rows *Rows) *LineError {
 	for i := 0; i < len(text); line++ {
 		next, err := p.line(text, i, line, rows)
@@ -41,8 +44,8 @@ func (p *lineParser) chunk(text []byte, line int, rows *Rows) *LineError {
 	return nil
 }
 
-// line parses the line that starts at text[i] and returns where the next one
-// starts. A blank line, or one with only a comment, adds no row.
+// line parses the line that starts at text[i] and returns where the next one starts. A blank line
+// or comment adds no row.
 func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
 	i = skipBlank(text, i)
 	if c := text[i]; c == '\n' || c == '#' {
@@ -65,6 +68,7 @@ func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
 			break
 		}
 		if len(rows.ID) == first {
+			// The format may not change within a file. Rows without features say nothing about it.
 			p.ffm = colons(token(text, i)) == 2
 			if p.ffm != (len(rows.Field) > 0) && first > 0 {
 				return 0, errMixed
@@ -122,8 +126,9 @@ func (p *lineParser) feature(text []byte, i int, rows *Rows) (int, error) {
 	return i, nil
 }
 
-// duplicates looks for an id that stands twice in the row that starts at
-// rows.ID[first]. In libffm text an id may repeat in another field.
+// duplicates returns an error if an id occurs twice in the row that starts at rows.ID[first]. In
+// libffm text an id may occur once in each field. It is called only if ids do not ascend, so rows
+// in order, the normal case, are not sorted.
 func (p *lineParser) duplicates(rows *Rows, first int) error {
 	if p.ffm {
 		return p.duplicatesInField(rows, first)
@@ -138,6 +143,7 @@ func (p *lineParser) duplicates(rows *Rows, first int) error {
 	return nil
 }
 
+// duplicatesInField is the same for libffm.
 func (p *lineParser) duplicatesInField(rows *Rows, first int) error {
 	type feature struct {
 		field uint32
@@ -154,7 +160,7 @@ func (p *lineParser) duplicatesInField(rows *Rows, first int) error {
 	return nil
 }
 
-// parseID parses decimal digits at text[i] and returns where they end.
+// parseID parses decimal digits at text[i] and returns the index after them.
 func parseID(text []byte, i int) (uint64, int, error) {
 	var n uint64
 	from := i
@@ -163,6 +169,7 @@ func parseID(text []byte, i int) (uint64, int, error) {
 		if c > 9 {
 			break
 		}
+		// Another digit would overflow.
 		if n > (1<<64-1-9)/10 {
 			return 0, 0, errBeyond
 		}
@@ -180,8 +187,9 @@ func parseID(text []byte, i int) (uint64, int, error) {
 
 var errBeyond = errors.New("the id is beyond 2^63, the largest key that fits a PS-lite server range")
 
-// parseValue parses a finite decimal number at text[i] and returns where it
-// ends. The result is what [strconv.ParseFloat] gives for 32 bits.
+// parseValue parses a finite decimal number at text[i] and returns the index after it. The result
+// is that of [strconv.ParseFloat] for 32 bits, to the last bit. Numbers of up to 15 digits without
+// an exponent, nearly all in practice, take the fast path.
 func parseValue(text []byte, i int) (float32, int, error) {
 	from := i
 	negative := false
@@ -209,8 +217,9 @@ func parseValue(text []byte, i int) (float32, int, error) {
 	if c := text[i]; count == 0 || count > 15 || scale >= len(powersOfTen) || c == 'e' || c == 'E' {
 		return parseSlowly(text, from)
 	}
-	// At most 15 digits and 10^22: both exact, so one rounding to 53 bits. The
-	// second one, to 24 bits, is right unless the first led to a tie.
+	// With at most 15 digits and a power up to 10^22 both operands are exact, so the division
+	// rounds once, to 53 bits. Rounding that again to 24 bits gives the right result unless the
+	// first rounding has produced a tie.
 	wide := float64(mantissa) / powersOfTen[scale]
 	if math.Float64bits(wide)&(1<<29-1) == 1<<28 {
 		return parseSlowly(text, from)
@@ -221,10 +230,12 @@ func parseValue(text []byte, i int) (float32, int, error) {
 	return float32(wide), i, nil
 }
 
+// powersOfTen are the powers of ten that float64 represents exactly.
 var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
 	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
 
-// parseSlowly parses what the fast path leaves: exponents, many digits, errors.
+// parseSlowly parses the numbers that the fast path does not: with an exponent, with many digits,
+// or malformed.
 func parseSlowly(text []byte, from int) (float32, int, error) {
 	to := from
 	for c := text[to]; '0' <= c && c <= '9' || c == '+' || c == '-' || c == '.' || c == 'e' || c == 'E'; c = text[to] {
@@ -240,8 +251,8 @@ func parseSlowly(text []byte, from int) (float32, int, error) {
 	return float32(value), to, nil
 }
 
-// skipBlank returns the index of the first byte from text[i] on that is no
-// space, tab or carriage return.
+// skipBlank returns the index of the first byte at or after text[i] that is no space, tab or
+// carriage return.
 func skipBlank(text []byte, i int) int {
 	for text[i] == ' ' || text[i] == '\t' || text[i] == '\r' {
 		i++
@@ -257,8 +268,7 @@ func lineEnd(text []byte, i int) int {
 // atGap reports whether c ends a label or feature.
 func atGap(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
 
-// token returns what stands at text[i] up to the next gap, cut short where it
-// is long.
+// token returns the text from i to the next gap, for errors, at most 64 bytes.
 func token(text []byte, i int) []byte {
 	to := i
 	for !atGap(text[to]) && to < i+64 {

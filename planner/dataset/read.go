@@ -12,29 +12,31 @@ import (
 )
 
 const (
-	chunkSize = 1 << 20   // text parsed at a time by one goroutine
-	maxLine   = 256 << 20 // a longer line is no training data
+	// chunkSize is how much text one goroutine parses at a time.
+	chunkSize = 1 << 20
+	// maxLine bounds the memory for a line: a longer one is not training data.
+	maxLine = 256 << 20
 )
 
-// Options of reading. The zero value is ready to use.
+// Options configure reading. The zero value is ready to use.
 type Options struct {
-	// Workers is the number of goroutines that parse; 0 is one a core.
+	// Workers is the number of goroutines that parse; 0 means one per core.
 	Workers int
-	// Progress, where not nil, is called after each batch with the part of the
-	// file that has been read, from 0 to 1.
+	// Progress, if not nil, is called after each batch with the fraction of the file that has been
+	// read, from 0 to 1.
 	Progress func(done float64)
 }
 
 // ErrEmpty is wrapped by the error for a file without a single row.
 var ErrEmpty = errors.New("no rows: the file is empty or has only blank lines and comments")
 
-// ReadFile reads a libsvm or libffm file, plain or compressed (gzip, bzip2,
-// xz, zstd), and calls each with its rows, batch by batch in the file's order,
-// from one goroutine. The rows are valid until each returns. Memory is bounded
-// by a few chunks of 1 MiB a worker, unless a line is longer.
+// ReadFile reads a libsvm or libffm file, plain or compressed (gzip, bzip2, xz, zstd), and calls
+// each with its rows, batch by batch in the file's order, from one goroutine. The rows are valid
+// until each returns. Memory is bounded by a few chunks of 1 MiB per worker, unless a line is
+// longer.
 //
-// A fault of the file comes back as a [LineError] that names file and line; an
-// error of each comes back as it is.
+// A malformed file gives a [LineError] with the file's name and the line. An error of each ends
+// reading and is returned unchanged.
 func ReadFile(ctx context.Context, path string, o Options, each func(*Rows) error) error {
 	f, err := openCounting(path)
 	if err != nil {
@@ -51,8 +53,9 @@ func ReadFile(ctx context.Context, path string, o Options, each func(*Rows) erro
 	return Read(ctx, f, path, o, each)
 }
 
-// Read is [ReadFile] for an open stream; name stands in errors, and its suffix
-// may promise a compression. Read returns after r's current Read call does.
+// Read is [ReadFile] for an open stream. name is used in errors, and its suffix may name a
+// compression. If it fails or ctx ends, Read returns only after a call of r.Read in progress has
+// returned.
 func Read(ctx context.Context, r io.Reader, name string, o Options, each func(*Rows) error) error {
 	plain, err := decompress(r, name)
 	if err != nil {
@@ -78,8 +81,7 @@ func Read(ctx context.Context, r io.Reader, name string, o Options, each func(*R
 	return nil
 }
 
-// Load reads a whole file into memory: 12 bytes a feature (16 for libffm), and
-// 28 a row.
+// Load reads a whole file into memory: 12 bytes per feature, 16 for libffm, and 28 per row.
 func Load(ctx context.Context, path string, o Options) (*Rows, error) {
 	all := new(Rows)
 	err := ReadFile(ctx, path, o, func(rows *Rows) error {
@@ -92,9 +94,12 @@ func Load(ctx context.Context, path string, o Options) (*Rows, error) {
 	return all, nil
 }
 
-// A pipeline cuts a text into chunks of whole lines, parses them on several
-// goroutines and hands them on in order. Chunks go round between a fixed
-// number of jobs, which is what bounds the memory.
+// A pipeline cuts a text into chunks of whole lines, parses them on several goroutines and delivers
+// them in order. A fixed number of jobs circulates from free through toParse and inOrder back to
+// free, which bounds the memory. All channels have room for all jobs, so no send blocks.
+//
+// The same job is sent on toParse and on inOrder: one of the parsers takes it from the former, and
+// deliver, which reads the latter, waits until it has been parsed.
 type pipeline struct {
 	name    string
 	empty   bool // no row has been delivered
@@ -103,7 +108,8 @@ type pipeline struct {
 	inOrder chan *job
 }
 
-// A job is one chunk on its way.
+// A job is one chunk and its rows. It belongs to cut until it is sent, to a parser until parsed
+// receives a value, and then to deliver.
 type job struct {
 	text   []byte // whole lines
 	line   int    // the file's line that text starts with
@@ -112,6 +118,8 @@ type job struct {
 	parsed chan struct{} // receives one value when rows and err are set
 }
 
+// newPipeline returns a pipeline with two jobs per worker: one to parse, one that waits to be
+// delivered.
 func newPipeline(name string, workers int) *pipeline {
 	jobs := 2*workers + 2
 	p := &pipeline{name: name, empty: true, free: make(chan *job, jobs), toParse: make(chan *job, jobs), inOrder: make(chan *job, jobs)}
@@ -121,11 +129,12 @@ func newPipeline(name string, workers int) *pipeline {
 	return p
 }
 
-// cut reads the text and sends chunks that end with a line end.
+// cut reads the text and sends chunks of whole lines.
 func (p *pipeline) cut(ctx context.Context, r io.Reader) error {
 	defer close(p.toParse)
 	defer close(p.inOrder)
-	var rest []byte // begins a line that the last chunk did not hold the end of
+	// The beginning of a line whose end is in the next chunk.
+	var rest []byte
 	for line := 1; ; {
 		var j *job
 		select {
@@ -152,12 +161,13 @@ func (p *pipeline) cut(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// fill appends to text until it holds chunkSize bytes with a line end among
-// them, or the stream ends, which is when a missing last line end is added.
-// The text is nil where a line exceeds maxLine.
+// fill appends to text until it has chunkSize bytes with a line end among the new ones, or the
+// stream ends. It adds a line end that is missing at the end of the stream, on which the parser
+// relies. It returns nil if a line is longer than maxLine.
 func fill(r io.Reader, text []byte) (_ []byte, last bool, err error) {
 	for searched := 0; ; {
 		if len(text) >= chunkSize {
+			// What was searched before has no line end, or it would have returned then.
 			if bytes.IndexByte(text[searched:], '\n') >= 0 {
 				return text, false, nil
 			}
@@ -183,6 +193,7 @@ func fill(r io.Reader, text []byte) (_ []byte, last bool, err error) {
 	}
 }
 
+// parse parses chunks until there are no more.
 func (p *pipeline) parse(ctx context.Context) error {
 	var parser lineParser
 	for j := range p.toParse {
@@ -196,7 +207,8 @@ func (p *pipeline) parse(ctx context.Context) error {
 	return nil
 }
 
-// deliver calls each with the chunks' rows, in order.
+// deliver calls each with the rows of the chunks, in order. Only here is it seen whether two chunks
+// are of different formats.
 func (p *pipeline) deliver(ctx context.Context, each func(*Rows) error) error {
 	features, ffm := false, false
 	for j := range p.inOrder {

@@ -8,15 +8,14 @@ import (
 	"math/rand/v2"
 )
 
-// SentenceOptions describe pairs of sentences. A zero field takes the default beside
-// it.
+// SentenceOptions configure pairs of sentences. A field that is zero takes the default beside it.
 type SentenceOptions struct {
 	Samples int // pairs, default 10,000
 	Words   int // different words of each language, 16 or more, default 64
 	Seed    uint64
 }
 
-// A Sentence is a source sentence and its translation, as numbers of words from 1 on.
+// A Sentence is a source sentence and its translation, as numbers of words from 1.
 type Sentence struct{ Source, Target []uint32 }
 
 // Check returns the first fault of the options.
@@ -30,14 +29,14 @@ func (o SentenceOptions) Check() error {
 	return nil
 }
 
-// SyntheticSentences yields pairs of a made language and its translation into another. A source
-// sentence is a noun phrase, a verb and one or two noun phrases more; a phrase has up
-// to two adjectives before its noun. The translation has the verb at the end and
-// adjectives behind their nouns. An adjective has one of two forms, by its noun's kind,
-// and every eighth noun or verb one of two translations, whatever else stands there: no
-// model can tell which, so that its loss stays above zero. Words follow a power law.
+// SyntheticSentences yields sentences of an artificial language with their translations into
+// another. A source sentence is a noun phrase, a verb, and one or two more noun phrases; a phrase
+// has up to two adjectives before its noun. The translation has the verb at the end and adjectives
+// after their nouns. An adjective has one of two forms, by the kind of its noun. Every eighth noun
+// or verb has one of two translations at random: no model can predict which, so that the loss stays
+// above zero. Words follow a power law.
 //
-// It panics where o.Check returns an error.
+// It panics if o.Check returns an error.
 func SyntheticSentences(o SentenceOptions) iter.Seq[Sentence] {
 	if err := o.Check(); err != nil {
 		panic("synth: " + err.Error())
@@ -56,13 +55,15 @@ func SyntheticSentences(o SentenceOptions) iter.Seq[Sentence] {
 	}
 }
 
-// languages are two vocabularies. Source words are verbs, then adjectives, then nouns;
-// a target word's number is drawn, so that it tells nothing.
+// languages are two vocabularies. Source words are numbered verbs first, then adjectives, then
+// nouns; the number of a target word is random, so that it reveals nothing.
 type languages struct {
 	verbs, adjectives, nouns int
 	of                       []uint32 // by 2 x the source word, and 1 more for the second form
 }
 
+// newLanguages draws the translations. Every source word has two forms, which are the same except
+// for adjectives and words with a synonym.
 func newLanguages(o SentenceOptions) *languages {
 	words := o.Words
 	if words == 0 {
@@ -93,12 +94,13 @@ func newLanguages(o SentenceOptions) *languages {
 	return l
 }
 
-// draw returns one of n words from first on, the first ones more often.
+// draw returns one of n words from first on, with a bias to the first ones.
 func draw(r *rand.Rand, first, n int) uint32 {
 	u := r.Float64()
 	return uint32(first + int(u*u*float64(n)))
 }
 
+// sentence draws a sentence and translates it phrase by phrase.
 func (l *languages) sentence(r *rand.Rand) (s Sentence) {
 	form := func(w uint32, form int) uint32 { return l.of[2*int(w)+form] }
 	phrase := func() {
@@ -123,8 +125,8 @@ func (l *languages) sentence(r *rand.Rand) (s Sentence) {
 	return s
 }
 
-// WriteSentences writes pairs, one a line: the source's words, a tab, and the target's,
-// numbers separated by blanks. It returns how many it wrote.
+// WriteSentences writes pairs, one per line: the source's words, a tab, and the target's, as
+// numbers separated by blanks. It returns the number of pairs written.
 func WriteSentences(w io.Writer, sentences iter.Seq[Sentence]) (n int, err error) {
 	out := bufio.NewWriter(w)
 	for s := range sentences {

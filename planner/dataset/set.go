@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// HashDataset returns a data set with the rows of another, hashed on all cores.
-// Labels and line numbers stay; every value is 1.
+// HashDataset returns a copy of a data set with its rows hashed, on all cores. Labels and line
+// numbers stay; every value is 1. The result does not depend on the number of cores.
 func HashDataset(ctx context.Context, rows *Rows, o HashOptions) (*Rows, error) {
 	h, err := NewHasher(o)
 	if err != nil {
@@ -41,8 +41,7 @@ func HashDataset(ctx context.Context, rows *Rows, o HashOptions) (*Rows, error) 
 	return hashed, nil
 }
 
-// hashPart fills part with the ids of rows from..to-1, and Start with their
-// ends.
+// hashPart hashes rows from to to-1 into part: the ids, and in Start the ends of the rows.
 func hashPart(ctx context.Context, h *Hasher, part, rows *Rows, from, to int) error {
 	part.ID = make([]uint64, 0, (to-from)*h.options.Bins)
 	for r := from; r < to; r++ {

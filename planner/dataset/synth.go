@@ -5,20 +5,21 @@ import (
 	"math/rand/v2"
 )
 
-// stream returns the random source number n of a seed. Every row has a source
-// of its own, so that a row does not depend on those before it.
+// stream returns the n-th random source of a seed. Every row has a source of its own, so that it
+// does not depend on the rows before it.
 func stream(seed, n uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, n*0x9e3779b97f4a7c15+0x632be59bd9b4e019))
 }
 
-// alias draws from a discrete distribution in constant time (Walker 1977, in
-// the form of Vose 1991).
+// An alias draws from a discrete distribution in constant time (Walker 1977, in the form of Vose
+// 1991).
 type alias struct {
 	keep  []float64 // chance to stay at a slot
 	other []uint32  // where to go else
 }
 
-// newAlias prepares weights, which need not sum to one.
+// newAlias prepares weights, which need not sum to one. Each slot keeps its own value with
+// probability keep, and yields other otherwise.
 func newAlias(weights []float64) alias {
 	n := len(weights)
 	a := alias{keep: make([]float64, n), other: make([]uint32, n)}

@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// WriteLibsvm writes rows as libsvm text, one line a row, and returns how many
-// rows it wrote.
+// WriteLibsvm writes rows as libsvm text, one per line, and returns the number of rows written.
 func WriteLibsvm(w io.Writer, rows iter.Seq[SyntheticRow]) (int, error) {
 	out := bufio.NewWriterSize(w, 1<<16)
 	var line []byte
@@ -29,9 +28,9 @@ func WriteLibsvm(w io.Writer, rows iter.Seq[SyntheticRow]) (int, error) {
 	return n, out.Flush()
 }
 
-// WriteCriteo writes clicks in the form of the Criteo logs, tab separated:
-// label, 13 numbers, 26 categories as 8 hexadecimal digits; a number that is
-// not known is empty.
+// WriteCriteo writes clicks in the format of the Criteo logs, separated by tabs: label, 13 numbers,
+// and 26 categories as 8 hexadecimal digits. An unknown number is empty. It returns the number of
+// rows written.
 func WriteCriteo(w io.Writer, clicks iter.Seq[Click]) (int, error) {
 	out := bufio.NewWriterSize(w, 1<<16)
 	var line []byte

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// TextOptions describe a set of texts. A zero field takes the default that stands
-// beside it; Seed 0 is a seed like any other.
+// TextOptions configure a set of texts. A field that is zero takes the default beside it; Seed 0 is
+// a seed like any other.
 type TextOptions struct {
 	Samples    int     // rows, default 10,000
 	Features   int     // feature ids are 1..Features, default 20,000
@@ -21,8 +21,8 @@ type TextOptions struct {
 	Seed       uint64
 }
 
-// A SyntheticRow is one sample. A row's slices belong to the generator and are valid
-// until the next row.
+// A SyntheticRow is one sample. Its slices belong to the generator and are valid until the next
+// row.
 type SyntheticRow struct {
 	Label  float64   // +1 or -1
 	IDs    []uint64  // ascending, each once, 1..Features
@@ -73,13 +73,12 @@ func (o TextOptions) Check() error {
 	return nil
 }
 
-// SyntheticText yields the rows of a set of texts. A row speaks of one main topic and a
-// side topic: its words come from the vocabulary of the whole language and
-// from those of its topics, all with power-law frequencies. Values are
-// (1 + ln count) times the inverse document frequency, scaled to unit length.
-// Half of the topics stand for +1, half for -1; the main one decides.
+// SyntheticText yields the rows of a set of texts. A row has a main topic and a side topic: its
+// words come from the vocabulary of the whole language and from those of its topics, all with
+// power-law frequencies. Values are (1 + ln count) times the inverse document frequency, scaled to
+// unit length. Half of the topics stand for +1, half for -1; the main one decides the label.
 //
-// It panics where o.Check returns an error.
+// It panics if o.Check returns an error.
 func SyntheticText(o TextOptions) iter.Seq[SyntheticRow] {
 	if err := o.Check(); err != nil {
 		panic("synth: " + err.Error())
@@ -106,6 +105,9 @@ type language struct {
 	idf        []float32  // of a feature
 }
 
+// newLanguage draws the vocabularies of the language and its topics. The inverse document
+// frequencies are computed from the probabilities of words, not counted, so that a row does not
+// depend on the others.
 func newLanguage(o TextOptions) *language {
 	r := stream(o.Seed, 0)
 	l := &language{TextOptions: o, idf: make([]float32, o.Features)}
@@ -153,7 +155,7 @@ func permutation(r *rand.Rand, n int) []uint32 {
 	return p
 }
 
-// someOf returns k different numbers below n in random order.
+// someOf returns k distinct numbers below n in random order.
 func someOf(r *rand.Rand, n, k int) []uint32 {
 	seen := make(map[uint32]bool, k)
 	some := make([]uint32, 0, k)
@@ -166,7 +168,7 @@ func someOf(r *rand.Rand, n, k int) []uint32 {
 	return some
 }
 
-// writer makes rows, one after the other, in memory of its own.
+// A writer makes rows, one after the other, in memory that it reuses.
 type writer struct {
 	*language
 	counts map[uint32]int
@@ -174,6 +176,7 @@ type writer struct {
 	values []float32
 }
 
+// row makes a row from its own random source.
 func (w *writer) row(r *rand.Rand) SyntheticRow {
 	mainTopic, sideTopic := r.IntN(w.Topics), r.IntN(w.Topics)
 	w.writeCounts(r, w.length(r), mainTopic, sideTopic)
@@ -201,16 +204,16 @@ func (w *writer) row(r *rand.Rand) SyntheticRow {
 	return SyntheticRow{Label: label, IDs: w.ids, Values: w.values}
 }
 
-// length draws a number of different words: log-normal with mean Words, as
-// lengths of messages are.
+// length draws the number of different words of a row: log-normal with mean Words, as lengths of
+// messages are.
 func (w *writer) length(r *rand.Rand) int {
 	const sigma = 0.6
 	n := math.Exp(math.Log(float64(w.Words)) - sigma*sigma/2 + sigma*r.NormFloat64())
 	return min(max(1, int(math.Round(n))), w.Features/2)
 }
 
-// writeCounts draws words until it has distinct ones, or gives up where the rest of
-// a small vocabulary would take too long.
+// writeCounts draws words until distinct different ones have come, or gives up if the rest of a
+// small vocabulary would take too long.
 func (w *writer) writeCounts(r *rand.Rand, distinct, mainTopic, sideTopic int) {
 	clear(w.counts)
 	for draws := 0; len(w.counts) < distinct && draws < 8*distinct+64; draws++ {

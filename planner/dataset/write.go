@@ -6,21 +6,20 @@ import (
 	"strconv"
 )
 
-// A Writer writes libsvm text. Its errors are sticky: [Writer.Flush] returns
-// the first one.
+// A Writer writes libsvm text. Errors are sticky, so only the error of [Writer.Flush] need be
+// checked.
 type Writer struct {
 	w    *bufio.Writer
 	line []byte
 }
 
-// NewWriter returns a buffered writer of libsvm text on w; call Flush at the
-// end.
+// NewWriter returns a buffered writer of libsvm text to w. Flush must be called at the end.
 func NewWriter(w io.Writer) *Writer {
 	return &Writer{w: bufio.NewWriterSize(w, 256<<10)}
 }
 
-// Row writes one row. ids and values have one length. Numbers are written as
-// short as they can be and still read back the same.
+// Row writes one row; ids and values have the same length. Numbers are written with the fewest
+// digits that read back as the same float32.
 func (w *Writer) Row(label float32, ids []uint64, values []float32) error {
 	line := strconv.AppendFloat(w.line[:0], float64(label), 'g', -1, 32)
 	for i, id := range ids {
@@ -32,7 +31,7 @@ func (w *Writer) Row(label float32, ids []uint64, values []float32) error {
 	return err
 }
 
-// Text writes a row as it stood in another file (see [Rows.Text]).
+// Text writes a row unchanged from another file (see [Rows.Text]).
 func (w *Writer) Text(row []byte) error {
 	if _, err := w.w.Write(row); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// heatmapByTime has a row for each stretch of time: what hosts reported at its end
-// more than at its beginning.
+// heatmapByTime returns a heatmap with a row for each of q.Rows stretches of time, each the
+// difference between what hosts had reported at its end and at its beginning.
 func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (page.Heatmap, error) {
 	h := page.Heatmap{Job: job, Range: q.Range, Measure: q.Measure, Exact: true, Finest: true}
 	if s.Past == nil {
@@ -30,6 +30,7 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 			all = append(all, grids[i])
 		}
 	}
+	// Blocks change over the hour. Only edges common to all rows can be compared.
 	firsts := page.CommonEdges(all)
 	sums := make([][]page.Sums, len(grids))
 	for i, g := range grids {
@@ -46,7 +47,7 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 	return h, nil
 }
 
-// began is where the first row begins: as asked, but not before what is kept.
+// began returns the beginning of the first row: as queried, but not before the oldest kept report.
 func (s *State) began(from, now time.Time) time.Time {
 	oldest := now
 	_, at := s.Past(time.Time{})
@@ -61,6 +62,7 @@ func (s *State) began(from, now time.Time) time.Time {
 	return oldest
 }
 
+// ended returns the end of the last row: as queried, but not after now.
 func ended(to, now time.Time) time.Time {
 	if to.IsZero() || to.After(now) {
 		return now
@@ -68,8 +70,8 @@ func ended(to, now time.Time) time.Time {
 	return to
 }
 
-// used adds up, in one row, what the workers that were asked for did, in the
-// blocks that all hosts' reports have; nil where they did nothing.
+// used returns a grid of one row with the uses of the queried workers over all hosts, in the blocks
+// that all hosts have in common; nil if there are none. It also updates h's flags on precision.
 func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobReport) *page.Grid {
 	var grids []*page.Grid
 	for _, r := range reports {
@@ -95,7 +97,7 @@ func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobRe
 	return sum
 }
 
-// add adds the figures of one row to those of another.
+// add adds a row to another, which may be nil and then becomes row itself.
 func add(to *[]page.Sums, row []page.Sums) {
 	if *to == nil {
 		*to = row
@@ -108,7 +110,7 @@ func add(to *[]page.Sums, row []page.Sums) {
 	}
 }
 
-// inUse joins blocks in which nothing was used with the one before.
+// inUse joins each block without uses to the block before it, by dropping its edge.
 func inUse(firsts []uint64, sums [][]page.Sums) ([]uint64, [][]page.Sums) {
 	var kept []uint64
 	rows := make([][]page.Sums, len(sums))
@@ -130,7 +132,7 @@ func inUse(firsts []uint64, sums [][]page.Sums) ([]uint64, [][]page.Sums) {
 	return kept, rows
 }
 
-// coarser joins each so many neighbouring blocks.
+// coarser joins groups of each neighbouring blocks.
 func coarser(firsts []uint64, sums [][]page.Sums, each int) ([]uint64, [][]page.Sums) {
 	var kept []uint64
 	rows := make([][]page.Sums, len(sums))
@@ -140,6 +142,7 @@ func coarser(firsts []uint64, sums [][]page.Sums, each int) ([]uint64, [][]page.
 			if row == nil {
 				continue
 			}
+			// A view of the first block; add sums into it, so row is consumed.
 			sum := row[b : b+1 : b+1]
 			for _, more := range row[b+1 : min(b+each, len(row))] {
 				add(&sum, []page.Sums{more})

@@ -7,7 +7,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Codecs returns what the planner has on the values of a job, for the page.
+// Codecs returns the rules and advice for a job as the page shows them. Only hosts whose proxies
+// follow at present are listed.
 func Codecs(job string, d *api.CodecsDescription) page.Codecs {
 	c := page.Codecs{Job: job, LeftSeconds: d.GetLeftSeconds(), Tried: d.GetTrial() != nil, Hosts: []page.CodecHost{}}
 	for _, j := range d.GetRules().GetJobs() {
@@ -29,6 +30,8 @@ func Codecs(job string, d *api.CodecsDescription) page.Codecs {
 	return c
 }
 
+// advice returns what codecs would have saved in a trial. Waits is the norm of what thresholding
+// would hold back relative to that of one step's gradient.
 func advice(a *api.CodecAdvice) *page.CodecAdvice {
 	out := &page.CodecAdvice{Seconds: a.GetSeconds(), Hosts: int(a.GetHosts()), Pushes: a.GetPushes(),
 		PushBytes: a.GetPushBytes(), PullBytes: a.GetPullBytes(), Missed: a.GetMissed(), Codecs: []page.CodecRow{}}

@@ -12,25 +12,27 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Curves is the last hour of all jobs, by what hosts report. Its zero value is
-// empty and ready.
+// Curves keeps the last hour of all jobs as points at regular intervals. The zero value is empty
+// and ready. Its methods may be called from any goroutine.
 type Curves struct {
-	// Kept returns reports of the last hour, those of a host in the order in which
-	// they came, and when each came: by them there are curves of some of a job's nodes.
-	// Nil: there are none. Set before first use.
+	// Kept returns the reports of the last hour, those of a host in the order in which they came,
+	// and when each came. From them curves of some of a job's nodes are computed. With nil there
+	// are none. It is set before first use.
 	Kept func() (reports []*api.HostReport, at []time.Time)
 
 	log history.Log
 
-	mu     sync.Mutex // guards the rest
-	at     time.Time  // when it was last looked; zero: never
+	mu sync.Mutex // guards the rest
+	at time.Time  // when it was last looked; zero: never
+	// before has the reports of that call, by host.
 	before map[string]*api.HostReport
 }
 
-// Note keeps what happened since it was called last, by the newest report of each
-// host. Reports are not made at the moment when they are looked at: what one says
-// more than the one before is taken as the host's rate, for as long as passed
-// since the last call.
+// Note adds a point for the time since the last call. reports are the newest of each host.
+//
+// Hosts report at their own times, which are not those of Note. So the difference between a host's
+// reports is taken as a rate, and the rate times the interval between the calls is the host's
+// contribution. Otherwise a point would have two reports of some hosts and none of others.
 func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,8 +51,11 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 		began := time.Unix(0, r.GetAgent().GetStartedUnixNanos())
 		span := float64(r.GetUnixNanos()-before.GetUnixNanos()) / 1e9
 		switch {
+		// A new agent counts from zero: everything in its report has happened since the last call.
 		case known && before.GetIncarnation() != r.GetIncarnation(), !known && began.After(c.at):
 			before, span = nil, seconds // all of it is new
+		// This planner has just started, or the host has just come back. What the agent has counted
+		// so far cannot be dated.
 		case !known:
 			before, span = r, 0 // what it saw before is not of now
 		}
@@ -81,9 +86,9 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 	c.at, c.before = now, newest
 }
 
-// largeShare is as much as counts of what the large parts of a report say more than
-// those of the one before: where they come seldom, all of it at once, since those of
-// other hosts come in between.
+// largeShare returns by what factor the difference in the large parts of two reports counts. If
+// whole reports are rare, the difference counts fully at once when it comes: those of other hosts
+// come in between, so that sums over hosts are steady.
 func largeShare(r, before *api.HostReport, seconds float64) float64 {
 	at := func(r *api.HostReport) int64 { return cmp.Or(r.GetWholeUnixNanos(), r.GetUnixNanos()) }
 	span := float64(at(r)-at(before)) / 1e9
@@ -96,7 +101,7 @@ func largeShare(r, before *api.HostReport, seconds float64) float64 {
 	return seconds / span
 }
 
-// allNames returns the nodes' better names, by job.
+// allNames returns the better names of nodes, by job.
 func allNames(reports []*api.HostReport) map[string]map[string]string {
 	byJob := map[string][]*api.JobReport{}
 	for _, r := range reports {
@@ -111,7 +116,7 @@ func allNames(reports []*api.HostReport) map[string]map[string]string {
 	return names
 }
 
-// hostGain is what a host's psidecar did from one report to another.
+// hostGain returns what psidecar did on a host from one report to the next. before may be nil.
 func hostGain(r, before *api.AgentReport, share float64) history.Host {
 	return history.Host{
 		CPU:      max(r.GetProcessSeconds()-before.GetProcessSeconds(), 0) * share,
@@ -122,17 +127,19 @@ func hostGain(r, before *api.AgentReport, share float64) history.Host {
 	}
 }
 
-// gain is what a job did from some reports to newer ones.
+// A gain is what a job did from some reports to the next ones, summed over hosts. of selects nodes;
+// its zero value selects all.
 type gain struct {
-	names          map[string]string // better ones, by those in reports
-	of             history.Selection
-	bytes, left    float64
-	steps, servers map[string]float64 // by worker; by server, bytes
+	names       map[string]string // better ones, by those in reports
+	of          history.Selection
+	bytes, left float64
+	// Steps by worker, and bytes by server.
+	steps, servers map[string]float64
 	micros, counts []uint64
 }
 
-// addReport adds what a report says more than the one before: so much of it counts, and of
-// its large parts.
+// addReport adds the difference of two reports of a host. share is the factor for its small parts,
+// large that for its large ones; before may be nil.
 func (g *gain) addReport(r, before *api.JobReport, share, large float64) {
 	g.bytes += float64(less(r.GetBytes(), before.GetBytes())) * share
 	g.left += float64(less(r.GetLeftHostBytes(), before.GetLeftHostBytes())) * share
@@ -153,6 +160,7 @@ func (g *gain) addReport(r, before *api.JobReport, share, large float64) {
 			g.servers[server] += float64(p.GetToServer()+p.GetToWorker()) * large
 		}
 	}
+	// Request times are reported by worker and by server, but not by pair.
 	if g.of.Pairs() {
 		return // how long their requests took is not known
 	}
@@ -167,6 +175,7 @@ func (g *gain) addReport(r, before *api.JobReport, share, large float64) {
 	}
 }
 
+// name returns the better name of a node.
 func (g *gain) name(reported string) string {
 	if better, ok := g.names[reported]; ok {
 		return better
@@ -174,6 +183,8 @@ func (g *gain) name(reported string) string {
 	return reported
 }
 
+// sums returns the figures of a point: the median worker's steps, and the busiest and mean server's
+// bytes.
 func (g *gain) sums() history.Sums {
 	s := history.Sums{Bytes: g.bytes, LeftHost: g.left, Micros: g.micros, Counts: g.counts}
 	s.Steps = history.Median(slices.Collect(maps.Values(g.steps)))
@@ -181,7 +192,8 @@ func (g *gain) sums() history.Sums {
 	return s
 }
 
-// History returns how a job went over the last hour.
+// History returns the points of a job in the range of q, of the selected nodes only if q selects
+// some. It never fails.
 func (c *Curves) History(job string, q page.HistoryQuery) (page.History, error) {
 	points := c.log.Of(job, q.From, q.To)
 	if q.Some() && job != "" {
@@ -190,8 +202,8 @@ func (c *Curves) History(job string, q page.HistoryQuery) (page.History, error) 
 	return page.NewHistory(job, q, points), nil
 }
 
-// parts returns what some of a job's nodes did from each report of a host to its
-// next one. What a host had seen before the first that is kept is not of the hour.
+// parts returns what the selected nodes of a job did from each kept report of a host to its next
+// one. The counters in a host's first kept report are left out: they are older than the hour.
 func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) {
 	if c.Kept == nil {
 		return nil
@@ -201,12 +213,14 @@ func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) 
 	c.mu.Unlock()
 	type last struct {
 		report *api.HostReport
-		at     time.Time
+		// When Note was called last; zero if it was not.
+		at time.Time
 	}
 	byHost := map[string]last{}
 	reports, at := c.Kept()
 	for i, r := range reports {
 		before, known := byHost[r.GetHost()]
+		// Reports come in order for each host.
 		byHost[r.GetHost()] = last{r, at[i]}
 		if !known {
 			continue

@@ -8,10 +8,9 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// during returns what the hosts' agents saw of the job in a stretch of time,
-// and how far that stretch really goes: hosts report every few seconds, and
-// less often was kept of what they reported. A report holds sums since its
-// agent began, so a stretch of time is the difference of two.
+// during returns what agents saw of a job in a range of time, as the difference of two reports of
+// each host, and the range that these really cover: hosts report every few seconds, and older
+// reports are kept less densely. The zero range is all that is known, and costs nothing.
 func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, error) {
 	newest, err := s.job(job)
 	if err != nil || r == (page.Range{}) {
@@ -25,6 +24,8 @@ func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, 
 	for _, host := range s.Reports() {
 		all = append(all, jobOf(host, job))
 	}
+	// Names improve as ranks become known, so the newest ones are used for old reports too.
+	// Otherwise a node would be two.
 	names := betterNames(all)
 	before := map[string]*api.HostReport{}
 	came := map[string]time.Time{}
@@ -40,6 +41,7 @@ func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, 
 			continue
 		}
 		first, from := base(before[host.GetHost()], came[host.GetHost()], host, r.From)
+		// The range shown is that of the host that goes back the farthest.
 		if span.From.IsZero() || from.Before(span.From) {
 			span.From = from
 		}
@@ -48,13 +50,16 @@ func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, 
 	return parts, span, nil
 }
 
-// until returns what hosts had reported by the end of a stretch of time.
+// until returns what hosts had reported by the end of a range. Hosts whose first known report is
+// later are left out.
 func (s *State) until(to time.Time) []*api.HostReport {
 	if to.IsZero() {
 		return s.Reports()
 	}
 	hosts, at := s.Past(to)
 	known := hosts[:0:0]
+	// Past returns the first known report of a host that has none from before to. That one is of a
+	// later time.
 	for i, host := range hosts {
 		if !at[i].After(to) {
 			known = append(known, host)
@@ -63,8 +68,9 @@ func (s *State) until(to time.Time) []*api.HostReport {
 	return known
 }
 
-// base returns the report from which those of host are counted where a stretch
-// of time begins, nil for from nothing, and when that was.
+// base returns the report from which a host's figures are counted at the beginning of a range, nil
+// to count from zero, and when it came. Zero is right if the agent was started within the range; a
+// report of another incarnation is of other counters.
 func base(first *api.HostReport, came time.Time, host *api.HostReport, from time.Time) (*api.HostReport, time.Time) {
 	began := time.Unix(0, host.GetAgent().GetStartedUnixNanos())
 	if first == nil || first.GetIncarnation() != host.GetIncarnation() || came.After(from) && !began.Before(from) {
@@ -73,6 +79,7 @@ func base(first *api.HostReport, came time.Time, host *api.HostReport, from time
 	return first, came
 }
 
+// jobOf returns a host's report of a job, nil if it has none.
 func jobOf(host *api.HostReport, job string) *api.JobReport {
 	for _, j := range host.GetJobs() {
 		if j.GetJob() == job {
@@ -82,12 +89,13 @@ func jobOf(host *api.HostReport, job string) *api.JobReport {
 	return nil
 }
 
-// less returns a - b, 0 where that is negative: what two reports hold of one
-// moment need not fit to the last message.
+// less returns a - b, or 0 if that is negative. Counters in one report are not read at the same
+// instant, so two reports may differ by the last message.
 func less(a, b uint64) uint64 { return a - min(a, b) }
 
-// minus returns what came to a host's report since an earlier one of it, nil
-// for all.
+// minus returns what a host's report has in excess of an earlier one of the same incarnation, or
+// all of it if first is nil. Counters are subtracted; what describes the job is the newer report's.
+// The hottest keys, the sketch and skew are left out, because they are not sums.
 func minus(last, first *api.JobReport, names map[string]string) *api.JobReport {
 	if first == nil {
 		return last
@@ -103,8 +111,10 @@ func minus(last, first *api.JobReport, names map[string]string) *api.JobReport {
 		ByWorker: timesMinus(last.GetByWorker(), first.GetByWorker()),
 		ByServer: timesMinus(last.GetByServer(), first.GetByServer()),
 	}
+	// Rates of a range of time are means over the range.
 	d.Recent = &api.Recent{FirstUnixNanos: d.FirstUnixNanos, LastUnixNanos: d.LastUnixNanos, Bytes: d.Bytes}
 	d.Traffic = trafficMinus(last.GetTraffic(), first.GetTraffic())
+	// A worker that the earlier report does not have has made all of its steps since.
 	steps := map[string]uint64{}
 	for _, s := range first.GetSteps() {
 		steps[s.GetWorker()] = s.GetSteps()
@@ -117,6 +127,7 @@ func minus(last, first *api.JobReport, names map[string]string) *api.JobReport {
 	return d
 }
 
+// trafficMinus subtracts the traffic of each pair of worker and server.
 func trafficMinus(last, first []*api.Traffic) (list []*api.Traffic) {
 	before := map[[2]string]*api.Traffic{}
 	for _, p := range first {
@@ -133,8 +144,8 @@ func trafficMinus(last, first []*api.Traffic) (list []*api.Traffic) {
 	return list
 }
 
-// timesMinus takes one distribution from the other, duration by duration:
-// those that reports name are always the same.
+// timesMinus subtracts distributions duration by duration. That is exact, since the durations that
+// agents report are the buckets of one histogram.
 func timesMinus(last, first []*api.Latency) (list []*api.Latency) {
 	type duration struct {
 		name   string
@@ -158,7 +169,9 @@ func timesMinus(last, first []*api.Latency) (list []*api.Latency) {
 	return list
 }
 
-// usesMinus fills in the uses of keys, in the blocks that both reports have.
+// usesMinus sets the uses of keys in d, in the blocks that both reports have in common: an agent
+// splits and joins blocks as it sees more keys. Without blocks in either report, all of the newer
+// one's uses are taken.
 func usesMinus(d, last, first *api.JobReport) {
 	if len(last.GetBlocks()) == 0 || len(first.GetBlocks()) == 0 {
 		d.Blocks, d.Uses = last.GetBlocks(), last.GetUses()
@@ -176,6 +189,7 @@ func usesMinus(d, last, first *api.JobReport) {
 	}
 	after, before := gridOf(last, rows, len(rows)), gridOf(first, rows, len(rows))
 	firsts := page.CommonEdges([]*page.Grid{after, before})
+	// Numbers of keys are no sums over time: those of the end of the range are shown.
 	keys := keysIn([]*api.JobReport{last}, firsts)
 	for i, f := range firsts {
 		end := uint64(math.MaxUint64)
@@ -194,6 +208,8 @@ func usesMinus(d, last, first *api.JobReport) {
 				if sums[w] != nil {
 					n = sums[w][i][p]
 				}
+				// Both grids have a row for each worker of either report; that of an unknown worker
+				// is nil.
 				if old[w] != nil {
 					n = less(n, old[w][i][p])
 				}

@@ -1,9 +1,28 @@
-// Package fleet shows what the agents of many hosts report as one: the
-// planner's page and interface.
+// Package fleet shows the reports of many hosts' agents as one fleet: it is the data behind the
+// planner's page and its API.
 //
-// In come the newest reports of all hosts; out goes a [page.State]. Each
-// message was counted by the host that sent it, so sums over hosts count it
-// once. The command psidecar planner calls it.
+// A [State] turns the newest report of each host into a [page.State]; [Curves] keeps the last hour.
+// Both compute their answers from reports when asked and keep little of their own.
+//
+// How figures add up follows from who counts what. The host that sends a message counts it, so
+// bytes, accesses and traffic are sums over hosts. Distinct keys are not: hosts use some of the
+// same keys, so a sum would count them twice and only bounds are known (distinct, skew). Times of
+// requests are merged as distributions. Reports hold sums since the agent's start, so a range of
+// time is the difference of two reports (during.go), and an agent that restarts begins a new
+// series, told apart by its incarnation.
+//
+// Reports are shared with other readers and must not be changed; what needs other names works on a
+// copy (renamed).
+//
+// # Files
+//
+//   - fleet.go lists jobs and nodes and the traffic between them; hosts.go lists the hosts.
+//   - keys.go has the hottest keys, skew and the number of keys.
+//   - heatmap.go and bytime.go have the heatmap, by worker and by time.
+//   - servers.go has rates, latency and stragglers.
+//   - during.go takes differences of reports; curves.go samples them over the last hour.
+//   - stalls.go says whether a job makes progress, titles.go what it is called.
+//   - plan.go, codecs.go and measures.go show plans, codecs and measures.
 package fleet
 
 import (
@@ -22,32 +41,31 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// State is what all reports say together. It implements page.State.
+// A State is what all reports say together. It implements page.State. Its exported fields are set
+// before it is used; its methods may then be called from any goroutine.
 type State struct {
 	Version string
 	Host    string
 	Started time.Time
 	// Reports returns the newest report of each host.
 	Reports func() []*api.HostReport
-	// Lately returns those of hosts that have reported a moment ago: what the others say
-	// that runs there may be over. Nil: all have.
+	// Lately returns the reports of hosts that have reported a moment ago. What other hosts say is
+	// running may be over. With nil all reports count.
 	Lately func() []*api.HostReport
-	// Past returns what each host had reported by some time, and when that
-	// came: the first that is known of it, if that is later. Nil: nothing is
-	// known of the past.
+	// Past returns what each host had reported by some time, and when that came: its first known
+	// report, if that is later. With nil nothing is known of the past.
 	Past func(time.Time) (reports []*api.HostReport, at []time.Time)
-	// Unready says why this planner does not serve; nil, or a nil error: it does.
+	// Unready returns why this planner does not serve. It serves if Unready is nil or returns nil.
 	Unready func() error
-	// Measures, where not nil, returns what proxies say of jobs' measures, by host.
-	// Set before the state is served.
+	// Measures, if not nil, returns what proxies say of jobs' measures, by host.
 	Measures func() [][]measure.Line
-	// Forgetful: the planner moves no keys, since it forgets where they are when it ends.
+	// Forgetful says that the planner moves no keys, since it forgets where they are when it ends.
 	Forgetful bool
 
 	recent recentTitles
 }
 
-// Ready implements page.State: a planner without agents is fine.
+// Ready implements page.State. A planner without agents is ready.
 func (s *State) Ready() error {
 	if s.Unready == nil {
 		return nil
@@ -55,15 +73,15 @@ func (s *State) Ready() error {
 	return s.Unready()
 }
 
-// reported is what hosts report of one job.
+// A reported is what hosts report of one job: reports[i] is of hosts[i].
 type reported struct {
 	hosts   []string
 	reports []*api.JobReport // by host
 }
 
-// byJob returns the reports of each job, in which every node has one name: an
-// agent that does not know another host's node by rank calls it by its
-// address, and the agent there knows better.
+// byJob returns the newest reports by job, with one name for each node. An agent that does not know
+// the rank of another host's node names it by its address; the agent on that host knows the rank,
+// so its name is used for all.
 func (s *State) byJob() map[string]*reported {
 	jobs := map[string]*reported{}
 	for _, host := range s.Reports() {
@@ -77,6 +95,8 @@ func (s *State) byJob() map[string]*reported {
 		}
 	}
 	for _, of := range jobs {
+		// The names of a job's nodes come from all hosts, so this waits until all reports are
+		// there.
 		better := betterNames(of.reports)
 		for i, r := range of.reports {
 			of.reports[i] = renamed(r, better)
@@ -85,7 +105,8 @@ func (s *State) byJob() map[string]*reported {
 	return jobs
 }
 
-// betterNames returns nodes' names by role@address.
+// betterNames returns the names of nodes with a known rank, by role@address, which is how agents
+// name them otherwise.
 func betterNames(reports []*api.JobReport) map[string]string {
 	better := map[string]string{}
 	for _, r := range reports {
@@ -98,8 +119,8 @@ func betterNames(reports []*api.JobReport) map[string]string {
 	return better
 }
 
-// renamed returns the report with better names: itself where it has none that is better
-// known, which is as a rule, and a large job's are millions of names.
+// renamed returns a report with better names. It returns r itself if no name changes, which is the
+// normal case: a large job has millions of names, and a copy is expensive.
 func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
 	known := func(name *string) bool {
 		if !strings.Contains(*name, "@") {
@@ -126,7 +147,8 @@ func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
 	return r
 }
 
-// namesIn returns where the report has nodes' names.
+// namesIn yields pointers to all names of nodes in a report, so that one loop can both look for and
+// replace them.
 func namesIn(r *api.JobReport) iter.Seq[*string] {
 	return func(yield func(*string) bool) {
 		for _, n := range r.GetNodes() {
@@ -162,6 +184,7 @@ func namesIn(r *api.JobReport) iter.Seq[*string] {
 	}
 }
 
+// job returns the newest reports of a job, or an error that wraps page.ErrNoJob.
 func (s *State) job(name string) ([]*api.JobReport, error) {
 	of := s.byJob()[name]
 	if of == nil {
@@ -170,7 +193,8 @@ func (s *State) job(name string) ([]*api.JobReport, error) {
 	return of.reports, nil
 }
 
-// Jobs implements page.State.
+// Jobs implements page.State. It is the most expensive answer: it visits everything that is
+// reported of all jobs.
 func (s *State) Jobs() []page.Job {
 	var jobs []page.Job
 	for name, of := range s.byJob() {
@@ -182,6 +206,8 @@ func (s *State) Jobs() []page.Job {
 	return jobs
 }
 
+// joined merges what hosts report of a job. Counters are summed; properties of the job, such as its
+// number of servers, are the maximum, since an agent that has not seen the node table reports 0.
 func joined(name string, of *reported) page.Job {
 	reports := of.reports
 	steps := paceOf(reports)
@@ -196,6 +222,8 @@ func joined(name string, of *reported) page.Job {
 		j.SampledOneIn = max(j.SampledOneIn, r.GetSampledOneIn())
 		j.Exact = j.Exact && r.GetExact()
 		c := r.GetConnections() // each is known by the host that sends on it
+		// A connection's messages are counted by the host that sends them, so no connection is
+		// counted twice.
 		j.Connections.Synced += int(c.GetSynced())
 		j.Connections.Unsynced += int(c.GetUnsynced())
 		j.Connections.Unplaced += int(c.GetUnplaced())
@@ -219,12 +247,13 @@ func joined(name string, of *reported) page.Job {
 	return j
 }
 
-// nodesOf returns the job's nodes, as the hosts know them that they run on, else
-// as any other does.
+// nodesOf returns the job's nodes by name. What the host on which a node runs reports of it comes
+// before what others report.
 func nodesOf(of *reported) (list []page.Node) {
 	nodes := map[string]page.Node{}
 	for i, r := range of.reports {
 		for _, n := range r.GetNodes() {
+			// Only the host itself knows the pod, and that the node runs there.
 			if old, ok := nodes[n.GetName()]; ok && old.Local {
 				continue
 			}
@@ -244,7 +273,7 @@ func nodesOf(of *reported) (list []page.Node) {
 	return list
 }
 
-// names returns the distinct names, worker2 before worker10.
+// names returns names in order, with worker2 before worker10.
 func names(all map[string]bool) []string {
 	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		as, bs := strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")
@@ -266,6 +295,8 @@ func (s *State) Traffic(job string, r page.Range) (page.Traffic, error) {
 	return t, nil
 }
 
+// traffic returns the job's traffic as matrices of workers and servers. Rows and columns are looked
+// up in maps: a job of a thousand hosts has a million pairs.
 func traffic(job string, reports []*api.JobReport) page.Traffic {
 	workers, servers := map[string]bool{}, map[string]bool{}
 	t := page.Traffic{Job: job}

@@ -9,8 +9,9 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// gridOf lays a report's uses out as a grid of n rows, those of a worker in row
-// rows[name]; workers that rows does not name share the first.
+// gridOf returns a report's uses as a grid of n rows. The row of a worker is rows[name]; workers
+// that rows does not have share row 0. The first block is extended to key 0, so that grids of
+// different hosts cover the same keys.
 func gridOf(r *api.JobReport, rows map[string]int, n int) *page.Grid {
 	g := &page.Grid{Firsts: []uint64{}, Rows: make([][]page.Sums, n)}
 	for i, b := range r.GetBlocks() {
@@ -25,6 +26,7 @@ func gridOf(r *api.JobReport, rows map[string]int, n int) *page.Grid {
 		if *row == nil {
 			*row = make([]page.Sums, len(g.Firsts))
 		}
+		// A worker may occur twice, under names that have become one.
 		for i := range *row { // a node may have been known by two names
 			for p, n := range []uint64{u.GetPulls()[i], u.GetPushes()[i], u.GetPulledBytes()[i], u.GetPushedBytes()[i]} {
 				(*row)[i][p] += n
@@ -34,8 +36,8 @@ func gridOf(r *api.JobReport, rows map[string]int, n int) *page.Grid {
 	return g
 }
 
-// Heatmap implements page.State. It has the blocks that all hosts' reports have
-// in common.
+// Heatmap implements page.State. Hosts divide the keys into blocks of their own; the heatmap has
+// the block edges that all of them have, so that no count has to be divided.
 func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	if q.Rows > 0 {
 		return s.heatmapByTime(job, q, time.Now())
@@ -63,7 +65,9 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 			grids = append(grids, gridOf(r, rows, len(rows)))
 		}
 	}
+	// Edges that some host lacks cannot be kept: its counts would have to be split.
 	firsts := page.CommonEdges(grids)
+	// Join neighbouring blocks until they fit in as many as were asked for.
 	if each := (len(firsts) + q.Blocks - 1) / max(q.Blocks, 1); each > 1 {
 		h.Finest = false
 		coarse := firsts[:0:0]
@@ -90,8 +94,8 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	return h, nil
 }
 
-// keysIn returns, by the first of each block, the most keys that any host knows
-// there: at least so many there are.
+// keysIn returns, by the first key of each block, the largest number of keys that any host knows in
+// it. Hosts may know the same keys, so that is a lower bound.
 func keysIn(reports []*api.JobReport, firsts []uint64) map[uint64]uint64 {
 	keys := map[uint64]uint64{}
 	for _, r := range reports {
@@ -106,7 +110,7 @@ func keysIn(reports []*api.JobReport, firsts []uint64) map[uint64]uint64 {
 	return keys
 }
 
-// blockOf returns the first of the block that holds the key.
+// blockOf returns the first key of the block that contains the key. firsts must not be empty.
 func blockOf(firsts []uint64, key uint64) uint64 {
 	at, ok := slices.BinarySearch(firsts, key)
 	if !ok {
@@ -115,8 +119,8 @@ func blockOf(firsts []uint64, key uint64) uint64 {
 	return firsts[max(at, 0)]
 }
 
-// fill puts the blocks that were asked for into the heatmap, a row of counts for
-// each of sums, which is nil where nothing was used.
+// fill sets the heatmap's blocks within the queried keys, and one row of counts for each row of
+// sums. A row that is nil is all zero.
 func fill(h *page.Heatmap, q page.HeatmapQuery, firsts []uint64, keys map[uint64]uint64, sums [][]page.Sums) {
 	h.Counts = make([][]uint64, len(sums))
 	for i, first := range firsts {

@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Agent implements page.State: the agents that report, one by one and their
-// costs in all. The planner watches nothing itself.
+// Agent implements page.State. It lists the agents that report, and their cost and losses in total.
+// The planner itself watches nothing, so it has no programs or counters of its own.
 func (s *State) Agent() page.Agent {
 	a := page.Agent{
 		Version: s.Version, Host: s.Host, Started: s.Started,
@@ -25,6 +25,7 @@ func (s *State) Agent() page.Agent {
 		a.MemoryBytes += h.MemoryBytes
 		a.Sampling.OneIn = max(a.Sampling.OneIn, h.SampledOneIn)
 		for _, c := range h.Lost {
+			// Reasons have the same meaning on every host, so losses add up by reason.
 			c.Events, c.Bytes = c.Events+lost[c.Reason].Events, c.Bytes+lost[c.Reason].Bytes
 			lost[c.Reason] = c
 		}
@@ -41,6 +42,7 @@ func (s *State) Agent() page.Agent {
 	return a
 }
 
+// host turns a report's account of its host into what the page shows.
 func host(r *api.HostReport) page.Host {
 	a := r.GetAgent()
 	h := page.Host{

@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Keys implements page.State: the hottest keys that any host reported, with what
-// all of those that reported them say.
+// Keys implements page.State. The counts of a key are sums over the hosts that list it among their
+// hottest; a host that does not list it may have used it too, so they are lower bounds.
 func (s *State) Keys(job string, n int) (page.Keys, error) {
 	reports, err := s.job(job)
 	if err != nil {
@@ -36,6 +36,8 @@ func (s *State) Keys(job string, n int) (page.Keys, error) {
 	return k, nil
 }
 
+// hottest merges the hottest keys of all hosts, most accessed first. workers are the columns of a
+// key's accesses by worker; they must include every worker in the reports.
 func hottest(reports []*api.JobReport, workers []string) []page.HotKey {
 	hot := map[uint64]*page.HotKey{}
 	for _, r := range reports {
@@ -50,6 +52,8 @@ func hottest(reports []*api.JobReport, workers []string) []page.HotKey {
 			e.Pushes += key.GetPushes()
 			e.Bytes += key.GetBytes()
 			e.Estimated += key.GetEstimated()
+			// The accesses by worker are in the order of that report's uses, which differs from
+			// host to host.
 			for i, used := range key.GetWorkers() {
 				if i < len(r.GetUses()) {
 					e.Workers[slices.Index(workers, r.GetUses()[i].GetWorker())] += used
@@ -67,13 +71,16 @@ func hottest(reports []*api.JobReport, workers []string) []page.HotKey {
 	return list
 }
 
-// skew returns a curve that the true one is nowhere below: of each host's keys
-// the hottest, as if no two hosts used the same key, and the hottest keys that
-// were reported one by one.
+// skew returns a curve, accesses over keys, that is nowhere above the true one. It has two parts,
+// of which the better one counts at each number of keys: hosts' own curves merged as if no two
+// hosts used the same key, and the hottest keys that hosts listed one by one, which are known to be
+// the same.
 func skew(reports []*api.JobReport, hot []page.HotKey) []page.SkewPoint {
 	type stretch struct{ keys, accesses uint64 } // of one host's curve
 	var stretches []stretch
 	for _, r := range reports {
+		// A curve is cumulative. Cut it into stretches between its points, each with accesses per
+		// key that fall along the curve.
 		var before page.SkewPoint
 		for _, p := range r.GetSkew() {
 			if p.GetKeys() > before.Keys && p.GetAccesses() >= before.Accesses {
@@ -82,6 +89,8 @@ func skew(reports []*api.JobReport, hot []page.HotKey) []page.SkewPoint {
 			}
 		}
 	}
+	// The densest stretches of all hosts first: that is the curve of the union, if no key is in two
+	// of them.
 	slices.SortFunc(stretches, func(a, b stretch) int {
 		return cmp.Compare(float64(b.accesses)/float64(b.keys), float64(a.accesses)/float64(a.keys))
 	})
@@ -92,6 +101,7 @@ func skew(reports []*api.JobReport, hot []page.HotKey) []page.SkewPoint {
 		sum.Accesses += s.accesses
 		curve = append(curve, sum)
 	}
+	// With one report its own curve is exact already.
 	if len(reports) > 1 {
 		var head page.SkewPoint
 		for _, k := range hot {
@@ -103,7 +113,8 @@ func skew(reports []*api.JobReport, hot []page.HotKey) []page.SkewPoint {
 	return envelope(curve)
 }
 
-// envelope keeps the points that no point of fewer keys exceeds.
+// envelope drops the points that some point with fewer keys reaches or exceeds. The last point
+// stays, since it has the number of all keys.
 func envelope(points []page.SkewPoint) []page.SkewPoint {
 	slices.SortFunc(points, func(a, b page.SkewPoint) int {
 		return cmp.Or(cmp.Compare(a.Keys, b.Keys), cmp.Compare(b.Accesses, a.Accesses))
@@ -118,8 +129,9 @@ func envelope(points []page.SkewPoint) []page.SkewPoint {
 	return kept
 }
 
-// distinct returns how many keys the job has, or at least has: hosts may use
-// the same keys, and only in blocks is known how many.
+// distinct returns the number of distinct keys of a job. If several hosts use keys it is a lower
+// bound, and atLeast is set: the largest number of any host, or the sum over blocks of the largest
+// number that any host has in that block.
 func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
 	var grids []*page.Grid
 	users := 0
@@ -137,6 +149,7 @@ func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
 			grids = append(grids, g)
 		}
 	}
+	// Keys in different blocks are different, so the blocks' maxima add up.
 	if users > 1 && len(grids) > 0 {
 		sum := uint64(0)
 		for _, n := range keysIn(reports, page.CommonEdges(grids)) {
@@ -147,8 +160,8 @@ func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
 	return keys, users > 1
 }
 
-// sketch says how well the hosts count together. A key's count is the sum of
-// theirs, so its bound is the sum too, and their chances to be within it add up.
+// sketch merges how precisely hosts count. A key's count is the sum of theirs, so its error bound
+// is the sum of their bounds, and the probabilities that a bound is exceeded add up.
 func sketch(job string, reports []*api.JobReport) page.Sketch {
 	s := page.Sketch{Job: job, Exact: true, Percent: 100}
 	s.DistinctKeys, s.AtLeast = distinct(reports)

@@ -5,8 +5,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// Names returns what the jobs that hosts report are called, by their schedulers'
-// addresses.
+// Names returns the names of the jobs that hosts report, by scheduler's address.
 func (s *State) Names() map[string]string {
 	names := map[string]string{}
 	for job, t := range s.Titles() {
@@ -15,8 +14,9 @@ func (s *State) Names() map[string]string {
 	return names
 }
 
-// measure gives jobs the lines on their measures: what proxies say, summed over
-// hosts, and that their messages are counted.
+// measure sets the lines on measures of each job: those of the proxies, summed over hosts, and that
+// its messages are counted. Lines of no known job belong to the only running one, if there is only
+// one.
 func (s *State) measure(jobs []page.Job) {
 	var hosts [][]measure.Line
 	if s.Measures != nil {

@@ -15,7 +15,8 @@ var (
 	bytesDesc = prometheus.NewDesc("psidecar_planner_bytes_total", "Bytes of the job's messages.", []string{"job"}, nil)
 )
 
-// Metrics serves the planner's metrics, with those of others in its process.
+// Metrics returns a handler for the planner's metrics, together with others of its process. It must
+// be called once.
 func (s *State) Metrics(others ...prometheus.Collector) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{s})
@@ -23,6 +24,8 @@ func (s *State) Metrics(others ...prometheus.Collector) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
+// A collector computes the fleet's metrics from the reports at each scrape. A job's label is its
+// name; of several jobs of one name only the newest has a series, so that series do not collide.
 type collector struct{ state *State }
 
 // Describe implements prometheus.Collector.
@@ -41,6 +44,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, j := range jobs {
 		name := j.Name
 		if t, ok := titles[name]; ok {
+			// The counters of an older job of the name would otherwise collide with the newest
+			// one's.
 			if !t.Current {
 				continue // of the runs of one name the newest has its series
 			}

@@ -9,10 +9,10 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// shownEpochs is how many of a job's plans are shown.
+// shownEpochs is how many of a job's plans are shown, the newest.
 const shownEpochs = 20
 
-// Plan turns a job's plan to what the page shows.
+// Plan returns a job's plan as the page shows it, newest epoch first.
 func Plan(p *api.JobPlan) page.Plan {
 	shown := page.Plan{
 		Job: p.GetJob(), Strategy: p.GetStrategy(), Mode: "proposes", Trouble: p.GetTrouble(), DisplacedKeys: p.GetDisplacedKeys(),
@@ -41,6 +41,7 @@ func Plan(p *api.JobPlan) page.Plan {
 	return shown
 }
 
+// epoch returns one plan as the page shows it.
 func epoch(e *api.Epoch) page.PlanEpoch {
 	shown := page.PlanEpoch{
 		Epoch: e.GetEpoch(), State: strings.ReplaceAll(strings.ToLower(e.GetState().String()), "_", " "), Reason: e.GetReason(),
@@ -57,8 +58,8 @@ func epoch(e *api.Epoch) page.PlanEpoch {
 	return shown
 }
 
-// quantile returns for how many seconds, at most, that part of the keys that
-// moved had their requests held; 0 where none has.
+// quantile returns how long, in seconds, requests for the fraction q of the moved keys were held at
+// most; 0 if no key has moved. Reports may have fewer durations than counts.
 func quantile(e *api.Epoch, q float64) float64 {
 	total, sum := uint64(0), uint64(0)
 	for _, n := range e.GetHeldCount() {

@@ -8,10 +8,11 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// times are distributions by name.
+// times are distributions of request times, by name of worker or server.
 type times map[string]*history.Latency
 
-// timesOf puts together what the reports say of the same worker, or server.
+// timesOf merges the distributions that hosts report, by name. of selects those by worker or by
+// server.
 func timesOf(reports []*api.JobReport, of func(*api.JobReport) []*api.Latency) times {
 	sum := times{}
 	for _, r := range reports {
@@ -27,7 +28,7 @@ func timesOf(reports []*api.JobReport, of func(*api.JobReport) []*api.Latency) t
 	return sum
 }
 
-// all returns the distribution of all together.
+// all returns the distribution of all requests.
 func (t times) all() *history.Latency {
 	sum := new(history.Latency)
 	for _, l := range t {
@@ -36,6 +37,7 @@ func (t times) all() *history.Latency {
 	return sum
 }
 
+// latency returns a distribution's quantiles in seconds. l may be nil.
 func latency(l *history.Latency) page.Latency {
 	if l == nil {
 		return page.Latency{}
@@ -48,25 +50,29 @@ func latency(l *history.Latency) page.Latency {
 	}
 }
 
-// pace is how fast a job goes, lately.
+// A pace is how fast a job goes at present.
 type pace struct {
-	workers    map[string]float64 // steps per second
-	median     float64            // of them, the higher one of two
+	// Steps per second of each worker.
+	workers map[string]float64
+	// The median of workers, the higher of the middle two.
+	median     float64
 	stragglers []string
-	bytes      float64 // per second
+	// Bytes per second.
+	bytes float64
 }
 
-// silence is how far a host may be behind the job's last message before its
-// workers count as standing still since.
+// silence is by how many nanoseconds a host's last message may be older than the job's before the
+// host's workers count as standing still. Below that, the difference is one of reporting.
 const silence = 5e9
 
-// Workers lag that make less than four fifths of the median worker's steps, and
-// at least 3 fewer: as in package counts.
+// A worker is a straggler if it makes less than stragglerShare of the median worker's steps, and at
+// least stragglerSteps fewer. Package agent/counts has the same bounds.
 const (
 	stragglerShare = 0.8
 	stragglerSteps = 3
 )
 
+// paceOf returns the pace by the recent stretch of time of each report.
 func paceOf(reports []*api.JobReport) pace {
 	p := pace{workers: map[string]float64{}, stragglers: []string{}}
 	last := int64(0)
@@ -78,6 +84,7 @@ func paceOf(reports []*api.JobReport) pace {
 		recent := r.GetRecent()
 		end := recent.GetLastUnixNanos()
 		if last-end > silence {
+			// Count the silence too, or the workers would keep the rate that they had before it.
 			end = last
 		}
 		seconds := float64(end-recent.GetFirstUnixNanos()) / 1e9
@@ -100,6 +107,7 @@ func paceOf(reports []*api.JobReport) pace {
 	slices.Sort(rates)
 	p.median = rates[len(rates)/2]
 	for worker, rate := range p.workers {
+		// spans turns the difference of rates back into steps.
 		if rate < stragglerShare*p.median && (p.median-rate)*spans[worker] >= stragglerSteps {
 			p.stragglers = append(p.stragglers, worker)
 		}
@@ -118,6 +126,8 @@ func (s *State) Servers(job string, r page.Range) (page.Servers, error) {
 	return page.Servers{Job: job, Range: r, Servers: serverLoads(&t, reports), Workers: workerLoads(&t, reports)}, nil
 }
 
+// serverLoads returns the columns of the traffic as loads of servers, each with its share of all
+// bytes.
 func serverLoads(t *page.Traffic, reports []*api.JobReport) []page.ServerLoad {
 	loads := []page.ServerLoad{}
 	took := timesOf(reports, (*api.JobReport).GetByServer)
@@ -140,6 +150,7 @@ func serverLoads(t *page.Traffic, reports []*api.JobReport) []page.ServerLoad {
 	return loads
 }
 
+// workerLoads returns the rows of the traffic as loads of workers.
 func workerLoads(t *page.Traffic, reports []*api.JobReport) []page.WorkerLoad {
 	loads := []page.WorkerLoad{}
 	took, steps := timesOf(reports, (*api.JobReport).GetByWorker), paceOf(reports)

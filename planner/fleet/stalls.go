@@ -9,12 +9,14 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// goesOn says whether the job goes on, by what the hosts report: each knows what
-// its own workers do and for whom they wait.
+// goesOn sets the state of a job: whether it makes progress, and if not since when and because of
+// whom. Each host knows what its own workers do and for whom they wait. A job runs if any host says
+// so.
 func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 	states := map[string]int{}
 	j.Stalls = []page.Stall{}
 	for _, r := range reports {
+		// An agent of an older version reports no state.
 		if r.GetState() == "" {
 			continue // an agent that is too old to say
 		}
@@ -39,6 +41,7 @@ func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 	case states[page.Starting] > 0:
 		j.State = page.Starting
 	}
+	// The figures were of its last moments.
 	if j.State == page.Over {
 		j.StepsPerSecond, j.BytesPerSecond, j.Stragglers, j.Stalls = 0, 0, []string{}, []page.Stall{}
 	}
@@ -50,11 +53,13 @@ func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 	}
 }
 
-// causeOf returns because of whom the job does not go on: of what the hosts say,
-// that on which most wait, and a node that is silent before one that is waited for.
+// causeOf returns the node because of which the job stands still, and that in a sentence: the cause
+// named by hosts on which most nodes wait. A node that is silent comes before all nodes that others
+// wait for, because those usually wait for it in turn.
 func causeOf(j *page.Job, reports []*api.JobReport) (cause, what string) {
 	most := -1
 	for _, r := range reports {
+		// What ended on one host is no reason why the rest stands still.
 		if r.GetWhat() == "" || r.GetState() == page.Over && j.State != page.Over {
 			continue
 		}

@@ -10,20 +10,24 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// claims is what hosts say of one job's name.
+// claims is what hosts say of one job: the names that its processes claim, and what its owner
+// wishes.
 type claims struct {
 	all  []policy.Claim
 	best policy.Claim
-	// since is when its processes were first seen, in nanoseconds since 1970, 0: no
-	// host has any now.
+	// since is when its processes were first seen, in nanoseconds since 1970; 0 if no host has any
+	// now.
 	since int64
-	first int64 // its first message
-	move  string
+	// The time of its first message.
+	first int64
+	// The owner's wish about moves: "true", "false" or "". If processes differ, "false" wins.
+	move string
+	// Wishes that are not followed, and why.
 	wrong []string
 }
 
-// claimed returns what hosts say of the names of jobs; what those say counts alone
-// that have reported lately.
+// claimed returns the claims of all jobs. Whether a job runs is decided by hosts that have reported
+// lately; names and wishes by all.
 func (s *State) claimed() map[string]*claims {
 	lately := s.Reports
 	if s.Lately != nil {
@@ -50,10 +54,11 @@ func (s *State) claimed() map[string]*claims {
 	return jobs
 }
 
-// maxRemarks is how many sentences on what is wrong are kept of a job.
+// maxRemarks is how many remarks are kept of a job. Each of a thousand hosts may have some.
 const maxRemarks = 16
 
-// add takes in what a host says; running: it has reported lately.
+// add adds what a host says of the job. running is set if the host has reported lately. Invalid
+// claims are ignored.
 func (c *claims) add(r *api.JobReport, running bool) {
 	c.first = min(c.first, r.GetFirstUnixNanos())
 	if since := r.GetRunningSinceUnixNanos(); since > 0 && running && (c.since == 0 || since < c.since) {
@@ -74,11 +79,13 @@ func (c *claims) add(r *api.JobReport, running bool) {
 	}
 }
 
-// assign says what jobs are called.
+// assign decides what jobs are called (policy.Assign): of several jobs that claim one name, one
+// holds it.
 func assign(jobs map[string]*claims) map[string]policy.Title {
 	var all []policy.Named
 	for job, c := range jobs {
 		n := policy.Named{Scheduler: job, Since: c.since, Running: c.since > 0}
+		// Of jobs that are over only the first message dates them.
 		if !n.Running {
 			n.Since = c.first
 		}
@@ -90,10 +97,10 @@ func assign(jobs map[string]*claims) map[string]policy.Title {
 	return policy.Assign(all)
 }
 
-// Titles returns what jobs are called, by their schedulers' addresses.
+// Titles returns the names of jobs, by scheduler's address. It visits all reports.
 func (s *State) Titles() map[string]policy.Title { return assign(s.claimed()) }
 
-// Title returns what a job is called: its scheduler's address where it has no name.
+// Title returns the name of a job, or its scheduler's address if it has none.
 func (s *State) Title(job string) string {
 	if t, ok := s.Titles()[job]; ok {
 		return t.Name
@@ -101,7 +108,7 @@ func (s *State) Title(job string) string {
 	return job
 }
 
-// Current returns what a job is called; current: it is the newest that is called so.
+// Current returns the name of a job; current is set if it is the newest job of that name.
 func (s *State) Current(job string) (name string, current bool) {
 	t, ok := s.Titles()[job]
 	if !ok {
@@ -110,7 +117,8 @@ func (s *State) Current(job string) (name string, current bool) {
 	return t.Name, t.Current
 }
 
-// Scheduler implements page.Namer.
+// Scheduler implements page.Namer. It returns the address of the newest job of that name, and any
+// other text unchanged.
 func (s *State) Scheduler(name string) string {
 	titles := s.Titles()
 	if _, ok := titles[name]; ok {
@@ -124,8 +132,7 @@ func (s *State) Scheduler(name string) string {
 	return name
 }
 
-// Move returns what the owner of a job asks for of moves of its keys: true, false or
-// nothing.
+// Move returns what the owner of a job wishes about moves of its keys: "true", "false" or "".
 func (s *State) Move(job string) string {
 	if c := s.claimed()[job]; c != nil {
 		return c.move
@@ -133,18 +140,19 @@ func (s *State) Move(job string) string {
 	return ""
 }
 
-// titlesFor is how long titles are used for answers to reports: thousands of hosts may
-// report every second.
+// titlesFor is how long titles are reused for answers to reports. Thousands of hosts may report
+// within a second, and each answer needs them.
 const titlesFor = 500 * time.Millisecond
 
-// recentTitles are titles as they were a moment ago.
+// recentTitles are the titles as of a moment ago.
 type recentTitles struct {
 	mu     sync.Mutex // guards the rest
 	titles map[string]policy.Title
 	at     time.Time
 }
 
-// JobNames returns what jobs of a report are called, for the host that reports them.
+// JobNames returns the names of the jobs in a report, for the host that has reported them: agents
+// label their metrics with them.
 func (s *State) JobNames(r *api.HostReport) []*api.JobName {
 	s.recent.mu.Lock()
 	if now := time.Now(); now.Sub(s.recent.at) > titlesFor {
@@ -161,10 +169,10 @@ func (s *State) JobNames(r *api.HostReport) []*api.JobName {
 	return names
 }
 
-// forgets is why keys of a job whose owner asks for it do not move.
+// forgets is the remark on a job whose owner asks for moves that this planner cannot make.
 const forgets = policy.Prefix + policy.Move + ": this planner forgets where keys are when it ends, so it moves none: start it with --store FILE"
 
-// call says what jobs are called, who says so, and what is wrong with that.
+// call sets the names of jobs, where each is from, and the remarks on them.
 func (s *State) call(jobs []page.Job) {
 	claimed := s.claimed()
 	titles := assign(claimed)

@@ -2,9 +2,8 @@ package graph
 
 import "golang.org/x/sys/unix"
 
-// advise wants huge pages from now on for what has not been touched, and now
-// for what has been. A system without them says so by an error that changes
-// nothing for the caller: the memory is as good, only slower.
+// advise asks for huge pages for memory that is not touched yet, and collapses into huge pages what
+// is. Errors are ignored: on a system without huge pages the memory works as well, only slower.
 func advise(memory []byte) {
 	if unix.Madvise(memory, unix.MADV_HUGEPAGE) == nil {
 		_ = unix.Madvise(memory, unix.MADV_COLLAPSE)

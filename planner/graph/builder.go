@@ -12,23 +12,25 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// blockEdges is the number of edges that are kept together while building.
+// blockEdges is the number of edges per block while building.
 const blockEdges = 1 << 18
 
-// A Builder takes rows of any size and makes a graph of them. It keeps only
-// the feature ids, in 4 bytes each as long as all are below 2^32 and in 8
-// bytes from there on; [Builder.Build] turns them into the graph with at most
-// 24 bytes an edge in memory at any time.
+// A Builder collects rows and makes a graph of them. It keeps only feature ids: 4 bytes each as
+// long as all of them are below 2^32, and 8 bytes from the first larger one on. [Builder.Build]
+// needs at most 24 bytes per edge in memory at any time.
 //
-// An id that stands twice in a row (libffm allows that) makes one edge.
+// An id that occurs twice in a row, which libffm allows, makes one edge. The zero value is empty
+// and ready. A Builder is for one goroutine.
 type Builder struct {
-	starts []int64 // edges before each row
-	blocks []block // full but for the last
+	// By row, the number of edges before it.
+	starts []int64
+	// All full except the last.
+	blocks []block
 	edges  int64
 	maxID  uint64
 }
 
-// A block holds the ids of up to blockEdges edges in one of two widths.
+// A block holds the ids of up to blockEdges edges, all in one of two widths.
 type block struct {
 	narrow []uint32
 	wide   []uint64
@@ -47,7 +49,7 @@ func FromFile(ctx context.Context, path string, o dataset.Options) (*Graph, erro
 	return b.Build(ctx)
 }
 
-// Add appends rows, one sample each. It copies what it needs.
+// Add appends rows, one sample each. It keeps nothing of rows.
 func (b *Builder) Add(rows *dataset.Rows) error {
 	for i := range rows.Len() {
 		ids, _ := rows.Features(i)
@@ -59,7 +61,7 @@ func (b *Builder) Add(rows *dataset.Rows) error {
 	return nil
 }
 
-// AddRow appends one sample that uses the parameters ids.
+// AddRow appends one sample with the given feature ids, which it copies.
 func (b *Builder) AddRow(ids []uint64) {
 	b.starts = append(b.starts, b.edges)
 	for len(ids) > 0 {
@@ -96,7 +98,7 @@ func (b *Builder) room() *block {
 	return &b.blocks[len(b.blocks)-1]
 }
 
-// widen makes the last block a wide one.
+// widen converts the last block to the wide form.
 func (b *Builder) widen() *block {
 	last := &b.blocks[len(b.blocks)-1]
 	last.wide = make([]uint64, 0, blockEdges)
@@ -107,11 +109,12 @@ func (b *Builder) widen() *block {
 	return last
 }
 
-// Build returns the graph of the rows added, on all cores. The builder is
-// empty afterwards.
+// Build returns the graph of the rows added, using all cores, and leaves the builder empty. Memory
+// is the concern: at each step the previous form is dropped before the next one is allocated.
 func (b *Builder) Build(ctx context.Context) (*Graph, error) {
 	g := &Graph{sampleStart: append(b.starts, b.edges)}
-	collect(b.edges) // what reading the rows has left
+	// Drop what reading the rows has left behind.
+	collect(b.edges)
 	numbers, err := b.number(ctx)
 	if err != nil {
 		return nil, err
@@ -133,22 +136,22 @@ func (b *Builder) Build(ctx context.Context) (*Graph, error) {
 	return g, g.transposeParallel(ctx)
 }
 
-// collect returns dropped memory before more is taken, which keeps the peak
-// within its bound; the collector by itself would wait until the heap doubled.
+// collect runs the garbage collector if the graph is large. By itself it would wait until the heap
+// had doubled, and dropped tables would add to the peak.
 func collect(edges int64) {
 	if edges > 1<<20 {
 		runtime.GC()
 	}
 }
 
-// A numbering gives parameters their numbers in the order of their ids.
+// A numbering assigns parameters their numbers, in the order of their ids.
 type numbering interface {
 	features() []uint64           // ascending
 	rank(ids *block, to []uint32) // to[i] is the number of the block's id i
 }
 
-// number finds the ids that occur: with a bitmap where that takes less than one
-// byte an edge, otherwise by sorting.
+// number finds the distinct ids: with a bitmap if that takes less than a byte per edge, otherwise
+// by sorting.
 func (b *Builder) number(ctx context.Context) (numbering, error) {
 	if b.maxID < 1<<20 || b.maxID <= math.MaxUint32 && b.maxID/5 < uint64(b.edges) {
 		return newBitmap(ctx, b.blocks, b.maxID)
@@ -156,7 +159,7 @@ func (b *Builder) number(ctx context.Context) (numbering, error) {
 	return newDirectory(ctx, b.blocks, b.edges)
 }
 
-// renumber writes each edge's parameter number, and drops the blocks.
+// renumber writes each edge's parameter number to to, and drops the blocks as it goes.
 func (b *Builder) renumber(ctx context.Context, numbers numbering, to []uint32) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))

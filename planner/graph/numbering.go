@@ -10,15 +10,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A bitmap numbers ids that are dense enough: 12 bytes for each 64 possible
-// ids.
+// A bitmap numbers ids that are dense enough: 12 bytes per 64 possible ids. The number of an id is
+// the number of bits before it.
 type bitmap struct {
-	words  []uint64
-	before []uint32 // ids in the words before
+	words []uint64
+	// By word, the number of ids in the words before it.
+	before []uint32
 	count  int
 }
 
-// newBitmap marks the ids of narrow blocks.
+// newBitmap marks the ids of narrow blocks, with all cores on one bitmap. It reads before it sets a
+// bit, since most ids are repeated and an atomic write would be contended.
 func newBitmap(ctx context.Context, blocks []block, maxID uint64) (*bitmap, error) {
 	m := &bitmap{words: make([]uint64, maxID/64+1), before: make([]uint32, maxID/64+1)}
 	group, ctx := errgroup.WithContext(ctx)
@@ -64,18 +66,18 @@ func (m *bitmap) rank(ids *block, to []uint32) {
 	}
 }
 
-// A directory numbers ids of any size: their sorted list, and for each of many
-// equal ranges of ids where in the list it starts. Ids that are spread evenly,
-// as hashed ones are, are found in a step or two, others by binary search in
-// their range.
+// A directory numbers ids of any size: their sorted list, and for each of many equal ranges of ids
+// where in the list it starts. Ids that are spread evenly, as hashed ones are, are found in a step
+// or two, others by binary search in their range.
 type directory struct {
-	ids   []uint64
-	start []uint32 // of range r: ids[start[r]:start[r+1]] have id>>shift == r
+	ids []uint64
+	// ids[start[r]:start[r+1]] are those with id>>shift == r.
+	start []uint32
 	shift int
 }
 
-// newDirectory sorts the ids of the blocks. It takes 8 bytes an edge for that,
-// and gives back what repeated ids took.
+// newDirectory sorts the ids of the blocks, which takes 8 bytes per edge, and releases what
+// repeated ids took.
 func newDirectory(ctx context.Context, blocks []block, edges int64) (*directory, error) {
 	ids := make([]uint64, 0, edges)
 	for i := range blocks {
@@ -116,6 +118,7 @@ func (d *directory) rank(ids *block, to []uint32) {
 	}
 }
 
+// find returns the number of an id, which must be in the directory.
 func (d *directory) find(id uint64) uint32 {
 	from, to := d.start[id>>d.shift], d.start[id>>d.shift+1]
 	for to-from > 8 {
@@ -132,8 +135,8 @@ func (d *directory) find(id uint64) uint32 {
 	return from
 }
 
-// sortParallel sorts in place: once around with a partition by value, the
-// parts each on a core.
+// sortParallel sorts in place: a quicksort that hands one side of each partition to another
+// goroutine until the parts are small.
 func sortParallel(ctx context.Context, ids []uint64) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var split func(ids []uint64)
@@ -155,8 +158,7 @@ func sortParallel(ctx context.Context, ids []uint64) error {
 	return group.Wait()
 }
 
-// partitionIDs divides ids in place into those below a pivot and the others.
-// The pivot is the middle of nine.
+// partitionIDs divides ids in place into those below a pivot, the median of nine, and the others.
 func partitionIDs(ids []uint64) (low, high []uint64) {
 	var nine [9]uint64
 	for i := range nine {

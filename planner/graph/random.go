@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Random describes a graph drawn at random, for benchmarks and evaluation:
-// from DWW21's synthetic sets, where every pair is an edge with the same
-// probability (section 6.1), to one with the skew and the topics of a text.
+// A Random describes a graph drawn at random, for benchmarks and evaluation: from DWW21's synthetic
+// sets, in which every pair is an edge with the same probability (section 6.1), to one with the
+// skew and topics of a text.
 type Random struct {
 	Samples int
 	Params  int     // those that no sample draws do not occur in the graph
 	Degree  float64 // mean number of parameters that a sample draws
-	// Exponent is that of the power law of the parameters' popularity: 0 for
-	// all alike, about 1 for words. The degrees of samples are Poisson.
+	// Exponent is that of the power law of the parameters' popularity: 0 makes all alike, about 1
+	// is that of words. The degrees of samples are Poisson distributed.
 	Exponent float64
-	// Topics, where above 1, is the number of topics: a sample has one, which
-	// makes TopicShare of its parameters come from the topic's own ranking.
+	// Topics, if above 1, is the number of topics. Each sample has one, and takes the fraction
+	// TopicShare of its parameters from the topic's own ranking.
 	Topics     int
 	TopicShare float64 // from 0 to 1
 	Seed       uint64
 }
 
-// Build draws the graph. It depends on nothing but the description.
+// Build draws the graph. It is a function of r alone, whatever the number of cores.
 func (r Random) Build(ctx context.Context) (*Graph, error) {
 	var b Builder
 	if err := r.Rows(ctx, func(ids []uint64) error { b.AddRow(ids); return nil }); err != nil {
@@ -36,9 +36,9 @@ func (r Random) Build(ctx context.Context) (*Graph, error) {
 	return b.Build(ctx)
 }
 
-// Rows hands out the samples in order, each as its parameters, distinct and ascending. All
-// cores draw; what they hold does not grow with the number of samples. ids is valid until
-// each returns.
+// Rows calls each with the samples in order, each as its distinct parameters in ascending order.
+// ids is valid until each returns. All cores draw, one batch ahead of each, so memory does not grow
+// with the number of samples.
 func (r Random) Rows(ctx context.Context, each func(ids []uint64) error) error {
 	const batch = 1 << 14 // rows that one goroutine draws at a time
 	cores := runtime.GOMAXPROCS(0)
@@ -66,7 +66,7 @@ func (r Random) Rows(ctx context.Context, each func(ids []uint64) error) error {
 	return nil
 }
 
-// rows draws the samples from..to-1.
+// rows draws samples from to to-1, each from a random source of its own.
 func (r *Random) rows(from, to int) [][]uint64 {
 	var rows [][]uint64
 	var ids []uint64
@@ -89,7 +89,7 @@ func (r *Random) rows(from, to int) [][]uint64 {
 	return rows
 }
 
-// param draws a parameter of a sample of the given topic; 0 is none.
+// param draws a parameter for a sample of the given topic; topic 0 is none.
 func (r *Random) param(random *rand.Rand, topic uint64) uint64 {
 	m := uint64(r.Params)
 	rank := min(uint64(r.rank(random.Float64())), m-1)
@@ -113,8 +113,8 @@ func (r *Random) rank(u float64) float64 {
 	return math.Pow(1+u*(math.Pow(m+1, a)-1), 1/a) - 1
 }
 
-// poisson draws from the Poisson distribution of the given mean, by its normal
-// approximation where the mean is large.
+// poisson draws from the Poisson distribution with the given mean, by its normal approximation if
+// the mean is large.
 func poisson(random *rand.Rand, mean float64) int {
 	if mean > 60 {
 		return max(0, int(math.Round(mean+math.Sqrt(mean)*random.NormFloat64())))

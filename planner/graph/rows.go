@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// FromRows builds the graph of rows of feature ids, one row a sample. The ids
-// of a row may come in any order but not twice. It is the plain way to make a
-// small graph.
+// FromRows builds the graph of rows of feature ids, one row per sample. The ids of a row may come
+// in any order but must be distinct. It is the simple way to make a small graph; a [Builder] takes
+// less memory and all cores.
 func FromRows(rows [][]uint64) (*Graph, error) {
 	if len(rows) > math.MaxUint32 {
 		return nil, fmt.Errorf("%d samples: at most %d", len(rows), math.MaxUint32)
@@ -47,7 +47,8 @@ func duplicate(sorted []uint32) int {
 	return -1
 }
 
-// transpose fills paramStart and paramSamples from the samples' lists.
+// transpose fills paramStart and paramSamples from the samples' lists by a counting sort, so that
+// the samples of each parameter ascend.
 func (g *Graph) transpose() {
 	m := len(g.features)
 	g.paramStart = make([]int64, m+1)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// sortRows brings each sample's parameters into ascending order and drops
-// those that stand twice.
+// sortRows sorts each sample's parameters and drops duplicates. The second pass, which moves
+// everything, runs only if there are any.
 func (g *Graph) sortRows(ctx context.Context) error {
 	var repeated atomic.Bool
 	n := g.Samples()
@@ -40,9 +40,9 @@ func (g *Graph) sortRows(ctx context.Context) error {
 	return nil
 }
 
-// transposeParallel fills paramStart and paramSamples from the samples' lists.
-// Each goroutine reads all edges and writes those of its own parameters, so
-// that none waits for another.
+// transposeParallel fills paramStart and paramSamples from the samples' lists. Each goroutine reads
+// all edges and writes those of its own parameters. That is more reading, but it is sequential, and
+// no goroutine ever waits for another.
 func (g *Graph) transposeParallel(ctx context.Context) error {
 	m := len(g.features)
 	// While filling, paramStart[p+1] is where the next sample of p goes.
@@ -82,7 +82,8 @@ func (g *Graph) transposeParallel(ctx context.Context) error {
 	return err
 }
 
-// fill writes the samples of the parameters from..to-1.
+// fill writes the samples of parameters from to to-1. next[p] is where the next sample of p goes;
+// in the end it is where those of p end, which is where those of p+1 start.
 func (g *Graph) fill(next []int64, from, to uint32) {
 	for s := range g.Samples() {
 		for _, p := range g.ParamsOf(s) {
@@ -94,8 +95,8 @@ func (g *Graph) fill(next []int64, from, to uint32) {
 	}
 }
 
-// inRanges calls work with as many equal ranges of 0..n-1 as there are cores,
-// each on a goroutine.
+// inRanges divides 0..n-1 into one range per core and calls work for each on a goroutine. work is
+// not interrupted when ctx ends.
 func inRanges(ctx context.Context, n int, work func(from, to int)) error {
 	cores := runtime.GOMAXPROCS(0)
 	group, ctx := errgroup.WithContext(ctx)
