@@ -6,9 +6,9 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// Check reports the first way in which an assignment is no answer for g and o:
-// a sample or parameter without a machine, too many samples on a machine, more
-// than theta parameters used by one, a group torn apart, a fixed one elsewhere.
+// Check returns the first way in which an assignment violates o for g: a sample or parameter
+// without a machine, too many samples on a machine, more than Theta parameters used by one, a group
+// on several machines, or something fixed elsewhere.
 func Check(g *graph.Graph, a *Assignment, o Options) error {
 	if len(a.Samples) != g.Samples() || len(a.Params) != g.Params() {
 		return fmt.Errorf("the assignment has %d samples and %d parameters, the graph %d and %d",
@@ -39,6 +39,7 @@ func Check(g *graph.Graph, a *Assignment, o Options) error {
 	return nil
 }
 
+// checkParams checks the parameters' machines, groups included.
 func checkParams(g *graph.Graph, a *Assignment, o Options) error {
 	place := map[int32]int32{} // group -> machine
 	for p, i := range a.Params {
@@ -59,6 +60,8 @@ func checkParams(g *graph.Graph, a *Assignment, o Options) error {
 	return nil
 }
 
+// checkBalance checks the sample limits. A machine may exceed its limit by less than the heaviest
+// sample; see [Options.SampleLimits].
 func checkBalance(g *graph.Graph, a *Assignment, o Options) error {
 	load := make([]int64, o.K)
 	heaviest := int64(1)
@@ -75,8 +78,8 @@ func checkBalance(g *graph.Graph, a *Assignment, o Options) error {
 	return nil
 }
 
-// Used returns the weight of N(D_i), the parameters that each machine uses as
-// a worker, for each of k machines.
+// Used returns, for each of k machines, the weight of N(D_i), the parameters that it uses as a
+// worker.
 func Used(g *graph.Graph, a *Assignment, k int) []int64 {
 	used := make([]int64, k)
 	seen := make([]int32, k)
@@ -91,10 +94,9 @@ func Used(g *graph.Graph, a *Assignment, k int) []int64 {
 	return used
 }
 
-// Loads returns what each machine moves in one step, both ends counted,
-// weighted by the parameters' weights and divided by the machine's link speed:
-// the largest is what a partitioner minimises. With equal weights and speeds
-// it equals [Traffic.PerMachine].
+// Loads returns what each machine moves in one step, counted at both ends, weighted by the
+// parameters' weights and divided by the machine's link speed. A partitioner minimizes the largest.
+// With equal weights and speeds it equals [Traffic.PerMachine].
 func Loads(g *graph.Graph, a *Assignment, o Options) []float64 {
 	bytes := make([]int64, o.K)
 	seen := make([]int32, o.K)

@@ -12,14 +12,13 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// ReadEarlier reads what [WriteAssignment] wrote for data of which g has the
-// samples first and in the same order, and perhaps more after them; name stands
-// in errors. What the earlier data did not have is on machine -1.
+// ReadEarlier reads what [WriteAssignment] wrote for earlier data, whose samples are the first ones
+// of g in the same order. What the earlier data did not have gets machine -1. name is used in
+// errors.
 //
-// The text does not say how many of its lines are samples. Each further sample
-// adds a line, and one more for each parameter that it is the first to use, so
-// that only one number of samples fits the number of lines. Where none does, the
-// assignment is of other data.
+// The text does not say how many of its lines are samples. But each further sample adds a line, and
+// one more for each parameter that it is the first to use, so only one number of samples fits the
+// number of lines. If none fits, the assignment is of other data.
 func ReadEarlier(r io.Reader, name string, g *graph.Graph, k int) (*Assignment, error) {
 	machines, err := readMachines(r, name, g.Samples()+g.Params(), k)
 	if err != nil {
@@ -42,6 +41,8 @@ func ReadEarlier(r io.Reader, name string, g *graph.Graph, k int) (*Assignment, 
 			next++
 		}
 	}
+	// The number of lines can fit by accident. A partition puts nearly all parameters at users of
+	// them; if most are not, lines and samples do not belong together.
 	if far := farFromUsers(g, a, samples); 2*far > len(machines)-samples {
 		return nil, fmt.Errorf("%s: %d of %d parameters lie where no sample uses them: it is of other data, or of a partition at random; start without it", name, far, len(machines)-samples)
 	}
@@ -55,8 +56,8 @@ func ReadEarlier(r io.Reader, name string, g *graph.Graph, k int) (*Assignment, 
 	return a, nil
 }
 
-// farFromUsers returns how many parameters of a lie on a machine none of whose
-// samples, of the first ones, uses them.
+// farFromUsers returns how many parameters of a are on a machine none of whose samples, among the
+// first ones, uses them.
 func farFromUsers(g *graph.Graph, a *Assignment, samples int) (far int) {
 	for p, owner := range a.Params {
 		if owner >= 0 && !slices.ContainsFunc(g.SamplesOf(p), func(s uint32) bool {
@@ -68,7 +69,7 @@ func farFromUsers(g *graph.Graph, a *Assignment, samples int) (far int) {
 	return far
 }
 
-// readMachines reads a machine number, below k, from each of at most most lines.
+// readMachines reads a machine number below k from each line, of which there may be most.
 func readMachines(r io.Reader, name string, most, k int) ([]int32, error) {
 	var machines []int32
 	lines := bufio.NewScanner(r)
@@ -101,8 +102,8 @@ func firstSamples(g *graph.Graph) []uint32 {
 	return first
 }
 
-// earlierSamples returns how many of n samples have, with the parameters that
-// they use, so many lines.
+// earlierSamples returns how many of the n samples make that many lines, together with the
+// parameters that they use.
 func earlierSamples(first []uint32, n, lines int) (int, error) {
 	fresh := make([]uint32, n)
 	for _, s := range first {

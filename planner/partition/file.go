@@ -10,9 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// WriteAssignment writes a as text: one machine number per line, first the
-// samples in the order of the data, then the parameters in ascending order of
-// their feature id (only those that occur).
+// WriteAssignment writes a as text, one machine number per line: first the samples in the order of
+// the data, then the parameters that occur, in ascending order of their feature ids.
 func WriteAssignment(w io.Writer, a *Assignment) error {
 	buffered := bufio.NewWriterSize(w, 256<<10)
 	var line []byte
@@ -30,9 +29,9 @@ func WriteAssignment(w io.Writer, a *Assignment) error {
 	return nil
 }
 
-// ReadAssignment reads what [WriteAssignment] writes, for n samples and m
-// parameters on k machines; name stands in errors. Anybody's program may have
-// written it: blank lines at the end are allowed, nothing else is.
+// ReadAssignment reads the format of [WriteAssignment], for n samples and m parameters on k
+// machines. name is used in errors. Any program may have written the text: blank lines at the end
+// are accepted, nothing else is.
 func ReadAssignment(r io.Reader, name string, n, m, k int) (*Assignment, error) {
 	a := &Assignment{Samples: make([]int32, n), Params: make([]int32, m)}
 	lines := bufio.NewScanner(r)

@@ -6,16 +6,18 @@ import (
 	"slices"
 )
 
+// flattenRounds bounds the rounds of flatten; it normally ends long before.
 const flattenRounds = 1000
 
-// lendTolerance is how far above the mean a machine may stay rather than have
-// parameters lie where nobody uses them.
+// lendTolerance is how far above the mean a machine may stay before parameters go to machines that
+// do not use them.
 const lendTolerance = 0.002
 
-// flatten moves items from the busiest machine to less busy users of them until
-// none helps any more.
+// flatten moves items away from the busiest machine, to less busy users of them and, with lend, to
+// any machine, until nothing helps any more.
 func (pl *placing) flatten(ctx context.Context, lend bool) error {
-	owned := make([][]int32, len(pl.load)) // what is dear to own and may move
+	// By machine, the items that cost it something to own and may move.
+	owned := make([][]int32, len(pl.load))
 	for i, at := range pl.owner {
 		if pl.items[i].fixed < 0 && pl.items[i].extra(at) > 0 {
 			owned[at] = append(owned[at], int32(i))
@@ -42,8 +44,8 @@ func (pl *placing) busiest() int32 {
 	return at
 }
 
-// mean returns the load, by speed, that all machines would have if they could
-// share it.
+// mean returns the relative load that all machines would have if load could be divided freely. It
+// changes when an item goes to a machine that does not use it.
 func (pl *placing) mean() float64 {
 	var load, speed float64
 	for i := range pl.load {
@@ -53,8 +55,8 @@ func (pl *placing) mean() float64 {
 	return load / speed
 }
 
-// relieve moves items away from machine b until it is at the mean. It reports
-// whether it moved any.
+// relieve moves items from machine b to users of them that are less loaded even with the item,
+// until b is at the mean. It reports whether it has moved any.
 func (pl *placing) relieve(b int32, owned [][]int32) bool {
 	moved := false
 	mean := pl.mean()
@@ -83,9 +85,9 @@ func (pl *placing) relieve(b int32, owned [][]int32) bool {
 	return moved
 }
 
-// lend moves the items that most machines use from machine b to machines that
-// do not use them, the idlest first, until b is at the mean. That adds to the
-// total, but little for such items, and relieves b of much.
+// lend moves the items that cost most to own from machine b to the least loaded machine, although
+// that does not use them, until b is near the mean. That adds an item's use to the total, which is
+// small relative to what it relieves b of if nearly all machines use the item.
 func (pl *placing) lend(b int32, owned [][]int32) bool {
 	slices.SortFunc(owned[b], func(i, j int32) int {
 		return cmp.Or(cmp.Compare(pl.items[j].extra(b), pl.items[i].extra(b)), cmp.Compare(i, j))

@@ -11,88 +11,85 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// A Partitioner divides g among the machines that o describes. It changes
-// nothing that it is given, gives the same answer for the same graph, options
-// and seed (a time budget excepted), and ends soon after ctx does: with
-// ctx.Err(), or, where it is an anytime algorithm whose budget ran out, with
-// the best assignment so far. What it returns passes [Check].
+// A Partitioner divides g among the machines that o describes. It does not change its arguments,
+// and its result is a function of graph, options and seed (except with a time budget). It ends soon
+// after ctx does, with ctx.Err(); an anytime algorithm whose budget runs out returns its best
+// assignment so far. A result satisfies [Check].
 type Partitioner func(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error)
 
-// Options say what to divide among, and what must hold. The zero value of all
-// but K asks for nothing special.
+// Options describe the machines and the constraints. The zero value of all fields but K asks for
+// nothing special.
 type Options struct {
 	K    int    // machines, each a worker and a server
 	Seed uint64 // of all random choices
 
-	// Capacity is each machine's relative share of the samples, len K; nil
-	// means that all are alike. See [Options.SampleLimits].
+	// Capacity is each machine's relative share of the samples, len K; nil means equal shares. See
+	// [Options.SampleLimits].
 	Capacity []float64
-	// Speed is each machine's relative link speed, len K; nil means that all
-	// are alike. Traffic is divided by it (see [Loads]).
+	// Speed is the relative speed of each machine's link, len K; nil means equal speeds. Traffic is
+	// divided by it (see [Loads]).
 	Speed []float64
-	// Theta bounds |N(D_i)|, the parameters (by weight where the graph has
-	// weights) that a machine uses as a worker, DWW21 Eq. (2); 0 is no bound.
+	// Theta bounds |N(D_i)|, the parameters that a machine uses as a worker, by weight if the graph
+	// has weights: DWW21 Eq. (2). 0 means no bound.
 	Theta int64
 
-	// Group names each parameter's group, len m: parameters of one group, 0 and
-	// up, must lie on one machine; -1 stands alone. Nil means that all do.
+	// Group is each parameter's group, len m. The parameters of one group, numbered from 0, must be
+	// on one machine; -1 is no group. nil means that there are no groups.
 	Group []int32
-	// FixedSamples and FixedParams name the machine that a sample, len n, or a
-	// parameter, len m, must lie on; -1 leaves it free. Nil means that all are.
+	// FixedSamples and FixedParams are the machines on which samples, len n, and parameters, len m,
+	// must be; -1 leaves one free. nil leaves all free.
 	FixedSamples []int32
 	FixedParams  []int32
 
-	// From, where not nil, is an earlier assignment of most of the graph to stay
-	// near to: len n and m, -1 for what it does not have. No more than MoveAtMost
-	// of its samples, from 0 to 1, move unless limits or FixedSamples ask it.
-	// Algorithm best takes it, others pass it over.
+	// From, if not nil, is an earlier assignment of most of the graph, to stay close to: len n and
+	// m, with -1 for what it does not have. At most the fraction MoveAtMost of its samples, from 0
+	// to 1, moves unless limits or FixedSamples require more. Package best heeds it, others ignore
+	// it.
 	From       *Assignment
 	MoveAtMost float64
 
-	// Budget is how long an anytime algorithm may go on improving; 0 leaves it
-	// to the algorithm.
+	// Budget is how long an anytime algorithm may go on improving; 0 leaves that to the algorithm.
 	Budget time.Duration
-	// Progress, where not nil, is called now and then, by one goroutine at a
-	// time, with the part of the work that is done, from 0 to 1.
+	// Progress, if not nil, is called from time to time, by one goroutine at a time, with the
+	// fraction of the work that is done, from 0 to 1.
 	Progress func(done float64)
-	// Keeper, where not nil, keeps where an anytime algorithm is, so that another
-	// run with the same graph and options goes on from there; one that goes on
-	// from where another ended improves what that found, or returns it. Algorithm
-	// best takes it, others pass it over.
+	// Keeper, if not nil, stores the progress of an anytime algorithm, so that another run with the
+	// same graph and options continues from there. A run that continues from a finished one
+	// improves its result, or returns it. Package best heeds it, others ignore it.
 	Keeper Keeper
-	// Phase, where not nil, is called by one goroutine when a phase of the work
-	// begins, so that its caller can measure what each takes.
+	// Phase, if not nil, is called by one goroutine at the beginning of each phase of the work, so
+	// that its caller can measure how long each takes.
 	Phase func(name string)
 }
 
-// ErrOtherState is wrapped by the error for a state that a [Keeper] has of
-// another run.
+// ErrOtherState is wrapped by the error for a stored state that is of another graph or other
+// options.
 var ErrOtherState = errors.New("the state is of another run")
 
-// A Keeper keeps the state of a run.
+// A Keeper stores the state of a run. It is called by one goroutine.
 type Keeper interface {
-	// Load returns what was saved last, or nil where nothing was.
+	// Load returns the state that was saved last, nil if there is none.
 	Load() ([]byte, error)
 	// Due reports whether it is time to save again.
 	Due() bool
-	// Save keeps a state in place of the one before.
+	// Save replaces the stored state. It must keep the old one if it fails.
 	Save(state []byte) error
 }
 
-// Begin tells of the beginning of a phase.
+// Begin reports the beginning of a phase.
 func (o *Options) Begin(phase string) {
 	if o.Phase != nil {
 		o.Phase(phase)
 	}
 }
 
-// ErrInfeasible is wrapped by every error that says that no assignment can
-// satisfy the options.
+// ErrInfeasible is wrapped by every error that says that no assignment satisfies the options, or
+// that none was found.
 var ErrInfeasible = errors.New("infeasible")
 
-// Validate reports what is wrong with the options for g, before any work:
-// numbers out of range, lists of the wrong length, and constraints that
-// contradict each other where that is quickly seen.
+// Validate returns what is wrong with the options for g before any work is done: numbers out of
+// range, lists of the wrong length, and constraints that contradict each other, as far as that is
+// cheap to see.
 func (o *Options) Validate(g *graph.Graph) error {
 	n, m := g.Samples(), g.Params()
 	switch {
@@ -136,6 +133,7 @@ func (o *Options) Validate(g *graph.Graph) error {
 	return o.validateTheta(g)
 }
 
+// validateFrom checks the earlier assignment of a graph with n samples and m parameters.
 func (o *Options) validateFrom(n, m int) error {
 	if o.From == nil {
 		return nil
@@ -154,6 +152,8 @@ func (o *Options) validateFrom(n, m int) error {
 	return nil
 }
 
+// validateFixed checks that fixed samples fit within the limits, and that the fixed parameters of a
+// group agree.
 func (o *Options) validateFixed(g *graph.Graph) error {
 	load := make([]int64, o.K)
 	for s, machine := range o.FixedSamples {
@@ -185,8 +185,9 @@ func (o *Options) validateFixed(g *graph.Graph) error {
 	return nil
 }
 
-// validateTheta sees what no partition can mend: a sample that needs more than
-// theta by itself, and parameters that together do not fit in k machines.
+// validateTheta finds the two cases in which no partition can satisfy Theta: a sample that uses
+// more by itself, and parameters that do not fit on k machines together. Every parameter is used
+// somewhere, so the second sum is a lower bound.
 func (o *Options) validateTheta(g *graph.Graph) error {
 	if o.Theta == 0 {
 		return nil
@@ -211,11 +212,10 @@ func (o *Options) validateTheta(g *graph.Graph) error {
 	return nil
 }
 
-// SampleLimits returns the weight of samples that each machine may hold at
-// most, len K: ceil(n/k) where machines and samples are alike, as in DWW21,
-// and otherwise each machine's share by Capacity of the samples' weight,
-// rounded up. Where samples differ in weight, a machine may exceed its limit
-// by less than the heaviest sample, since no exact division need exist.
+// SampleLimits returns the largest weight of samples for each machine, len K: ceil(n/k) if machines
+// and samples are alike, as in DWW21, else each machine's share of the total weight by Capacity,
+// rounded up. If samples differ in weight, a machine may exceed its limit by less than the heaviest
+// sample, since an exact division need not exist.
 func (o *Options) SampleLimits(g *graph.Graph) []int64 {
 	limits := make([]int64, o.K)
 	if o.Capacity == nil {

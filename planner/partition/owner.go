@@ -1,7 +1,11 @@
-// This part puts parameters on machines when the samples are placed
-// already: a graph and the samples' machines go in, the owner of each parameter
-// comes out, such that the busiest machine moves little. The partitioners of
+// This file places the parameters once the samples are placed: given the machine of each sample, it
+// finds the owner of each parameter, so that the busiest machine moves little. The partitioners of
 // packages best and parsa end with it.
+//
+// An item that machines use costs each of them its use, wherever it lies; the owner moves all - 2
+// use in addition, since it answers the others and does not pull itself. So the sum of loads is
+// least if each item lies with its largest user, and the choice among users only shifts load
+// between machines.
 
 package partition
 
@@ -13,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// An item is what gets one owner: a parameter, or a group of them.
+// An item is what has one owner: a parameter, or a group of parameters.
 type item struct {
 	fixed int32 // machine that must own it, or -1
 	was   int32 // machine that owned it before, or -1
@@ -21,15 +25,14 @@ type item struct {
 	all   int64 // sum over use
 }
 
-// A use is the weight of an item's parameters that a machine uses.
+// A use is the weight of an item's parameters that one machine uses.
 type use struct {
 	machine int32
 	weight  int64
 }
 
-// A placing assigns items to owners, given the samples' machines. An item costs
-// each machine that uses it that use, and its owner all - 2 use besides: it
-// answers the others and asks nobody itself.
+// A placing assigns items to owners. load is what each machine moves with the owners so far; items
+// that have no owner yet count with their users only.
 type placing struct {
 	speed []float64
 	items []item
@@ -37,23 +40,23 @@ type placing struct {
 	load  []int64
 }
 
-// OwnersAtUsers returns the owner of each parameter for samples on the given machines,
-// so that the busiest machine moves as little as it can without a parameter
-// lying where nobody uses it, which keeps the total at its least: heavy ones
-// first, each to the least loaded of its users, then from the busiest machine to
-// others while that helps. Options may fix parameters, keep groups together and
-// give link speeds.
+// OwnersAtUsers returns the owner of each parameter for samples on the given machines. The busiest
+// machine moves as little as it can without a parameter on a machine that does not use it, which
+// would add to the total. Heavy items are placed first, each at its least loaded user; then items
+// move away from the busiest machine while that helps. Options may fix parameters, group them, give
+// link speeds and an earlier assignment.
 func OwnersAtUsers(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]int32, error) {
 	return place(ctx, g, samples, o, false)
 }
 
-// FlatOwners goes on from what [OwnersAtUsers] does: where machines stay above the mean, it
-// lets others own parameters that they do not use. That adds to the total what
-// it must to level the machines, and no more.
+// FlatOwners does what [OwnersAtUsers] does; then, if machines remain above the mean, it lets
+// others own parameters that they do not use. That adds to the total what is needed to level the
+// machines, and no more.
 func FlatOwners(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]int32, error) {
 	return place(ctx, g, samples, o, true)
 }
 
+// place is both. lend allows owners that do not use what they own.
 func place(ctx context.Context, g *graph.Graph, samples []int32, o Options, lend bool) ([]int32, error) {
 	items, itemOf, err := itemsOf(ctx, g, samples, o)
 	if err != nil {
@@ -76,7 +79,7 @@ func place(ctx context.Context, g *graph.Graph, samples []int32, o Options, lend
 	return params, nil
 }
 
-// itemsOf returns the items, and the item of each parameter.
+// itemsOf returns the items and the item of each parameter.
 func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]item, []int32, error) {
 	items, err := itemsOfParams(ctx, g, samples, o)
 	if err != nil {
@@ -102,10 +105,11 @@ func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([
 	return items, itemOf, nil
 }
 
-// itemsOfParams returns an item for each parameter, without its sum.
+// itemsOfParams returns an item for each parameter, with all still 0, in parallel over parameters.
 func itemsOfParams(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]item, error) {
 	type part struct {
-		_    [64]byte
+		_ [64]byte
+		// The padding keeps the hot fields of goroutines on cache lines of their own.
 		seen []int32 // 1 + the last parameter that the machine uses
 		uses []use   // one piece of memory for many items
 		_    [64]byte
@@ -118,6 +122,8 @@ func itemsOfParams(ctx context.Context, g *graph.Graph, samples []int32, o Optio
 			of.seen = make([]int32, o.K)
 		}
 		for p := first; p < last; p++ {
+			// Items share large slices; a slice of its own for each of millions would cost more
+			// than its content.
 			if len(of.uses)+o.K > cap(of.uses) {
 				of.uses = make([]use, 0, max(1<<16, o.K))
 			}
@@ -134,8 +140,8 @@ func itemsOfParams(ctx context.Context, g *graph.Graph, samples []int32, o Optio
 	return items, err
 }
 
-// joinGroups makes one item of the items of a group's parameters, at the place of its
-// first one, and says in itemOf which item each parameter is of.
+// joinGroups merges the items of a group's parameters, at the position of the first one, and
+// records in itemOf the item of each parameter.
 func joinGroups(items []item, itemOf, group []int32) []item {
 	ofGroup := map[int32]int32{}
 	joined := items[:0]
@@ -154,7 +160,7 @@ func joinGroups(items []item, itemOf, group []int32) []item {
 	return joined
 }
 
-// wasAt returns the machine that owned parameter p before, or -1.
+// wasAt returns the machine that owned parameter p in the earlier assignment, or -1.
 func wasAt(o Options, p int) int32 {
 	if o.From == nil {
 		return -1
@@ -162,8 +168,8 @@ func wasAt(o Options, p int) int32 {
 	return o.From.Params[p]
 }
 
-// kept returns the owner that the item keeps if the loads allow: the one that
-// it is fixed to, or that it had and that still uses it; or -1.
+// kept returns the owner that the item keeps if nothing speaks against it, or -1: the machine to
+// which it is fixed, or its earlier owner if that still uses it.
 func (it *item) kept() int32 {
 	if it.fixed >= 0 {
 		return it.fixed
@@ -190,7 +196,8 @@ next:
 	}
 }
 
-// extra returns what owning the item costs machine i beyond its use.
+// extra returns what owning the item costs machine i in addition to its use. It is negative if the
+// machine has more than half of the uses.
 func (it *item) extra(i int32) int64 {
 	for _, u := range it.use {
 		if u.machine == i {
@@ -200,12 +207,13 @@ func (it *item) extra(i int32) int64 {
 	return it.all
 }
 
+// ratio returns the load of machine i relative to its speed, with more added.
 func (pl *placing) ratio(i int32, more int64) float64 {
 	return float64(pl.load[i]+more) / pl.speed[i]
 }
 
-// greedy gives every item an owner: what it keeps, then, of the others, the
-// heaviest first, since light ones can level out what heavy ones left.
+// greedy gives every item an owner: first those that keep theirs, then the heaviest, since light
+// ones can level out what heavy ones have left.
 func (pl *placing) greedy(ctx context.Context) error {
 	for i := range pl.items {
 		for _, u := range pl.items[i].use {
@@ -232,8 +240,8 @@ func (pl *placing) greedy(ctx context.Context) error {
 	})
 }
 
-// order returns the items, those of one user first, which own what they use
-// whatever the loads, then the heaviest.
+// order returns the items in the order in which greedy places them: first those with a single user,
+// which owns them whatever the loads, then by falling weight.
 func (pl *placing) order() []uint32 {
 	keys, order := make([]uint64, len(pl.items)), make([]uint32, len(pl.items))
 	for i := range pl.items {
@@ -246,7 +254,7 @@ func (pl *placing) order() []uint32 {
 	return order
 }
 
-// cheapest returns the user of the item that would be least loaded as owner.
+// cheapest returns the user of the item that would be the least loaded as its owner.
 func (pl *placing) cheapest(it *item) int32 {
 	at, least := int32(0), 0.0
 	for n, u := range it.use {

@@ -1,6 +1,5 @@
-// This part cuts long loops into parts, between which they end when their
-// context does: one over a hundred million edges takes seconds. The
-// partitioners call it.
+// This file divides long loops into pieces, between which they check their context: a loop over a
+// hundred million edges takes seconds.
 
 package partition
 
@@ -11,12 +10,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// size is how many items a piece has. One of 50 edges each takes about 10 ms
-// where every edge is read from memory.
+// size is how many items a piece has. With 50 edges each, every one read from memory, a piece takes
+// about 10 ms.
 const size = 1 << 14
 
-// EachPiece calls work with one part of 0..n-1 after the other, in order. It returns
-// ctx.Err() where ctx ends before the last.
+// EachPiece calls work for one piece of 0..n-1 after the other, in order. It returns ctx.Err() if
+// ctx ends before the last piece.
 func EachPiece(ctx context.Context, n int, work func(from, to int)) error {
 	for from := 0; from < n; from += size {
 		if err := ctx.Err(); err != nil {
@@ -27,12 +26,13 @@ func EachPiece(ctx context.Context, n int, work func(from, to int)) error {
 	return nil
 }
 
-// LoopParts is how many parts [ShareLoop] makes of a loop.
+// LoopParts is the number of parts into which [ShareLoop] divides a loop.
 func LoopParts() int { return runtime.GOMAXPROCS(0) }
 
-// ShareLoop divides 0..n-1 into [LoopParts] runs of neighbours, about equally long, and calls
-// work with one piece after the other of each, those of different parts at the same time.
-// It returns ctx.Err() where ctx ends before the last.
+// ShareLoop divides 0..n-1 into [LoopParts] ranges of about the same length, one for each
+// goroutine, and calls work for one piece of a range after the other. part is the number of the
+// range, so that work can use memory of its own per part. It returns ctx.Err() if ctx ends before
+// the last piece.
 func ShareLoop(ctx context.Context, n int, work func(part, from, to int)) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -1,11 +1,11 @@
-// This part sorts millions of numbers by keys in a fraction of the time
-// that comparing them would take. The partitioners call it.
+// This file sorts millions of numbers by keys in a fraction of the time that comparisons would
+// take.
 
 package partition
 
-// RadixSort sorts items by their keys, stably, one byte of the keys a pass; bytes
-// that all keys share are left out. keys and items have the same length; both
-// are sorted.
+// RadixSort sorts items by their keys, stably, with one pass per byte of the keys; bytes that are
+// the same in all keys are skipped. keys and items have the same length, and both are sorted. It
+// allocates as much memory as they take.
 func RadixSort(keys []uint64, items []uint32) {
 	if len(keys) == 0 {
 		return
@@ -36,6 +36,7 @@ func RadixSort(keys []uint64, items []uint32) {
 		from, to = to, from
 		fromItems, toItems = toItems, fromItems
 	}
+	// An odd number of passes has left the result in the other buffers.
 	if &fromItems[0] != &items[0] {
 		copy(keys, from)
 		copy(items, fromItems)

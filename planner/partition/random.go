@@ -8,14 +8,12 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// Random is the baseline of DWW21 section 6.2: samples and parameters are
-// allocated to the machines uniformly and at random. The samples fill the
-// machines up to their limits, so that none has more than ceil(n/k); each
-// parameter, or group of them, goes to any machine with equal probability, or
-// with one proportional to the link speeds where machines differ in them.
+// Random is the baseline of DWW21 section 6.2: samples and parameters are assigned to machines
+// uniformly at random. Samples fill the machines up to their limits, so that none has more than
+// ceil(n/k). Each parameter, or group of parameters, goes to any machine with equal probability, or
+// in proportion to link speeds if they differ.
 //
-// It looks at no edge. Where a bound theta is set and the draw exceeds it, it
-// gives up with an error.
+// It looks at no edge. If a bound Theta is set and the draw exceeds it, Random returns an error.
 func Random(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err
@@ -58,6 +56,9 @@ func Random(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error)
 	return a, ctx.Err()
 }
 
+// randomOwner draws the owner of parameter p, or returns the one that its group, recorded in place,
+// or FixedParams requires. It draws in any case, so that a constraint on one parameter does not
+// change the draws for others.
 func randomOwner(random *rand.Rand, o Options, p int, place map[int32]int32) int32 {
 	owner := anyMachine(random, o)
 	if o.FixedParams != nil && o.FixedParams[p] >= 0 {
@@ -73,6 +74,7 @@ func randomOwner(random *rand.Rand, o Options, p int, place map[int32]int32) int
 	return owner
 }
 
+// anyMachine draws a machine, in proportion to link speeds if there are any.
 func anyMachine(random *rand.Rand, o Options) int32 {
 	if o.Speed == nil {
 		return int32(random.IntN(o.K))

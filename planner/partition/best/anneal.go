@@ -7,54 +7,64 @@ import (
 	"slices"
 )
 
-// longestChunk is how many vertices, at most, are visited one after the other;
-// they stand in random order, so that a chunk is as good as a random choice and
-// still read from memory in order.
+// longestChunk is how many vertices are visited in succession at most. Vertices are in random
+// order, so a chunk is as good as a random choice, and it is read from memory sequentially.
 const longestChunk = 32
 
-// visitWork is what a visit costs, but for its pins and blocks, in pins.
+// visitWork is the cost of a visit apart from its pins and blocks, in pins.
 const visitWork = 16
 
-// A proposal is a vertex's wish to move.
+// A proposal is the block that a vertex has drawn, if it is another than its own.
 type proposal struct {
 	v, to int32
-	fresh float32 // weight of the nets that would be new to block to
+	// The weight of the nets that would be new to block to.
+	fresh float32
 }
 
-// An annealer improves a state by sweeps over all vertices. A sweep is a row of
-// batches; in a batch the members of the team find out at the same time, from
-// the state as it was before the batch, where each vertex would like to be;
-// then what the limits allow is moved, each member updating nets of its own.
-// So the outcome does not depend on the number of members.
+// An annealer improves a state by sweeps over all vertices. A sweep is a sequence of batches. In a
+// batch the members of the team first find in parallel, from the state as it was before the batch,
+// where each vertex would like to be (propose). Then, on one goroutine, it is decided which of
+// these moves the limits allow (settleAll). Then the members carry the moves out in parallel, each
+// updating nets of its own (applyMoves). So the result does not depend on the number of members.
 type annealer[T word] struct {
 	*state[T]
 	limits
 	*tariff
-	team     *team
-	noise    noise
-	seed     uint64
-	sweeps   uint64
-	chunk    int       // vertices per chunk
-	order    []int32   // chunks, in the order of the visits
-	shares   *shares   // of the nets, for the updates
-	in, out  []float64 // weight that wanted to enter and leave each block, this sweep
-	wish     float64   // share of the weight that wanted to move, in the last sweep
-	load     []float64 // of the blocks, as estimated
-	perShare []float64 // 1 / share
+	team   *team
+	noise  noise
+	seed   uint64
+	sweeps uint64
+	chunk  int // vertices per chunk
+	// The chunks in the order of visits; each sweep shuffles that of the one before.
+	order  []int32
+	shares *shares // of the nets, for the updates
+	// By block, the weight that wanted to enter and to leave it in this sweep.
+	in, out []float64
+	// The fraction of the weight that wanted to move in the last sweep.
+	wish float64
+	// By block, its estimated load.
+	load []float64
+	// By block, 1 / share.
+	perShare []float64
 	members  []member[T]
 	settler  settler
-	stays    *stays // nil: nobody was anywhere before
-	work     int64  // done so far, in pins looked at
+	// nil if there is no earlier assignment.
+	stays *stays
+	// The work done so far, in pins looked at.
+	work int64
 }
 
-// limits are what the blocks may hold and should carry.
+// limits are what blocks may hold and should carry.
 type limits struct {
-	size  []int64   // per block: weight of vertices
-	share []float64 // per block: its part of the traffic, by link speed; sum 1
-	theta int64     // most weight of nets that a block may use; 0: no bound
+	// By block, the largest weight of vertices.
+	size []int64
+	// By block, its share of the traffic by link speed; the sum is 1.
+	share []float64
+	// The largest weight of nets that a block may use; 0 for no bound.
+	theta int64
 }
 
-// A member is what one goroutine of the team writes to.
+// A member is what one goroutine of the team writes to, padded to cache lines of its own.
 type member[T word] struct {
 	_         [64]byte
 	planes    planes[T]
@@ -65,6 +75,7 @@ type member[T word] struct {
 	_         [64]byte
 }
 
+// newAnnealer returns an annealer of s, which it changes. The tariff is shared with later levels.
 func newAnnealer[T word](s *state[T], l limits, f *tariff, t *team, seed uint64) *annealer[T] {
 	n := s.h.vertices()
 	chunk := max(1, min(longestChunk, n/64))
@@ -92,14 +103,14 @@ func newAnnealer[T word](s *state[T], l limits, f *tariff, t *team, seed uint64)
 	return a
 }
 
-// batch is the number of chunks that decide without seeing each other: few
-// enough vertices to be nearly independent, enough to occupy the team.
+// batch returns the number of chunks that decide without seeing each other: few enough vertices to
+// be nearly independent, and enough to occupy the team.
 func (a *annealer[T]) batch() int {
 	return max(1, min(4096, a.h.vertices()/16)/a.chunk)
 }
 
-// sweep visits every vertex once at temperature temp, above 0. It ends early,
-// with ctx.Err(), where ctx does.
+// sweep visits every vertex once at temperature temp, which is above 0. It ends early with
+// ctx.Err() if ctx does; the state is consistent then too.
 func (a *annealer[T]) sweep(ctx context.Context, temp float64) error {
 	a.shuffle()
 	for chunks := range slices.Chunk(a.order, a.batch()) {
@@ -126,10 +137,11 @@ func (a *annealer[T]) sweep(ctx context.Context, temp float64) error {
 	return nil
 }
 
-// part returns the i-th of n parts of list.
+// part returns the i-th of n about equal parts of list.
 func part[E any](list []E, i, n int) []E { return list[len(list)*i/n : len(list)*(i+1)/n] }
 
-// propose lists in m the vertices of chunks that want to move.
+// propose collects in m the proposals of the vertices in chunks. It only reads the state. The
+// random number of a vertex depends on seed, sweep and vertex alone.
 func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
 	m.proposals = m.proposals[:0]
 	salt := a.seed + a.sweeps*0x9e3779b97f4a7c15
@@ -149,13 +161,15 @@ func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
 	}
 }
 
-// choose draws the block of vertex v from the heat bath.
+// choose draws the block of vertex v from the heat bath: block b has a probability proportional to
+// exp(-cost(b)/temp), which the Gumbel trick turns into a minimum over costs with noise.
 func (a *annealer[T]) choose(m *member[T], v int, temp float32, random uint64) proposal {
 	sum := a.hits(v, &m.planes, m.hits)
 	was, stay := a.block[v], float32(0)
 	if a.stays != nil && a.stays.was[v] >= 0 {
 		was, stay = a.stays.was[v], a.stays.price
 	}
+	// To stay where the earlier assignment has it counts like a shared net.
 	m.hits[was] += stay
 	noise := a.noise[random%noiseSize:][:len(m.hits)]
 	price := a.price[:len(m.hits)]
@@ -171,7 +185,8 @@ func (a *annealer[T]) choose(m *member[T], v int, temp float32, random uint64) p
 	return proposal{int32(v), at, sum - m.hits[at]}
 }
 
-// applyMoves carries out what was settled.
+// applyMoves carries out the moves that were settled. A vertex moves at most once in a batch, so
+// the moves commute.
 func (a *annealer[T]) applyMoves() {
 	moves := a.settler.moves
 	if len(moves) == 0 {

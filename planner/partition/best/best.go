@@ -1,22 +1,31 @@
-// Package best is psidecar's own partitioner of samples and parameters. A graph
-// and options go in, an assignment comes out whose total traffic is as low as
-// annealing makes it and whose busiest machine is, where that can be, at the
-// bound max = 2 x total / k. The table of algorithms calls it.
+// Package best is psidecar's own partitioner of samples and parameters. [Partition] returns an
+// assignment whose total traffic is as low as annealing makes it, and whose busiest machine is, if
+// that is possible, at the bound max = 2 x total / k.
 //
-// Samples become the vertices and parameters the nets of a hypergraph
-// (reduce.go), which is coarsened by joining samples that share rare parameters
-// (coarsen.go, contract.go). From the coarsest level to the finest (solve.go), a
-// partition is annealed by sweeps in which each vertex draws its block from a
-// heat bath (anneal.go): what it costs there, in new parameters, counted for all
-// blocks at once (tally.go), times the block's price, plus its rent. Prices keep
-// every machine's unavoidable traffic below its due, rents keep the blocks full
-// without refusals (price.go, settle.go). Package owner then finds owners
-// for the parameters.
+// # Method
 //
-// Without a time budget, the work is a function of the graph's size, and the
-// outcome one of the graph, the options and the seed, whatever the number of
-// cores and their speed. With a budget the schedule follows the clock, so that
-// two runs differ.
+// Samples become the vertices and parameters the nets of a hypergraph (reduce.go, hypergraph.go).
+// It is coarsened by joining samples that share rare parameters (coarsen.go, contract.go). From the
+// coarsest level to the finest (solve.go) a partition is annealed by sweeps in which each vertex
+// draws its block, that is its machine, from a heat bath (anneal.go): the cost of a block is the
+// weight of the nets that the vertex would bring it anew, counted for all blocks at once
+// (tally.go), times the block's price, plus its rent. Prices keep every block's unavoidable traffic
+// below its due; rents keep the blocks full without refusals (price.go, settle.go). Finally package
+// partition finds owners for the parameters.
+//
+// # State
+//
+// A state is the assignment with counts from which the cost of a move is known without looking at
+// another vertex (state.go, counts.go). An annealer improves a state by sweeps with a team of
+// goroutines (team.go). It is saved between sweeps, so that an interrupted run continues (keep.go),
+// and can begin from an earlier assignment (renew.go, stays.go).
+//
+// # Determinism
+//
+// Without a time budget the work is a function of the graph's size, and the result a function of
+// graph, options and seed, whatever the number of cores and their speed: members of a team decide
+// from the state as it was before a batch, and write to disjoint nets. With a budget the schedule
+// follows the clock, so two runs differ.
 package best
 
 import (
@@ -29,29 +38,28 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// The work that is done where no time budget is given, in pins looked at: some
-// seconds, and workPerEdge more for each of the first edges; for ever larger
-// graphs, that each still gets workAtLeast; and no more than mostSweeps over a
-// small one.
+// The work that is done without a time budget, in pins looked at: workAlways, some seconds, and
+// workPerEdge more for each of the first edges; in ever larger graphs at least workAtLeast for each
+// edge; and at most mostSweeps sweeps of a small one.
 const (
 	workAlways  = 3_600_000_000
 	workPerEdge = 250
 	firstEdges  = 2_000_000
 	workAtLeast = 120
 	mostSweeps  = 4000
-	// Where so many sweeps can be had, clusters are not wanted: they save time,
-	// but what they decide first may be a poor start that no later sweep leaves,
-	// in graphs without structure most of all.
+	// From enoughSweeps on, clusters are not made. They save time, but what they decide first may
+	// be a poor start that no later sweep leaves, most of all in graphs without structure.
 	enoughSweeps = 2000
-	// collectFrom is how many edges a graph has whose working memory is given back
-	// between phases, which takes time; the collector waits until it doubles.
+	// collectFrom is how many edges a graph has whose working memory is collected between phases.
+	// That takes time, but the collector by itself would wait until the heap has doubled.
 	collectFrom = 1 << 20
-	// workPerSecond is about what two cores do.
+	// workPerSecond is about the work that two cores do.
 	workPerSecond = 400_000_000
 )
 
-// Partition is a [partition.Partitioner]. It is an anytime algorithm: the
-// longer the budget, the slower the annealing and the better the outcome.
+// Partition is a [partition.Partitioner]. It is an anytime algorithm: the longer the budget, the
+// slower the annealing and the better the result. Small graphs are annealed from several starts,
+// and compared with the papers' algorithms (small.go).
 func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err
@@ -62,6 +70,8 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 	quick := others(g)
 	for start := range uint64(max(1, min(mostStarts, fewStarts/work))) {
 		all = append(all, func(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
+			// Start 0 has the seed itself, so that its result does not depend on the number of
+			// starts.
 			o.Seed ^= start << 32
 			return divide(ctx, g, o, work, runtime.GOMAXPROCS(0))
 		})
@@ -87,18 +97,18 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 	return fresh(nil)
 }
 
-// sweepWork is the work of looking at every vertex once.
+// sweepWork returns the work of one sweep, in pins.
 func sweepWork(g *graph.Graph, k int) int64 {
 	return g.Edges() + int64(g.Samples()*(visitWork+k))
 }
 
-// divide spends the given work, where o has no budget, with a team of members.
+// divide does the given amount of work, unless o has a budget, with a team of that many members.
 func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int) (*partition.Assignment, error) {
 	return divideFrom(ctx, g, o, work, members, nil, nil)
 }
 
-// divideFrom is divide from the samples' machines start, or o.From's where that
-// is nil; what k has kept goes before both.
+// divideFrom is divide beginning from the machines of samples in start, or, if that is nil, in
+// o.From. A state that k is to resume takes precedence over both.
 func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int, start []int32, k *keeping) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err
@@ -155,12 +165,15 @@ func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work i
 	return a, nil
 }
 
-// A job is all that a solver needs.
+// A job is the input of a solver.
 type job struct {
-	h      *hypergraph
-	start  []int32 // block to begin with of each vertex, or -1; nil: from nothing
-	was    []int32 // block of each vertex in o.From, or -1
-	flat   bool    // without clusters
+	h *hypergraph
+	// By vertex, the block to begin with, or -1; nil to begin from nothing.
+	start []int32
+	// By vertex, its block in o.From, or -1.
+	was []int32
+	// flat anneals the hypergraph itself, without clusters.
+	flat   bool
 	o      partition.Options
 	limits limits
 	team   *team
@@ -168,8 +181,8 @@ type job struct {
 	keep   *keeping
 }
 
-// startFrom sets where the vertices start and were, from the sample that each
-// is and the samples' machines, nil for o.From's.
+// startFrom sets start and was. samples has the sample of each vertex; machines are the machines to
+// begin with, nil for those of o.From.
 func (j *job) startFrom(samples []int, machines []int32) {
 	ofSamples := func(list []int32) []int32 {
 		blocks := make([]int32, len(samples))
@@ -194,7 +207,7 @@ func (j *job) startFrom(samples []int, machines []int32) {
 	}
 }
 
-// mayMove returns how many of the vertices that were somewhere may move.
+// mayMove returns how many of the vertices in the earlier assignment may move.
 func (j *job) mayMove() int {
 	known := 0
 	for _, b := range j.was {
@@ -205,7 +218,8 @@ func (j *job) mayMove() int {
 	return int(j.o.MoveAtMost * float64(known))
 }
 
-// blocks returns the block of each vertex of j.h.
+// blocks returns the block of each vertex of j.h. T is the smallest word that has a bit for each
+// block, up to 64; larger k take several words.
 func blocks[T word](ctx context.Context, j job) ([]int32, error) {
 	s := &solver[T]{
 		k: j.o.K, limits: j.limits, team: j.team, clock: j.clock, begin: j.o.Begin,
@@ -221,6 +235,7 @@ func blocks[T word](ctx context.Context, j job) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Annealing keeps the limits with some slack; now they must hold exactly.
 	if err := s.balance(st); err != nil {
 		return nil, err
 	}
@@ -230,9 +245,8 @@ func blocks[T word](ctx context.Context, j job) ([]int32, error) {
 	return st.block, nil
 }
 
-// limitsOf returns the limits of the blocks. A machine may exceed its even
-// share of the samples' weight by less than the heaviest of them, see
-// [partition.Check].
+// limitsOf returns the limits of the blocks. A machine may exceed its even share of the samples'
+// weight by less than the heaviest of them; see [partition.Options.SampleLimits].
 func limitsOf(g *graph.Graph, h *hypergraph, o partition.Options) limits {
 	l := limits{size: o.SampleLimits(g), share: make([]float64, o.K), theta: o.Theta}
 	var all float64

@@ -5,6 +5,10 @@ import (
 	"slices"
 )
 
+// Bounds on the work of rating, and thresholds: for one vertex at most ratedPins pins of each net
+// are looked at, and ratedInAll of all nets, rare and heavy ones first. Nets with more than
+// ratedDegree pins say little about which vertices belong together. joinBatch vertices choose
+// without seeing each other's choice.
 const (
 	ratedPins   = 64   // of a net, at most, are looked at for one vertex
 	ratedInAll  = 4096 // of all nets of a vertex, rare and heavy ones first
@@ -13,6 +17,9 @@ const (
 )
 
 // A clustering joins vertices that share nets, the rarer the better.
+//
+// Invariant: label[v] is the first vertex of v's cluster, whose own label is itself; weight and
+// joined of a cluster are those at its first vertex.
 type clustering struct {
 	h         *hypergraph
 	netStart  []int
@@ -24,7 +31,7 @@ type clustering struct {
 	heaviest  int32   // allowed cluster
 }
 
-// rating is one team member's scratch space.
+// A rating is the scratch space of one member of the team, padded to cache lines of its own.
 type rating struct {
 	_       [64]byte
 	score   []float32 // by label, 0 between calls
@@ -32,8 +39,10 @@ type rating struct {
 	_       [64]byte
 }
 
-// cluster joins vertices until about want clusters are left or nothing fits
-// any more. It returns each vertex's cluster, and their number.
+// cluster joins vertices until about want clusters are left or nothing fits any more. It returns
+// the cluster of each vertex and their number. heaviest is the largest weight of a cluster. Members
+// choose in parallel, then the choices are carried out in order, so the result does not depend on
+// their number.
 func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want int) ([]int32, int, error) {
 	n := h.vertices()
 	c := &clustering{
@@ -76,8 +85,8 @@ func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want 
 	return labels, clusters, nil
 }
 
-// favourite returns the cluster that vertex v, alone so far, shares most with,
-// or -1: each common net counts its weight by the number of its other pins.
+// favourite returns the cluster with which vertex v, which is alone so far, shares most, or -1.
+// Each common net counts its weight divided by the number of its other pins.
 func (c *clustering) favourite(r *rating, v int) int32 {
 	row := c.h.row(v)
 	for i, left := len(row)-1, ratedInAll; i >= 0 && left > 0; i-- {
@@ -87,6 +96,8 @@ func (c *clustering) favourite(r *rating, v int) int32 {
 			continue
 		}
 		gain := float32(c.netWeight[e]) / float32(len(pins)-1)
+		// A window at a place that depends on vertex and net, so that not all vertices see the same
+		// pins.
 		if len(pins) > ratedPins {
 			i := int(mix(uint64(v)<<32|uint64(e)) % uint64(len(pins)-ratedPins))
 			pins = pins[i : i+ratedPins]
@@ -112,14 +123,14 @@ func (c *clustering) favourite(r *rating, v int) int32 {
 	return at
 }
 
-// fits reports whether v may join cluster l. Only vertices that are bound to
-// one block, or both to none, may be one.
+// fits reports whether v may join cluster l. Vertices that are bound to a block join only vertices
+// bound to the same one.
 func (c *clustering) fits(v int, l int32) bool {
 	return l != int32(v) && c.weight[l]+c.h.weight[v] <= c.heaviest &&
 		(c.h.home == nil || c.h.home[l] == c.h.home[v])
 }
 
-// join puts v where it chose to be, if that is still possible.
+// join carries out v's choice if that is still possible, and reports whether it was.
 func (c *clustering) join(v int, l int32) bool {
 	l = c.label[l] // which may have joined another meanwhile
 	if c.joined[v] || !c.fits(v, l) {
@@ -131,7 +142,7 @@ func (c *clustering) join(v int, l int32) bool {
 	return true
 }
 
-// numbered returns the clusters numbered from 0.
+// numbered returns the clusters numbered from 0 in the order of their first vertices.
 func (c *clustering) numbered() ([]int32, int) {
 	number := make([]int32, len(c.label))
 	count := int32(0)

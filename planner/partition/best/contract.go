@@ -7,7 +7,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// contract returns the hypergraph whose vertices are h's clusters.
+// contract returns the hypergraph whose vertices are the clusters of h. Nets within one cluster
+// become lone, and nets with equal pins become one.
 func (h *hypergraph) contract(ctx context.Context, label []int32, clusters int) (*hypergraph, error) {
 	first, members := membersOf(label, clusters)
 	weight, lone := make([]int32, clusters), make([]int64, clusters)
@@ -47,7 +48,7 @@ func (h *hypergraph) contract(ctx context.Context, label []int32, clusters int) 
 	return build(ctx, r, weight, lone, home)
 }
 
-// membersOf lists the vertices of each label.
+// membersOf lists the vertices of each label: those of label l are members[first[l]:first[l+1]].
 func membersOf(label []int32, labels int) (first []int, members []int32) {
 	first = make([]int, labels+1)
 	for _, l := range label {
@@ -65,8 +66,10 @@ func membersOf(label []int32, labels int) (first []int, members []int32) {
 	return first, members
 }
 
-// mergeAlike makes one net, with the weight of all, of nets that the same
-// vertices pin. Nets with anchors stay as they are.
+// mergeAlike merges nets that are pinned by the same vertices into one with their total weight.
+// Coarse levels have many of them. Nets with anchors are left alone. Equal pins are recognized by a
+// sum of 64-bit hashes; two different sets collide with a probability of 2^-64, which would only
+// make the coarse level less exact.
 func (r *rows) mergeAlike(ctx context.Context) error {
 	degree, err := r.degrees(ctx)
 	if err != nil {
@@ -108,7 +111,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 	return r.drop(ctx, gone)
 }
 
-// drop takes the pins of the marked nets out.
+// drop removes the pins of the marked nets.
 func (r *rows) drop(ctx context.Context, gone []bool) error {
 	out := 0
 	err := partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {

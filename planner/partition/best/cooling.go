@@ -3,34 +3,36 @@ package best
 import "math"
 
 const (
-	// coolGain is how fast the temperature follows what is wished, and
-	// coolFastest the most of it that one sweep takes away.
+	// coolGain is how fast the temperature follows the wishes, and coolFastest the factor by which
+	// one sweep may lower it at most.
 	coolGain, coolFastest = 0.5, 0.9
-	// workByWish is the part of the work that cooling by wishes needs for what
-	// cooling at a fixed rate reaches with all of it: no sweep is spent where
-	// all are in order or none.
+	// workByWish is the fraction of the work with which cooling by wishes reaches what cooling at a
+	// fixed rate reaches with all of it: no sweep is spent where everything moves or nothing does.
 	workByWish = 0.6
 )
 
-// A cooling says at which temperature each sweep of a level is, by the part x
-// of the level's time that has passed.
+// A cooling is the temperature schedule of one level, as a function of the fraction x of the
+// level's time that has passed. Its fields are saved with the state.
 type cooling struct {
-	Hot, Cool float64 // temperature at the beginning, and its part at the end
-	Last      bool    // the level is the finest
-	// ByWish lets the temperature follow the wishes to move: their share of the
-	// weight falls evenly with x, from what it is in the first sweep. Most of
-	// what annealing brings it brings in a narrow range of temperatures, which
-	// is another one for each graph; a fixed rate leaves that range in few
-	// sweeps, and spends half of all where next to nothing moves.
+	// The temperature at the beginning, and the fraction of it at the end.
+	Hot, Cool float64
+	Last      bool // the level is the finest
+	// ByWish lets the temperature follow the wishes to move: their share of the weight falls
+	// linearly with x, from what it is in the first sweep. Most of the gain of annealing comes in a
+	// narrow range of temperatures, which differs from graph to graph. A fixed rate crosses that
+	// range in few sweeps, and spends half of them where next to nothing moves.
 	ByWish bool
 
-	Temp   float64 // of the last sweep, before the heat is taken away at the end; 0: none yet
-	Swept  float64 // temperature of the last sweep; 0: none yet
-	Wished float64 // share of the weight that wished to move in the first sweep
+	// The temperature of the last sweep before quenching; 0 before the first.
+	Temp float64
+	// The temperature of the last sweep; 0 before the first.
+	Swept float64
+	// The share of the weight that wished to move in the first sweep.
+	Wished float64
 }
 
-// next returns the temperature of the next sweep, where wish is the share that
-// wished to move in the last one.
+// next returns the temperature of the next sweep. wish is the share of the weight that wished to
+// move in the last one.
 func (c *cooling) next(x, wish float64) float64 {
 	rate := c.Hot * math.Pow(c.Cool, x)
 	switch {

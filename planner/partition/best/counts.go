@@ -6,19 +6,21 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// fewPins is how many pins a net has, at most, whose counts are bytes.
+// fewPins is the largest number of pins of a net whose counts are bytes.
 const fewPins = 255
 
-// counts holds, of each net, how many of its pins lie in each block: in four
-// bytes for the few nets that many pin, which stand first in their class, and
-// in one byte for all others. So a net's counts are a quarter of a cache line for
-// 16 blocks, and an edge of a large graph takes few bytes.
+// counts has, for each net, how many of its pins are in each block: in four bytes for the few nets
+// with many pins, which come first in their class, and in one byte for all others. So the counts of
+// a net take a quarter of a cache line for 16 blocks, and an edge of a large graph takes few bytes.
 type counts struct {
-	k    int
-	many [][]uint32 // [class][net of many pins x k]
-	few  [][]uint8  // [class][other net x k]
+	k int
+	// By class, k counts for each net of many pins.
+	many [][]uint32
+	// By class, k counts for each other net.
+	few [][]uint8
 }
 
+// newCounts returns counts of zero. The lists of all classes share two allocations.
 func newCounts(h *hypergraph, k int) counts {
 	c := counts{k: k, many: make([][]uint32, len(h.class)), few: make([][]uint8, len(h.class))}
 	from, many, few := 0, 0, 0
@@ -38,7 +40,8 @@ func newCounts(h *hypergraph, k int) counts {
 	return c
 }
 
-// addRow counts the pins of a vertex of block b.
+// addRow counts the pins of a vertex in block b. Calls for disjoint ranges of nets may run in
+// parallel.
 func (c *counts) addRow(h *hypergraph, row []uint32, b int) {
 	from := uint32(0)
 	for i, class := range h.class {
@@ -57,8 +60,7 @@ func (c *counts) addRow(h *hypergraph, row []uint32, b int) {
 	}
 }
 
-// of fills list with the counts of net e, of the i-th class, which starts at
-// net from.
+// of sets list to the counts of net e, which is of the i-th class, whose first net is from.
 func (c *counts) of(h *hypergraph, i int, from, e uint32, list []uint32) {
 	if few := h.class[i].few; e >= few {
 		for b, n := range c.few[i][int(e-few)*c.k:][:c.k] {
@@ -69,9 +71,9 @@ func (c *counts) of(h *hypergraph, i int, from, e uint32, list []uint32) {
 	copy(list, c.many[i][int(e-from)*c.k:][:c.k])
 }
 
-// move updates the counts of nets, a part of the row of a vertex that goes
-// from block a to block b, and adds what that changes to c. All nets are of the
-// i-th class, which starts at net from.
+// move updates the counts and cells of nets, a part of the row of a vertex that goes from block a
+// to block b, and adds the change of costs to c. All nets are of the i-th class, whose first net is
+// from.
 func (s *state[T]) move(nets []uint32, i int, from uint32, a, b int, c *costs) {
 	class := s.h.class[i]
 	if n := classRun(nets, class.few); n > 0 {
@@ -83,9 +85,9 @@ func (s *state[T]) move(nets []uint32, i int, from uint32, a, b int, c *costs) {
 	}
 }
 
-// moveCounts is move for nets whose counts start with those of net first. The
-// counts of many nets, and their cells, are read before the first is looked at: they
-// are all over the memory, and one waits for as long as for many.
+// moveCounts is move for nets whose counts begin with those of net first. With one word per cell
+// and no anchors it reads the counts and cells of many nets before it uses any of them: they are
+// scattered over memory, and many cache misses at once take as long as one.
 func moveCounts[T word, C uint8 | uint32](s *state[T], counts []C, nets []uint32, first uint32, a, b int, weight int64, c *costs) {
 	const many = 64
 	var inA, inB [many]C // pins in the two blocks after the move
@@ -121,18 +123,20 @@ func moveCounts[T word, C uint8 | uint32](s *state[T], counts []C, nets []uint32
 	d.addTo(c, a, b, weight)
 }
 
-// A delta is what the move of a vertex from block a to block b changes, in nets. Which
-// of them a leaves and b joins is chance, so that there is no branch for it.
+// A delta adds up, in numbers of nets, what the move of a vertex from block a to block b changes.
+// Whether a leaves a net and b joins it is unpredictable, so it is computed without branches.
 type delta[T word] struct {
-	aBit, bBit     T
-	left, joined   int // nets that a does not touch any more, and that b did not
-	shareA, shareB int // nets that the blocks share with others, more than before
+	aBit, bBit T
+	// The nets that a no longer touches, and those that b newly touches.
+	left, joined int
+	// By how many nets more than before the blocks share with others.
+	shareA, shareB int
 }
 
 func newDelta[T word](a, b int) delta[T] { return delta[T]{aBit: 1 << a, bBit: 1 << b} }
 
-// move returns the cell of a net without an anchor of which a has inA pins left and b
-// inB, one more.
+// move returns the new cell of a net without an anchor, of which a has inA pins left and b now has
+// inB.
 func (d *delta[T]) move(was cell[T], inA, inB uint32) cell[T] {
 	left, joined := one(inA == 0), one(inB == 1)
 	is := cell[T]{
@@ -147,7 +151,7 @@ func (d *delta[T]) move(was cell[T], inA, inB uint32) cell[T] {
 	return is
 }
 
-// addTo adds to c what was changed of nets of that weight.
+// addTo adds the changes to c, for nets of the given weight.
 func (d *delta[T]) addTo(c *costs, a, b int, weight int64) {
 	c.used[a] -= int64(d.left) * weight
 	c.used[b] += int64(d.joined) * weight
@@ -156,7 +160,7 @@ func (d *delta[T]) addTo(c *costs, a, b int, weight int64) {
 	c.touch[b] += int64(d.shareB) * weight
 }
 
-// one is 1 where something is so, else 0.
+// one returns 1 for true. The compiler makes it a conditional move.
 func one(so bool) int {
 	n := 0
 	if so {

@@ -8,26 +8,37 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A hypergraph is what the annealing works on: vertices (samples, or clusters
-// of them) that pin nets (parameters, or several alike). Nets are numbered so
-// that equal weights stand together, within a weight the most pinned first: a
-// row is then read class by class, its hot nets side by side in the cache.
+// A hypergraph is what is annealed: vertices (samples, or clusters of them) that pin nets
+// (parameters, or groups with equal pins). Nets are numbered so that equal weights are adjacent,
+// and within a weight the most pinned come first: a row is then processed class by class, with its
+// hot nets side by side in the cache.
+//
+// Nets that cost the same wherever the vertices lie, those of a single pin, are not nets here;
+// their weight is in lone. A hypergraph is not changed once built.
 type hypergraph struct {
-	start  []int    // n+1 offsets into pins
-	pins   []uint32 // ascending within a vertex
-	weight []int32  // of vertices: what they count towards a block's limit
-	lone   []int64  // of vertices: weight of the nets that nobody else pins
-	home   []int32  // block that a vertex must lie in, or -1; nil: all are free
-	nets   int
-	class  []netClass
-	cuts   []uint32 // parts of the nets with equally many pins, see [cutsOf]
-	anchor []int32  // block that touches a net whatever its pins do, or -1; nil: none
+	// n+1 offsets into pins.
+	start []int
+	pins  []uint32 // ascending within a vertex
+	// By vertex, what it counts towards a block's limit.
+	weight []int32
+	// By vertex, the weight of the nets that no other vertex pins.
+	lone []int64
+	// By vertex, the block in which it must be, or -1; nil if all are free.
+	home  []int32
+	nets  int
+	class []netClass
+	// Parts of the nets with about equally many pins; see [cutsOf].
+	cuts []uint32
+	// By net, a block that touches it whatever its pins do, because its parameter is fixed there,
+	// or -1; nil if there are none.
+	anchor []int32
 }
 
-// A netClass is a run of nets of one weight.
+// A netClass is a run of nets of one weight. It begins where the class before it ends.
 type netClass struct {
-	few    uint32 // first net of the class with [fewPins] or fewer
-	end    uint32 // first net beyond the class
+	// The first net of the class with at most [fewPins] pins.
+	few    uint32
+	end    uint32
 	weight int32
 }
 
@@ -38,7 +49,7 @@ func (h *hypergraph) row(v int) []uint32 { return h.pins[h.start[v]:h.start[v+1]
 // heaviest returns the largest weight of a vertex.
 func (h *hypergraph) heaviest() int32 { return slices.Max(h.weight) }
 
-// netWeights spreads the classes' weights over the nets.
+// netWeights returns the weight of each net.
 func (h *hypergraph) netWeights() []int32 {
 	weights := make([]int32, 0, h.nets)
 	for _, class := range h.class {
@@ -49,7 +60,7 @@ func (h *hypergraph) netWeights() []int32 {
 	return weights
 }
 
-// rows is a hypergraph in the making: nets in any order, and any of them.
+// rows is a hypergraph under construction: any nets, in any order.
 type rows struct {
 	start     []int
 	pins      []uint32 // no net twice within a vertex
@@ -57,8 +68,9 @@ type rows struct {
 	anchor    []int32 // as in hypergraph
 }
 
-// build numbers the nets of r again, without those that cost the same wherever
-// the vertices lie: of one pin and no anchor. It takes over r's pins.
+// build returns the hypergraph of r with its nets renumbered, without those that cost the same
+// wherever the vertices lie: nets of one pin and no anchor. It takes over r's pins, which are by
+// far the largest part, and renumbers them in place.
 func build(ctx context.Context, r rows, weight []int32, lone []int64, home []int32) (*hypergraph, error) {
 	degree, err := r.degrees(ctx)
 	if err != nil {
@@ -69,8 +81,8 @@ func build(ctx context.Context, r rows, weight []int32, lone []int64, home []int
 	return h, h.renumber(ctx, r, number, degree)
 }
 
-// renumber takes r's rows over: each part of the vertices closes up the gaps that left
-// out nets leave, then the parts close up.
+// renumber takes over r's rows with the nets' new numbers. In parallel, each part of the vertices
+// closes the gaps that dropped nets leave; then the parts are moved together.
 func (h *hypergraph) renumber(ctx context.Context, r rows, number []int32, degree []uint32) error {
 	n := len(h.weight)
 	length := make([]int, n+1) // of the row before
@@ -117,8 +129,8 @@ func (h *hypergraph) renumber(ctx context.Context, r rows, number []int32, degre
 
 func (r *rows) row(v int) []uint32 { return r.pins[r.start[v]:r.start[v+1]] }
 
-// degrees returns the number of pins of each net: each part counts nets of its own, so
-// that no counter is shared.
+// degrees returns the number of pins of each net. Each goroutine reads all pins and counts nets of
+// its own, so no counter is shared.
 func (r *rows) degrees(ctx context.Context) ([]uint32, error) {
 	degree := make([]uint32, len(r.netWeight))
 	nets := len(degree)
@@ -135,8 +147,8 @@ func (r *rows) degrees(ctx context.Context) ([]uint32, error) {
 	})
 }
 
-// numberNets orders the nets that matter by weight and degree, fills in the
-// classes, and returns each old net's new number, or -1.
+// numberNets orders the nets that matter by weight and degree, sets the classes, and returns the
+// new number of each old net, or -1.
 func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	keys := make([]uint64, 0, len(degree)) // weight, then the most pinned first
 	order := make([]uint32, 0, len(degree))
@@ -175,8 +187,8 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	return number
 }
 
-// rounded returns w to three significant bits, so that there are few classes
-// of nets: the annealing needs no more, and nothing else uses it.
+// rounded returns w rounded to three significant bits, so that there are few classes of nets.
+// Annealing needs no more precision; loads and owners are computed with exact weights.
 func rounded(w int64) int32 {
 	w = min(w, 1<<28)
 	shift := max(0, bits.Len64(uint64(w))-3)
@@ -186,7 +198,8 @@ func rounded(w int64) int32 {
 	return int32((w + 1<<(shift-1)) >> shift << shift)
 }
 
-// transpose returns the vertices of each net, in ascending order.
+// transpose returns the vertices of each net in ascending order: those of net e are
+// vertices[start[e]:start[e+1]].
 func (h *hypergraph) transpose(ctx context.Context) (start []int, vertices []int32, err error) {
 	start = make([]int, h.nets+1)
 	err = partition.EachPiece(ctx, h.vertices(), func(from, to int) {

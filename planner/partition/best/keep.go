@@ -16,42 +16,48 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A saved is what a run keeps of itself: with the same graph and options, one
-// that goes on from it ends with the same assignment as if it had never ended,
-// since a sweep depends on nothing but the blocks, the tariff, the temperature
-// and the sweep's number.
+// A saved is the stored state of a run, encoded with gob. A run that continues from it with the
+// same graph and options ends with the same assignment as if it had not been interrupted: a sweep
+// depends on nothing but the blocks, the tariff, the temperature and the sweep's number. Fields can
+// be added but must not change their meaning.
 type saved struct {
-	Graph, Options  uint64 // digests
+	// Digests; a state is refused if they differ.
+	Graph, Options  uint64
 	K               int
 	Samples, Params int
 	Edges           int64
 
-	Rounds uint64  // finished; each begins where the one before ended
-	Base   []int32 // machine of each sample as the last finished round left it; nil: none
-	Under  *underway
+	// The number of finished rounds. Each begins where the one before ended.
+	Rounds uint64
+	// By sample, its machine after the last finished round; nil if there is none.
+	Base []int32
+	// The round in progress; nil between rounds.
+	Under *underway
 }
 
-// An underway is what a round in the middle of its annealing keeps.
+// An underway is the state of a round within its annealing.
 type underway struct {
-	Level                 int
-	Block                 []int32 // of the level's vertices
-	Sweeps                uint64
-	Wish                  float64
-	Cooling               cooling
-	From, Until           float64 // parts of the budget between which the level anneals
+	Level   int
+	Block   []int32 // of the level's vertices
+	Sweeps  uint64
+	Wish    float64
+	Cooling cooling
+	// The fractions of the budget between which the level is annealed.
+	From, Until           float64
 	Work, All             int64
 	Elapsed               time.Duration
 	Price, Lasting, Rents []float32
 }
 
-// A keeping saves the state of a run now and then. Nil saves nothing.
+// A keeping saves the state of a run from time to time. A nil *keeping saves nothing.
 type keeping struct {
 	keeper partition.Keeper
 	saved  saved
-	resume *underway // to begin from; nil once it has been taken, or for none
+	// The state to begin from; nil once it was taken, or if there is none.
+	resume *underway
 }
 
-// take returns what the run has to begin from, once.
+// take returns the state to begin from, once.
 func (k *keeping) take() *underway {
 	if k == nil {
 		return nil
@@ -61,7 +67,7 @@ func (k *keeping) take() *underway {
 	return u
 }
 
-// pending is take without taking.
+// pending returns the same without taking it.
 func (k *keeping) pending() *underway {
 	if k == nil {
 		return nil
@@ -69,6 +75,7 @@ func (k *keeping) pending() *underway {
 	return k.resume
 }
 
+// save encodes the state and stores it.
 func (k *keeping) save() error {
 	var text bytes.Buffer
 	if err := gob.NewEncoder(&text).Encode(&k.saved); err != nil {
@@ -77,8 +84,8 @@ func (k *keeping) save() error {
 	return k.keeper.Save(text.Bytes())
 }
 
-// openKeeping loads what o.Keeper has and refuses what is of another graph or of
-// other options.
+// openKeeping loads the state of o.Keeper. It refuses one that is of another graph or other
+// options, with an error that wraps partition.ErrOtherState and says what differs.
 func openKeeping(g *graph.Graph, o partition.Options) (*keeping, error) {
 	k := &keeping{keeper: o.Keeper, saved: saved{
 		Graph: digestGraph(g), Options: digestOptions(o),
@@ -110,16 +117,18 @@ func openKeeping(g *graph.Graph, o partition.Options) (*keeping, error) {
 	return k, nil
 }
 
+// validBlocks reports whether blocks has n blocks below k.
 func validBlocks(blocks []int32, n, k int) bool {
 	return len(blocks) == n && !slices.ContainsFunc(blocks, func(b int32) bool { return b < 0 || int(b) >= k })
 }
 
+// valid checks what later code indexes by. A file can be damaged.
 func (u *underway) valid(k int) bool {
 	return u.Level >= 0 && validBlocks(u.Block, len(u.Block), k) && u.Until > u.From && u.All > 0 &&
 		len(u.Price) == k && len(u.Lasting) == k && len(u.Rents) == k && u.Cooling.Hot > 0
 }
 
-// digestGraph returns a hash of all that g is.
+// digestGraph returns a hash of everything in g.
 func digestGraph(g *graph.Graph) uint64 {
 	h := xxhash.New()
 	var buf []byte
@@ -140,8 +149,8 @@ func digestGraph(g *graph.Graph) uint64 {
 	return h.Sum64()
 }
 
-// digestOptions returns a hash of what of o decides the outcome, but for the
-// budget, which may be another one each time.
+// digestOptions returns a hash of those options that decide the result. The budget is left out; it
+// may differ each time.
 func digestOptions(o partition.Options) uint64 {
 	h := xxhash.New()
 	for _, x := range []any{int64(o.K), o.Seed, o.Theta, o.Capacity, o.Speed, o.Group, o.FixedSamples, o.FixedParams, o.MoveAtMost} {
@@ -155,9 +164,9 @@ func digestOptions(o partition.Options) uint64 {
 	return h.Sum64()
 }
 
-// keepGoing runs a round, from the beginning, from where one was interrupted, or
-// from where the last one ended, and keeps the better outcome. fresh is the first
-// round where nothing was begun.
+// keepGoing runs one round: the first one, by fresh; one that was interrupted; or another one from
+// where the last one ended. It stores and returns the better of its result and that of the rounds
+// before.
 func keepGoing(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int,
 	fresh func(*keeping) (*partition.Assignment, error)) (*partition.Assignment, error) {
 	k, err := openKeeping(g, o)
@@ -189,7 +198,7 @@ func keepGoing(ctx context.Context, g *graph.Graph, o partition.Options, work in
 	return a, k.save()
 }
 
-// keepSweep saves the state between two sweeps where that is due.
+// keepSweep saves the state between two sweeps if the keeper says that it is due.
 func (s *solver[T]) keepSweep(a *annealer[T], c *cooling, from, until float64) error {
 	if s.keep == nil || !s.keep.keeper.Due() {
 		return nil
@@ -202,22 +211,22 @@ func (s *solver[T]) keepSweep(a *annealer[T], c *cooling, from, until float64) e
 	return s.keep.save()
 }
 
-// restore brings the clock and the annealer to where u was saved; the
-// annealer's blocks are u's already.
+// restore sets the clock and the annealer to a saved state. The blocks are set already.
 func (s *solver[T]) restore(a *annealer[T], u *underway) {
 	s.clock.work, s.clock.all = u.Work, u.All
 	s.clock.began = time.Now().Add(-u.Elapsed)
 	copy(a.price, u.Price)
 	copy(a.lasting, u.Lasting)
 	copy(a.rent, u.Rents)
+	// The order of visits is a product of all shuffles so far.
 	for ; a.sweeps < u.Sweeps; a.sweeps++ {
 		a.shuffle()
 	}
 	a.wish = u.Wish
 }
 
-// shuffle puts the chunks in the order of the next sweep's visits, which depends
-// on that of the sweep before.
+// shuffle orders the chunks for the next sweep. The order depends on that of the sweep before and
+// on the sweep's number.
 func (a *annealer[T]) shuffle() {
 	rng := rand.New(rand.NewPCG(a.seed, a.sweeps+2))
 	rng.Shuffle(len(a.order), func(i, j int) { a.order[i], a.order[j] = a.order[j], a.order[i] })

@@ -5,11 +5,13 @@ import (
 	"math/rand/v2"
 )
 
+// noiseSize is the number of different values. They are the quantiles of the distribution in random
+// order, so the table has its exact shape.
 const noiseSize = 1 << 14
 
-// noise is a table of Gumbel-distributed numbers: the block with the least
-// cost - T x noise is a draw from the heat bath at temperature T. A vertex
-// reads k in a row from a place of its own in each sweep.
+// noise is a table of Gumbel-distributed numbers: the block with the least cost - temp x noise is a
+// draw from the heat bath at temperature temp. A vertex reads k in a row, from a random place in
+// each sweep. The first k are repeated at the end, so that no read wraps around.
 type noise []float32
 
 func newNoise(rng *rand.Rand, k int) noise {
@@ -24,7 +26,7 @@ func newNoise(rng *rand.Rand, k int) noise {
 	return n
 }
 
-// mix scrambles x (Stafford's variant 13 of the MurmurHash3 finalizer).
+// mix is Stafford's variant 13 of the MurmurHash3 finalizer.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

@@ -5,12 +5,15 @@ import (
 	"math/bits"
 )
 
-// A tariff is what blocks ask of vertices. It is what is left of the
-// constraints in a vertex's decision, and is handed from level to level.
+// A tariff is what blocks charge vertices. Constraints act on the decision of a vertex only through
+// it. It is handed on from level to level.
 type tariff struct {
-	price   []float32 // of a net that is new to the block; 1 where nothing presses
-	lasting []float32 // the part of price-1 that stays until it is no longer needed
-	rent    []float32 // of a unit of vertex weight
+	// By block, the price of a net that is new to it; 1 without pressure.
+	price []float32
+	// By block, the part of price-1 that stays until it is no longer needed.
+	lasting []float32
+	// By block, the price of a unit of vertex weight.
+	rent []float32
 }
 
 func newTariff(k int) *tariff {
@@ -22,39 +25,39 @@ func newTariff(k int) *tariff {
 }
 
 const (
-	// headroom is the part of its due that a block should not touch, so that
-	// the placement of the parameters has something to level out with.
+	// headroom is the fraction of its due that a block should not touch, so that the placement of
+	// parameters has room to level out.
 	headroom = 0.01
-	// steepness is how much a price rises at once with the part by which a
-	// block is above its due. Without it, what belongs together would gather in
-	// one block, drive its price up, leave it and gather in the next.
+	// steepness is how much the price rises at once with the fraction by which a block is above its
+	// due. Without it vertices that belong together would gather in one block, drive up its price,
+	// leave it and gather in the next.
 	steepness = 20
-	// touchGain and loadGain are how much a price rises for good, in a sweep,
-	// with the part by which a block's touched nets, or its load, are above its due.
+	// touchGain and loadGain are how much the price rises per sweep, lastingly, with the fraction
+	// by which a block's touched nets, or its load, exceed its due.
 	touchGain, loadGain = 0.1, 0.02
-	// lowest is how far below 1 a price may fall, for a block with too little.
+	// lowest is how far below 1 the price may fall for a block that carries too little.
 	lowest = -0.5
-	// dearest bounds both parts of a price where the constraints cannot be met:
-	// so few parameters shared that one makes a difference, or too small a theta.
+	// dearest bounds both parts of a price, for the case that the constraints cannot be met: too
+	// few shared parameters, or too small a theta.
 	dearest = 3
-	// rentGain is how fast rents follow demand: 0.5 would level it in one sweep
-	// if nothing else changed.
+	// rentGain is how fast rents follow demand. 0.5 would level it in one sweep if nothing else
+	// changed.
 	rentGain = 0.3
-	// thetaReserve is the part of theta from which on nets become dear, and
-	// thetaHaste how much more that counts than too much traffic.
+	// thetaReserve is the fraction of theta from which on nets become dear, and thetaHaste how much
+	// more an excess over it counts than one of traffic.
 	thetaReserve, thetaHaste = 0.98, 4
-	// loadEvery is how many sweeps lie between two looks at the loads.
+	// loadEvery is the number of sweeps between two estimates of the loads.
 	loadEvery = 4
 )
 
-// adjustPrices makes nets dearer for blocks that touch more than they can ever
-// pay for, after a part of a sweep. Whoever owns a shared net, each block that
-// touches it pays at least once; so touch is below what the block will carry,
-// and must be below its share of 2 x total, or the traffic cannot be flat. With
-// a bound theta on the nets that a block uses, the dearer of the two rules.
+// adjustPrices raises the prices of blocks that touch more nets than they can ever pay for, after
+// the fraction part of a sweep. Whoever owns a shared net, each block that touches it pays at least
+// once. So touch is a lower bound on what the block will carry; if it exceeds the block's share of
+// 2 x total the traffic cannot be level. With a bound theta on the nets that a block uses, the
+// stricter of the two rules counts.
 func (a *annealer[T]) adjustPrices(part float64) {
-	// While all use more than theta, as they do before anything is in order,
-	// only who uses more than others is to blame.
+	// While all blocks use more than theta, as they do before anything is in order, only those are
+	// to blame that use more than the mean.
 	bearable := max(thetaReserve*float64(a.theta), float64(sum(a.cost.used))/float64(a.k))
 	for b := range a.price {
 		over := 0.0
@@ -70,13 +73,13 @@ func (a *annealer[T]) adjustPrices(part float64) {
 	}
 }
 
-// due is what block b will carry when the traffic is flat.
+// due returns what block b carries when the traffic is level.
 func (a *annealer[T]) due(b int) float64 { return 2 * float64(a.cost.total) * a.share[b] }
 
-// raisePrices looks at what the blocks would carry now. Blocks that touch
-// little, or little that many others touch, cannot be made to carry their due;
-// they get nets cheaper, and those that carry the rest dearer, by gain times
-// what they carry above their due. It returns the largest such part.
+// raisePrices estimates what the blocks would carry now. Blocks that touch little, or only what
+// many others touch too, cannot carry their due; their nets become cheaper, and those of blocks
+// that carry the rest dearer, by gain times the fraction by which they exceed their due. It returns
+// the largest such fraction.
 func (a *annealer[T]) raisePrices(gain float64) (worst float64) {
 	a.estimateLoads()
 	for b := range a.load {
@@ -89,8 +92,9 @@ func (a *annealer[T]) raisePrices(gain float64) (worst float64) {
 	return worst
 }
 
-// estimateLoads sets a.load to what each block would carry if every net were
-// owned by the least loaded of the blocks that touch it, hot nets first.
+// estimateLoads sets a.load to what each block would carry if every net were owned by the least
+// loaded of the blocks that touch it, hot nets first. That is close to what partition.FlatOwners
+// will achieve.
 func (a *annealer[T]) estimateLoads() {
 	for b := range a.load {
 		a.load[b] = float64(a.cost.touch[b])
@@ -109,8 +113,8 @@ func (a *annealer[T]) estimateLoads() {
 	}
 }
 
-// leastLoaded returns the least loaded block that touches net e, for its share,
-// and how many do.
+// leastLoaded returns the least loaded block, relative to its share, that touches net e, and the
+// number of blocks that do.
 func (a *annealer[T]) leastLoaded(e int) (at, blocks int) {
 	least := math.Inf(1)
 	for w := range a.cells {
@@ -125,10 +129,9 @@ func (a *annealer[T]) leastLoaded(e int) (at, blocks int) {
 	return at, blocks
 }
 
-// adjustRents makes as many vertices want to leave each block as want to enter
-// it. All blocks are full, or nearly: without rents most wishes would be for
-// blocks that have no room, and come to nothing. Demand at temperature temp
-// follows the rent as exp(-rent/temp).
+// adjustRents adjusts rents so that as much weight wants to leave each block as wants to enter it.
+// All blocks are full, or nearly: without rents most wishes would be for blocks that have no room,
+// and be refused. Demand at temperature temp follows the rent as exp(-rent/temp).
 func (a *annealer[T]) adjustRents(temp float64) {
 	mean := float64(sum(a.state.size)) / float64(a.h.vertices()) // weight of a vertex
 	least := float32(math.Inf(1))

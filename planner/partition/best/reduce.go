@@ -8,8 +8,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// reduce returns g as a hypergraph, its samples in random order, and which
-// sample each vertex is.
+// reduce returns g as a hypergraph with its samples in random order, and the sample of each vertex.
+// In random order any run of vertices is a random sample.
 func reduce(ctx context.Context, g *graph.Graph, o partition.Options) (*hypergraph, []int, error) {
 	n, m := g.Samples(), g.Params()
 	samples := rand.New(rand.NewPCG(o.Seed, 0)).Perm(n)
@@ -45,8 +45,8 @@ func reduce(ctx context.Context, g *graph.Graph, o partition.Options) (*hypergra
 	return h, samples, err
 }
 
-// anchors returns the machine that each parameter is fixed to, by itself or by
-// its group, or -1; nil where none is.
+// anchors returns the machine to which each parameter is fixed, by itself or by its group, or -1;
+// nil if none is.
 func anchors(g *graph.Graph, o partition.Options) []int32 {
 	if o.FixedParams == nil {
 		return nil

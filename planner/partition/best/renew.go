@@ -8,20 +8,19 @@ import (
 )
 
 const (
-	// workToRenew is the part of the work of a fresh run that one takes which goes
-	// on from an earlier assignment.
+	// workToRenew is the fraction of the work of a fresh run that is done when continuing from an
+	// earlier assignment.
 	workToRenew = 0.22
-	// Vertices that the earlier assignment lacks find their blocks while all
-	// others stay, in placeSweeps that begin and end at these parts of where
-	// everything melts.
+	// Vertices that the earlier assignment lacks are placed first, while all others stay, in
+	// placeSweeps sweeps that begin and end at these fractions of the melting temperature.
 	placeSweeps          = 8
 	placeHot, placeCool  = 0.3, 0.015
 	renewCool, stayPrice = 1. / 8, 1.5 // price of leaving, by the first temperature
 )
 
-// renew returns the blocks of h's vertices that annealing finds from start, where
-// -1 is anywhere. Of the vertices that were somewhere, -1 for nowhere, at most
-// mayMove are elsewhere then unless limits ask it.
+// renew anneals from the blocks in start, where -1 is anywhere, and returns the state. was has the
+// earlier block of each vertex, -1 for none. At most mayMove of these vertices end up elsewhere,
+// unless limits require more.
 func (s *solver[T]) renew(ctx context.Context, h *hypergraph, start, was []int32, mayMove int) (*state[T], error) {
 	s.begin("place")
 	under := s.keep.take()
@@ -59,7 +58,8 @@ func (s *solver[T]) renew(ctx context.Context, h *hypergraph, start, was []int32
 	return st, s.coolDown(ctx, a, &c, s.clock.spent(), annealingEnds)
 }
 
-// place finds blocks for the vertices that were nowhere, while the others stay.
+// place finds blocks for the vertices without an earlier block while the others stay. It does
+// nothing if there are no such vertices, or no others.
 func (s *solver[T]) place(ctx context.Context, a *annealer[T]) error {
 	a.stays.hold = true
 	defer func() { a.stays.hold = false }()
@@ -80,8 +80,8 @@ func (s *solver[T]) place(ctx context.Context, a *annealer[T]) error {
 	return nil
 }
 
-// fillUp returns the blocks where the vertices were; those that were nowhere go
-// to the emptiest by its limit, in random order.
+// fillUp returns the earlier blocks. Vertices without one go to the emptiest block relative to its
+// limit, in random order.
 func fillUp(h *hypergraph, was []int32, size []int64, rng *rand.Rand) []int32 {
 	homes := make([]int32, len(was))
 	for v, b := range was {

@@ -7,14 +7,15 @@ import (
 	"slices"
 )
 
-// An exit is a vertex that may leave an overfull block, and what that costs.
+// An exit is a vertex that may leave an overfull block, and what its move would cost per unit of
+// weight.
 type exit struct {
 	v    int32
 	cost float32
 }
 
-// balance moves vertices out of blocks that hold more than they may, those
-// that cost least first.
+// balance moves vertices out of blocks that hold more than their limit, those with the least cost
+// first. It fails if the fixed vertices leave no room.
 func (s *solver[T]) balance(st *state[T]) error {
 	var p planes[T]
 	hits := make([]float32, s.k)
@@ -37,7 +38,7 @@ func (s *solver[T]) balance(st *state[T]) error {
 	return nil
 }
 
-// exits lists the vertices of block b that may leave it, the cheapest first.
+// exits lists the vertices that may leave block b, cheapest first.
 func (s *solver[T]) exits(st *state[T], b int, p *planes[T], hits []float32) []exit {
 	var exits []exit
 	for v, at := range st.block {
@@ -54,8 +55,8 @@ func (s *solver[T]) exits(st *state[T], b int, p *planes[T], hits []float32) []e
 	return exits
 }
 
-// cheapestRoom returns the block with room for v that v would cost least in,
-// or -1, and that cost beyond the one where it is.
+// cheapestRoom returns the block with room for v in which v would cost least, or -1, and how much
+// more that is than where v is now.
 func (s *solver[T]) cheapestRoom(st *state[T], v int, p *planes[T], hits []float32) (to int, cost float32) {
 	st.hits(v, p, hits)
 	to = -1
@@ -71,10 +72,11 @@ func (s *solver[T]) cheapestRoom(st *state[T], v int, p *planes[T], hits []float
 	return to, cost
 }
 
-// thetaSweeps is how many sweeps more may be spent on meeting theta.
+// thetaSweeps is how many more sweeps may be spent on meeting theta.
 const thetaSweeps = 200
 
-// meetTheta sweeps on until no block uses more than theta allows.
+// meetTheta continues to sweep, ever colder, until no block uses more than theta allows. It fails
+// after thetaSweeps, with the value reached: that is no proof that there is no solution.
 func (s *solver[T]) meetTheta(ctx context.Context, st *state[T]) error {
 	if s.limits.theta == 0 || slices.Max(st.cost.used) <= s.limits.theta {
 		return nil

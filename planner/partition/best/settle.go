@@ -1,11 +1,13 @@
 package best
 
-// A settler decides which proposals of a batch the blocks' limits allow. Where
-// a block is full, a vertex waits for one that wants the other way and they
-// change places, or for one that leaves.
+// A settler decides which proposals of a batch the limits of the blocks allow. If a block is full,
+// a vertex waits for one that wants to go the other way, with which it changes places, or for one
+// that leaves. What still waits at the end of the batch is dropped.
 type settler struct {
-	k       int
-	size    []int64 // of the blocks, with the moves settled so far
+	k int
+	// By block, its weight with the moves settled so far.
+	size []int64
+	// By from*k+to, the proposals that wait for room.
 	waiting [][]proposal
 	moves   []proposal
 }
@@ -14,7 +16,7 @@ func newSettler(k int) settler {
 	return settler{k: k, size: make([]int64, k), waiting: make([][]proposal, k*k)}
 }
 
-// startBatch forgets the last batch; the blocks have the given sizes.
+// startBatch clears the settler for a new batch. size are the blocks' weights.
 func (s *settler) startBatch(size []int64) {
 	copy(s.size, size)
 	s.moves = s.moves[:0]
@@ -23,8 +25,8 @@ func (s *settler) startBatch(size []int64) {
 	}
 }
 
-// settleAll decides about all proposals of a batch, and counts what the blocks
-// are wanted for.
+// settleAll decides on all proposals of a batch, in the order of members and vertices, and adds up
+// which blocks they want to leave and enter.
 func (a *annealer[T]) settleAll() {
 	a.settler.startBatch(a.state.size)
 	for i := range a.members {
@@ -40,8 +42,7 @@ func (a *annealer[T]) settleAll() {
 	}
 }
 
-// settle decides about p: it moves, now or later, or is forgotten with the
-// batch.
+// settle decides on p: it is accepted, alone or in exchange for one that waits, or it waits.
 func (a *annealer[T]) settle(p proposal) {
 	s := &a.settler
 	from, to := int(a.block[p.v]), int(p.to)
@@ -72,7 +73,8 @@ func (a *annealer[T]) settle(p proposal) {
 	s.waiting[from*s.k+to] = append(s.waiting[from*s.k+to], p)
 }
 
-// allowBoth reports whether p and q may change places.
+// allowBoth reports whether the bound on vertices away from their earlier block allows p and q to
+// change places.
 func (a *annealer[T]) allowBoth(p proposal, from int, q proposal, to int) bool {
 	if a.stays == nil {
 		return true
@@ -85,6 +87,7 @@ func (a *annealer[T]) allowBoth(p proposal, from int, q proposal, to int) bool {
 	return after <= max(before, a.stays.most)
 }
 
+// accept adds p to the moves and updates the sizes.
 func (a *annealer[T]) accept(p proposal, from int, w int64) {
 	s := &a.settler
 	a.stays.note(p.v, from, p.to)
@@ -93,8 +96,8 @@ func (a *annealer[T]) accept(p proposal, from int, w int64) {
 	s.moves = append(s.moves, p)
 }
 
-// admitWaiting lets in a vertex that waits for the room that block b has now,
-// then one that waits for the room which that leaves, and so on.
+// admitWaiting admits a vertex that waits for the room that block b has now, then one that waits
+// for the room which that one leaves, and so on.
 func (a *annealer[T]) admitWaiting(b int) {
 	s := &a.settler
 	for again := true; again; {

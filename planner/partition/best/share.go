@@ -2,18 +2,20 @@ package best
 
 import "time"
 
-// shareCuts is how many parts of equally many pins the nets are cut into, from
-// which the members' shares are made up.
+// shareCuts is the number of parts, with about equally many pins, into which the nets are cut.
+// Members' shares are made of whole parts.
 const shareCuts = 256
 
-// shares divide the nets among the members of a team, such that each needs as
-// long for its own as the others. Nets that many pin stay in the cache, so that
-// equally many pins would not do; time is measured. What comes of the annealing
-// does not depend on it.
+// shares divide the nets among the members of a team so that all need equally long. Nets with many
+// pins stay in the cache, so equally many pins would not do; time is measured instead. The result
+// of annealing does not depend on the division.
 type shares struct {
-	cuts []uint32        // shareCuts+1 nets, ascending
-	at   []float64       // member i has the parts at[i] to at[i+1]
-	took []time.Duration // by each member, since the last adjustment
+	// shareCuts+1 nets, ascending.
+	cuts []uint32
+	// Member i has the parts at[i] to at[i+1].
+	at []float64
+	// The time of each member since the last adjustment.
+	took []time.Duration
 }
 
 func newShares(h *hypergraph, members int) *shares {
@@ -29,14 +31,15 @@ func (s *shares) of(i int) (from, to uint32) {
 	return s.cuts[int(s.at[i])], s.cuts[int(s.at[i+1])]
 }
 
-// runMember does a member's job on its share and notes the time.
+// runMember runs a member's job on its share and adds up the time.
 func (s *shares) runMember(i int, job func(from, to uint32)) {
 	began := time.Now()
 	job(s.of(i))
 	s.took[i] += time.Since(began)
 }
 
-// adjust brings the shares halfway to where all would have taken as long.
+// adjust moves the borders of the shares halfway to where all members would have taken equally
+// long. Halfway, since a single sweep's times are noisy.
 func (s *shares) adjust() {
 	members := len(s.took)
 	var all time.Duration
@@ -60,8 +63,8 @@ func (s *shares) adjust() {
 	clear(s.took)
 }
 
-// cutsOf cuts nets into shareCuts parts of about equally many pins: shareCuts+1 nets,
-// ascending, where degree says how many pins each net has.
+// cutsOf cuts nets into shareCuts parts with about equally many pins and returns the shareCuts+1
+// borders, ascending. degree returns the number of pins of a net.
 func cutsOf(nets int, degree func(e int) int) []uint32 {
 	all := 0
 	for e := range nets {

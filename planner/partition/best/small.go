@@ -12,18 +12,18 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/twostep"
 )
 
-// Where blocks have few samples each, none can be exceeded by much, and annealing,
-// which moves one sample at a time, may end far from where it should. Work of up to
-// fewStarts goes into more starts, at most mostStarts, and the papers' algorithms,
-// which take next to no time on graphs of fewEdges, are asked too.
+// If blocks have few samples each, limits bind tightly, and annealing, which moves one sample at a
+// time, may end far from the optimum. Graphs with work up to fewStarts are annealed from several
+// starts, at most mostStarts. The papers' algorithms, which take almost no time on graphs of up to
+// fewEdges, are tried too.
 const (
 	fewStarts  = 80_000_000
 	mostStarts = 4
 	fewEdges   = 100_000
 )
 
-// ask returns the best assignment of those that the functions return; where none
-// returns any, the error of the first.
+// ask returns the best assignment among those of the partitioners, or the first error if none
+// succeeds.
 func ask(ctx context.Context, g *graph.Graph, o partition.Options, all []partition.Partitioner) (*partition.Assignment, error) {
 	var least *partition.Assignment
 	var leastLoads []float64
@@ -50,7 +50,7 @@ func ask(ctx context.Context, g *graph.Graph, o partition.Options, all []partiti
 	return least, nil
 }
 
-// compareLoads compares the busiest machine's load, then the sum of all.
+// compareLoads compares the busiest machine's load, then the sum of all loads.
 func compareLoads(a, b []float64) int {
 	sum := func(loads []float64) (sum float64) {
 		for _, l := range loads {
@@ -61,8 +61,8 @@ func compareLoads(a, b []float64) int {
 	return cmp.Or(cmp.Compare(slices.Max(a), slices.Max(b)), cmp.Compare(sum(a), sum(b)))
 }
 
-// others are the papers' algorithms, each also with owners found as for samples
-// that were annealed.
+// others returns the papers' algorithms, each with its own owners and with owners placed as for
+// annealed samples; none for large graphs.
 func others(g *graph.Graph) (all []partition.Partitioner) {
 	if g.Edges() > fewEdges {
 		return nil

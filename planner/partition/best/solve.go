@@ -12,37 +12,35 @@ import (
 )
 
 const (
-	// mostClusters and leastClusters bound how many clusters per block the
-	// coarsest level has, and so how small a part of a block's limit a cluster
-	// may be; between them, a cluster has about clusterSize samples.
+	// mostClusters and leastClusters bound the number of clusters per block at the coarsest level,
+	// and so how large a part of a block's limit one cluster may be. Between them a cluster has
+	// about clusterSize samples.
 	mostClusters, leastClusters, clusterSize = 160, 10, 8
-	// shrink is how many vertices become one from level to level.
+	// shrink is by which factor the number of vertices falls from level to level.
 	shrink = 2.5
-	// A level ends at this part of the temperature at which it began: the
-	// coarsest, which starts from nothing, later than those that refine it.
+	// A level ends at this fraction of the temperature at which it began. The coarsest, which
+	// starts from a random assignment, cools further than the levels that refine it.
 	coolCoarsest, coolMiddle, coolFinest, coolOnly = 1. / 20, 1. / 2, 1. / 4, 1. / 40
-	// The only level starts by this factor above where everything has melted:
-	// what belongs together without clusters that say so finds itself while the
-	// heat is still great.
+	// A single level starts this factor above the temperature at which everything has melted.
+	// Without clusters to start with, vertices that belong together find each other while it is
+	// still hot.
 	heatOnly = 1.1
-	// Parts of the time that the coarsest and the finest level get, and the end
-	// of all annealing.
+	// The fractions of the budget for the coarsest and the finest level, and that at which all
+	// annealing ends.
 	partCoarsest, partFinest, annealingEnds = 0.2, 0.55, 0.97
-	// Where the first clusters have more than this part of their members' pins,
-	// these share so little that clusters are no start: annealing all levels then
-	// costs more than it brings.
+	// If the first clusters have more than this fraction of their members' pins, these share so
+	// little that clusters are no start: to anneal all levels then costs more than it gains.
 	unshared = 0.95
-	// Where a sample of the vertices saves less than this part of its pins, the
-	// clusters are not made at all: the estimate is, where little is shared, up to
-	// 1.6 times what they save.
+	// If a sample of the vertices saves less than this fraction of its pins, no clusters are made
+	// at all. If little is shared, the estimate is up to 1.6 times what they save.
 	littleShared = 0.07
-	// In the last part of the finest level what is left of the heat is taken
-	// away at once: by then it only keeps vertices from where they belong.
+	// In the last part of the finest level, from quenchFrom on, the temperature is lowered by the
+	// factor quench: heat then only keeps vertices away from where they belong.
 	quenchFrom, quench = 0.95, 0.1
 )
 
-// A clock tells which part of the budget is spent: of time, if one was given,
-// else of work, so that the outcome does not depend on the machine's speed.
+// A clock measures which fraction of the budget is spent: of time, if a time budget was given, else
+// of work, so that the result does not depend on the machine's speed.
 type clock struct {
 	began    time.Time
 	budget   time.Duration // 0: count work
@@ -51,6 +49,7 @@ type clock struct {
 	progress func(float64)
 }
 
+// spent returns the fraction, which may exceed 1.
 func (c *clock) spent() float64 {
 	if c.budget > 0 {
 		return float64(time.Since(c.began)) / float64(c.budget)
@@ -58,13 +57,15 @@ func (c *clock) spent() float64 {
 	return float64(c.work) / float64(c.all)
 }
 
-// A level is a hypergraph and how its vertices became those of the next.
+// A level is a hypergraph, and how its vertices became those of the next, coarser one.
 type level struct {
-	h     *hypergraph
-	label []int32 // vertex of the next, coarser level; nil for the last
+	h *hypergraph
+	// By vertex, its vertex in the next level; nil at the coarsest.
+	label []int32
 }
 
-// coarsen returns ever coarser levels of h, h first.
+// coarsen returns ever coarser levels of h, beginning with h. It stops when the vertices are few,
+// or share too little.
 func coarsen(ctx context.Context, h *hypergraph, k int, t *team) ([]level, error) {
 	var all int64
 	for _, w := range h.weight {
@@ -106,7 +107,8 @@ func coarsen(ctx context.Context, h *hypergraph, k int, t *team) ([]level, error
 	}
 }
 
-// A solver brings a hypergraph's vertices to blocks.
+// A solver assigns the vertices of a hypergraph to blocks. One solver is used for one run; the
+// tariff carries the prices from level to level.
 type solver[T word] struct {
 	k      int
 	limits limits
@@ -115,13 +117,14 @@ type solver[T word] struct {
 	begin  func(phase string)
 	seed   uint64
 	tariff *tariff
-	flat   bool // no clusters are wanted, for so many sweeps can be had
-	keep   *keeping
-	at     int // level that is annealed
+	// flat anneals without clusters.
+	flat bool
+	keep *keeping
+	// The level that is being annealed.
+	at int
 }
 
-// solve returns the block of each vertex of h, annealed at once if flat, else
-// level by level.
+// solve returns the blocks of h's vertices: annealed at once if flat, else level by level.
 func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error) {
 	levels := []level{{h: h}}
 	if !s.flat {
@@ -152,12 +155,14 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error)
 			return nil, err
 		}
 		block = st.block
+		// The coarser level is not needed any more; its memory is for the finer one.
 		levels[i] = level{}
 	}
 	return st, nil
 }
 
-// firstBlocks returns the level to begin with and the blocks of its vertices.
+// firstBlocks returns the level to begin with and the blocks of its vertices: the coarsest at
+// random, or the level and blocks of a saved state.
 func (s *solver[T]) firstBlocks(levels []level) (first int, block []int32, err error) {
 	u := s.keep.pending()
 	if u == nil {
@@ -171,11 +176,12 @@ func (s *solver[T]) firstBlocks(levels []level) (first int, block []int32, err e
 	return u.Level, slices.Clone(u.Block), nil
 }
 
-// errOtherVersion is what a state gets whose hypergraph is not this one.
+// errOtherVersion is the error for a saved state that does not fit the levels: another version of
+// psidecar has made other clusters of the same data.
 var errOtherVersion = fmt.Errorf("%w: of another version, which made other clusters of the same data", partition.ErrOtherState)
 
-// schedule returns until which part of the budget level i anneals, and the
-// part of its first temperature at which it should end.
+// schedule returns the fraction of the budget at which level i ends, and the fraction of its
+// initial temperature at which it should then be. last is the coarsest level.
 func (s *solver[T]) schedule(i, last int) (until, cool float64) {
 	left := annealingEnds - s.clock.spent()
 	switch {
@@ -191,7 +197,8 @@ func (s *solver[T]) schedule(i, last int) (until, cool float64) {
 	return s.clock.spent() + left*middle/(middle*float64(i)+partFinest), coolMiddle
 }
 
-// scatter returns random blocks, each as full as the others by its limit.
+// scatter returns random blocks, filled evenly relative to their limits. Vertices with a home are
+// there.
 func scatter(h *hypergraph, size []int64, rng *rand.Rand) []int32 {
 	block := make([]int32, h.vertices())
 	load := make([]int64, len(size))
@@ -217,7 +224,7 @@ func scatter(h *hypergraph, size []int64, rng *rand.Rand) []int32 {
 	return block
 }
 
-// project returns the blocks of vertices whose clusters' blocks are given.
+// project returns the blocks of a level's vertices, given those of the next coarser one.
 func project(block, label []int32) []int32 {
 	fine := make([]int32, len(label))
 	for v, l := range label {
@@ -226,9 +233,9 @@ func project(block, label []int32) []int32 {
 	return fine
 }
 
-// anneal cools st to the part cool of the temperature at which it starts: for
-// a random assignment where everything melts, else where it would neither lose
-// what it has nor freeze in it.
+// anneal cools st to the fraction cool of the temperature at which it starts. That is where
+// everything melts for a random assignment, else where a sweep neither loses what st has nor
+// freezes it. It continues a saved state if there is one.
 func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool, until, cool float64) error {
 	a := newAnnealer(st, s.slack(st.h), s.tariff, s.team, s.seed)
 	if u := s.keep.take(); u != nil {
@@ -250,8 +257,8 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	return s.coolDown(ctx, a, &c, s.clock.spent(), until)
 }
 
-// coolDown sweeps from that part of the budget to that one is spent and, at the finest
-// level, on until the loads are level.
+// coolDown sweeps while the spent fraction of the budget is between from and until, and at the
+// finest level goes on until the loads are level.
 func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, from, until float64) error {
 	temp := c.Hot
 	if c.Swept > 0 {
@@ -278,15 +285,18 @@ func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, fr
 	return nil
 }
 
+// levelSweeps is how many more sweeps may be spent on levelling the loads, levelGain how fast
+// prices then rise, and levelEnough by which fraction a block may carry more than its due in the
+// end.
 const (
 	// levelSweeps is how many sweeps more may be spent on levelling the loads,
 	// levelGain how fast prices then rise, and levelEnough when it is done.
 	levelSweeps, levelGain, levelEnough = 30, 0.5, 0.02
 )
 
-// level sweeps on while a block carries more than its due, making its nets
-// dearer each time: where sweeps are few, prices come late. It leaves the
-// assignment whose busiest block carries least.
+// level continues to sweep while some block carries more than its due, raising its price each time:
+// if sweeps were few, prices have come late. It leaves the assignment whose busiest block carries
+// the least.
 func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) error {
 	var kept []int32
 	least := math.Inf(1)
@@ -314,8 +324,8 @@ func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) err
 	return nil
 }
 
-// slack returns the limits with room for a cluster more in each block: clusters
-// seldom fill a block to the last sample, and need not before the last level.
+// slack returns limits with room for one more cluster in each block: clusters rarely fill a block
+// exactly, and need not before the finest level.
 func (s *solver[T]) slack(h *hypergraph) limits {
 	l := s.limits
 	if heaviest := int64(h.heaviest()); heaviest > 1 {

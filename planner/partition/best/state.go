@@ -12,39 +12,47 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// word is a set of up to 8, 16, 32 or 64 blocks.
+// A word is a set of up to 8, 16, 32 or 64 blocks, one bit each.
 type word interface {
 	uint8 | uint16 | uint32 | uint64
 }
 
+// width returns the number of bits of T.
 func width[T word]() int { return bits.Len64(uint64(^T(0))) }
 
-// A cell says of one net which blocks touch it, and which of those do so with
-// one pin only.
+// A cell has the blocks that touch a net, and those that do so with a single pin. That is all that
+// a vertex needs to know of a net: a block that touches it only by the vertex itself would lose it.
 type cell[T word] struct{ touch, single T }
 
-// A state is an assignment of a hypergraph's vertices to k blocks, with what
-// is needed to price a move without looking at any other vertex.
+// A state is an assignment of a hypergraph's vertices to k blocks, with what is needed to price a
+// move without looking at any other vertex.
+//
+// Invariants, between moves: count has the pins of each net by block; cells follow from count and
+// anchors; size and cost are the sums over vertices and nets.
 type state[T word] struct {
-	h     *hypergraph
-	k     int
-	cells [][]cell[T] // cells[w][net]: blocks w*width and up
+	h *hypergraph
+	k int
+	// cells[w][net] is for blocks w*width to w*width+width-1.
+	cells [][]cell[T]
 	count counts
 	block []int32 // of each vertex
 	size  []int64 // weight of the vertices in each block
 	cost  costs
 }
 
-// costs are what the annealing watches, in the nets' weights.
+// costs are the quantities that annealing watches, in weights of nets.
 type costs struct {
-	touch []int64 // per block: the nets that it shares with others
-	used  []int64 // per block: all nets that its vertices pin, N(D_i)
-	total int64   // (net, block) pairs but one a net: what goes over the wire
+	// By block, the nets that it shares with other blocks. It must pay for each at least once.
+	touch []int64
+	// By block, all nets that its vertices pin: N(D_i).
+	used []int64
+	// The number of (net, block) pairs beyond one per net, which is what crosses the network.
+	total int64
 }
 
 func newCosts(k int) costs { return costs{touch: make([]int64, k), used: make([]int64, k)} }
 
-// drainFrom adds c's sums and sets c to zero.
+// drainFrom adds c to to and clears c.
 func (to *costs) drainFrom(c *costs) {
 	to.total += c.total
 	c.total = 0
@@ -55,7 +63,9 @@ func (to *costs) drainFrom(c *costs) {
 	}
 }
 
-// newState counts an assignment, which it keeps as its own.
+// newState returns the state of an assignment, which it takes over. It counts in parallel: first
+// pins, by parts of the nets with equally many pins, then cells and costs, by equal numbers of
+// nets.
 func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) (*state[T], error) {
 	s := &state[T]{h: h, k: k, block: block}
 	s.cells = make([][]cell[T], (k+width[T]()-1)/width[T]())
@@ -91,7 +101,7 @@ func newState[T word](ctx context.Context, h *hypergraph, k int, block []int32) 
 	return s, err
 }
 
-// eachPart calls work for each of some parts at the same time.
+// eachPart calls work for each part on a goroutine of its own and returns the first error.
 func eachPart(work func(part, parts int) error) error {
 	var g errgroup.Group
 	for part := range partition.LoopParts() {
@@ -100,7 +110,7 @@ func eachPart(work func(part, parts int) error) error {
 	return g.Wait()
 }
 
-// summarizeAll sets the cells of nets from..to-1 by their counts and adds their costs to c.
+// summarizeAll sets the cells of nets from to to-1 from their counts and adds their costs to c.
 func (s *state[T]) summarizeAll(from, to uint32, c *costs) {
 	first, list := uint32(0), make([]uint32, s.k)
 	for i, class := range s.h.class {
@@ -112,7 +122,8 @@ func (s *state[T]) summarizeAll(from, to uint32, c *costs) {
 	}
 }
 
-// summarize sets the cells of a net by its counts and adds its costs to to.
+// summarize sets the cells of one net from its counts and adds its costs to to. An anchored block
+// touches the net without a pin, so it neither counts as using it nor can be its single pin.
 func (s *state[T]) summarize(e uint32, counts []uint32, weight int64, to *costs) {
 	n := 0
 	for b, c := range counts {
@@ -140,8 +151,9 @@ func (s *state[T]) summarize(e uint32, counts []uint32, weight int64, to *costs)
 	}
 }
 
-// touched updates the cells of net e, of which block a has inA pins left now
-// and block b inB, one more.
+// touched updates the cells of net e after a pin went from block a to block b. inA and inB are the
+// pins that the blocks have now. It is called only if inA < 2 or inB < 3, since otherwise no cell
+// changes.
 func (s *state[T]) touched(e uint32, a, b int, inA, inB uint32, weight int64, c *costs) {
 	aCell, aBit := &s.cells[a/width[T]()][e], T(1)<<(a%width[T]())
 	bCell, bBit := &s.cells[b/width[T]()][e], T(1)<<(b%width[T]())
@@ -181,8 +193,9 @@ func (s *state[T]) touched(e uint32, a, b int, inA, inB uint32, weight int64, c 
 	}
 }
 
-// account adds to c the cost of block a having left the blocks that touch net
-// e, or of block b having joined them.
+// account adds the cost of block a leaving the set of blocks that touch net e, or of block b
+// joining it. A block shares a net if another block touches it too, so when the set shrinks to one
+// or grows from one, a block that did not move changes its touch cost as well.
 func (s *state[T]) account(e uint32, a, b int, left, joined bool, weight int64, c *costs) {
 	after := 0
 	for w := range s.cells {
@@ -213,8 +226,9 @@ func (s *state[T]) account(e uint32, a, b int, left, joined bool, weight int64, 
 	}
 }
 
-// moveRow does all of a move but for the part of the nets outside from..to-1,
-// and but for the vertex's own block, size and lone nets.
+// moveRow updates counts, cells and c for the nets from to to-1 of a vertex that goes from block a
+// to block b. The vertex's own block, size and lone nets are left to shift. Calls with disjoint
+// ranges of nets and costs of their own may run in parallel.
 func (s *state[T]) moveRow(v, a, b int, from, to uint32, c *costs) {
 	row := rowWithin(s.h.row(v), from, to, s.h.nets)
 	first := uint32(0)
@@ -230,7 +244,7 @@ func (s *state[T]) moveRow(v, a, b int, from, to uint32, c *costs) {
 	}
 }
 
-// rowWithin returns the part of a row, of a hypergraph of so many nets, from..to-1.
+// rowWithin returns the part of a row within nets from to to-1. nets is the number of all nets.
 func rowWithin(row []uint32, from, to uint32, nets int) []uint32 {
 	lo, hi := 0, len(row)
 	if from > 0 {
@@ -242,7 +256,7 @@ func rowWithin(row []uint32, from, to uint32, nets int) []uint32 {
 	return row[lo:hi]
 }
 
-// classRun returns how many of row's nets, at its beginning, are below end.
+// classRun returns how many nets at the beginning of row, which must not be empty, are below end.
 func classRun(row []uint32, end uint32) int {
 	switch {
 	case row[0] >= end:
@@ -254,14 +268,14 @@ func classRun(row []uint32, end uint32) int {
 	return n
 }
 
-// relocate moves one vertex, all that belongs to it.
+// relocate moves one vertex completely.
 func (s *state[T]) relocate(v int, b int) {
 	a := int(s.block[v])
 	s.moveRow(v, a, b, 0, uint32(s.h.nets), &s.cost)
 	s.shift(v, a, b)
 }
 
-// shift moves what of a vertex is not in its nets.
+// shift updates what a vertex contributes apart from its nets.
 func (s *state[T]) shift(v, a, b int) {
 	s.block[v] = int32(b)
 	s.size[a] -= int64(s.h.weight[v])

@@ -12,31 +12,30 @@ var spread = func() (table [256]uint64) {
 	return table
 }()
 
-// planes are bit-sliced counters: planes[i] holds bit i of the count of every
-// block of a word, so that a net costs the same few instructions whatever the
-// number of blocks.
+// planes are bit-sliced counters: planes[i] has bit i of the count of every block of a word. Adding
+// a net takes the same few instructions whatever the number of blocks.
 type planes[T word] [32]T
 
-// others returns the blocks that touch the net without the vertex in block
-// own (given as a bit), which pins it.
+// others returns the blocks that touch the net apart from one of its vertices, which is in block
+// own (given as a bit).
 func (c *cell[T]) others(own T) T { return c.touch &^ (c.single & own) }
 
-// add3 adds three bits in each position.
+// add3 is a full adder of three bits in each position.
 func add3[T word](a, b, c T) (sum, carry T) {
 	u := a ^ b
 	return u ^ c, a&b | u&c
 }
 
-// add adds x at bit i of the counters.
+// add adds x at bit i of the counters and propagates the carry.
 func (p *planes[T]) add(i int, x T) {
 	for ; x != 0; i++ {
 		p[i&31], x = p[i&31]^x, p[i&31]&x
 	}
 }
 
-// tally sets p to the number of nets that each block touches without the
-// vertex in block own (a bit, or 0 where it is in another word) whose nets
-// they are. Eight nets are added by carry-save adders before they reach p.
+// tally sets p to the number of the given nets that each block touches without the vertex whose
+// nets they are, which is in block own (a bit, or 0 if own is in another word). Groups of eight
+// nets are added by carry-save adders before they reach p.
 func tally[T word](p *planes[T], cells []cell[T], nets []uint32, own T) {
 	clear(p[:])
 	var ones, twos, fours T
@@ -58,7 +57,8 @@ func tally[T word](p *planes[T], cells []cell[T], nets []uint32, own T) {
 	}
 }
 
-// addTo adds the counts, all below 2^n, times weight to out, one for each block.
+// addTo adds the counts, all below 2^n, times weight to out, which has an element for each block.
+// spread transposes eight counters at a time from bits to bytes.
 func (p *planes[T]) addTo(out []float32, n int, weight float32) {
 	for q := 0; q < len(out); q += 8 {
 		to := out[q:min(q+8, len(out))]
@@ -77,8 +77,8 @@ func (p *planes[T]) addTo(out []float32, n int, weight float32) {
 	}
 }
 
-// hits sets out[b] to the weight of the nets of vertex v that block b touches
-// without v, and returns the weight of all of v's nets.
+// hits sets out[b] to the weight of the nets of vertex v that block b touches without v, and
+// returns the weight of all of v's nets. This is the inner loop of annealing.
 func (s *state[T]) hits(v int, p *planes[T], out []float32) float32 {
 	clear(out)
 	row := s.h.row(v)

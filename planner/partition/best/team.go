@@ -6,23 +6,29 @@ import (
 	"sync/atomic"
 )
 
-// A team runs one function at a time on all of its members, many thousand
-// times a second: members spin for the next one before they sleep. Where the
-// cores have other work too, a member may be off its core for milliseconds; what
-// it has not begun by then is done in its place, or each of the jobs would wait
-// for that.
+// A team runs one function at a time on all of its members, many thousand times a second. Members
+// spin for the next job before they sleep, because waking a goroutine takes as long as a small job.
+// If a member is off its core, because that has other work, the caller does the member's job in its
+// place; otherwise every job would wait for the scheduler.
+//
+// The caller is member 0. job is written before epoch changes and read after it was seen to change.
+// epoch does not change before all members' jobs are done, so a member that sees epoch sees its
+// job.
 type team struct {
 	members int
 	epoch   atomic.Uint64
-	begun   []atomic.Uint64 // member -> the last epoch whose job for it was begun, by whomever
-	done    atomic.Int64
-	job     func(member int)
-	ended   atomic.Bool
-	exit    sync.WaitGroup
+	// By member, the last epoch whose job for it was begun, by itself or by the caller.
+	begun []atomic.Uint64
+	done  atomic.Int64
+	job   func(member int)
+	ended atomic.Bool
+	exit  sync.WaitGroup
 
 	asleep atomic.Int64
-	mutex  sync.Mutex // of wake; a broadcast takes it after epoch has changed
-	wake   sync.Cond  // the epoch has changed
+	// Guards wake. A broadcast takes it after epoch has changed, so no member goes to sleep in
+	// between.
+	mutex sync.Mutex
+	wake  sync.Cond // the epoch has changed
 }
 
 func newTeam(members int) *team {
@@ -34,8 +40,8 @@ func newTeam(members int) *team {
 	return t
 }
 
-// runAll calls job(0) to job(members-1), each once, at the same time as far as
-// members are there, and waits for all.
+// runAll calls job(0) to job(members-1), each once, in parallel as far as members are running, and
+// waits for all of them.
 func (t *team) runAll(job func(member int)) {
 	t.done.Store(0)
 	t.startJob(job)
@@ -48,8 +54,8 @@ func (t *team) runAll(job func(member int)) {
 	}
 }
 
-// try does a member's job of an epoch unless it was begun already. Until it is
-// done, that epoch lasts, and so does the job.
+// try does a member's job of an epoch unless it was begun already. The compare-and-swap decides
+// between the member and the caller.
 func (t *team) try(member int, epoch uint64) {
 	if t.begun[member].CompareAndSwap(epoch-1, epoch) {
 		t.job(member)
@@ -57,7 +63,7 @@ func (t *team) try(member int, epoch uint64) {
 	}
 }
 
-// startJob lets the members do a job.
+// startJob publishes a job and wakes members that sleep.
 func (t *team) startJob(job func(member int)) {
 	t.job = job
 	t.epoch.Add(1)
@@ -68,6 +74,7 @@ func (t *team) startJob(job func(member int)) {
 	}
 }
 
+// serve is the loop of a member.
 func (t *team) serve(member int) {
 	for seen := uint64(0); ; {
 		seen = t.await(seen)
@@ -78,7 +85,7 @@ func (t *team) serve(member int) {
 	}
 }
 
-// await returns the epoch when it is no longer the one seen.
+// await returns the epoch once it is not the one seen: it spins for a while, then sleeps.
 func (t *team) await(seen uint64) uint64 {
 	for i := range spins {
 		if now := t.epoch.Load(); now != seen {
@@ -96,8 +103,7 @@ func (t *team) await(seen uint64) uint64 {
 	return t.epoch.Load()
 }
 
-// close ends the members and lets go of what the last job saw. A closed team may
-// be closed again.
+// close ends the members and drops the reference to the last job. It may be called again.
 func (t *team) close() {
 	if t.ended.Swap(true) {
 		return
@@ -106,12 +112,12 @@ func (t *team) close() {
 	t.exit.Wait()
 }
 
-// spins is how often a member looks for its next job before it sleeps: for
-// some tenths of a millisecond, longer than what is done between two jobs of a
-// sweep takes. To be woken takes a member as long as a small job.
+// spins is how often a member looks for its next job before it sleeps: for some tenths of a
+// millisecond, longer than what is done between two jobs of a sweep.
 const spins = 1 << 18
 
-// relax is called with the number of times that a wait has failed.
+// relax is called after the i-th failed look. It lets other goroutines run now and then, so that
+// spinning cannot starve them.
 func relax(i int) {
 	if i%1024 == 1023 {
 		runtime.Gosched()

@@ -2,16 +2,19 @@ package best
 
 import "math"
 
-// A sample of vertices' choices tells what a sweep at any temperature would do,
-// without doing it.
+// A probe has the costs of a sample of vertices in all blocks. From these it computes what a sweep
+// would do at any temperature, without making it.
 type probe struct {
-	k    int
-	own  []int32
-	cost []float32 // vertices x k
+	k   int
+	own []int32
+	// By vertex and block, k in a row.
+	cost []float32
 }
 
+// probeSize is how many vertices are sampled.
 const probeSize = 4096
 
+// probe samples vertices at regular intervals; they are in random order.
 func (a *annealer[T]) probe() probe {
 	p := probe{k: a.k}
 	n := a.h.vertices()
@@ -34,9 +37,9 @@ func (a *annealer[T]) probe() probe {
 	return p
 }
 
-// outlook returns how undecided the vertices are at temperature temp (the
-// chance that two draws for one vertex differ), and by how much a sweep would
-// raise the cost (or lower it, below 0).
+// outlook returns how undecided the vertices are at temperature temp, which is the probability that
+// two draws for a vertex differ, and by how much a sweep would raise the cost, negative if it would
+// lower it.
 func (p *probe) outlook(temp float64) (undecided, rise float64) {
 	for i, own := range p.own {
 		costs := p.cost[i*p.k : (i+1)*p.k]
@@ -54,21 +57,20 @@ func (p *probe) outlook(temp float64) (undecided, rise float64) {
 	return undecided / float64(len(p.own)), rise
 }
 
-// melting returns the temperature at which to start from a random assignment,
-// where nothing can be lost: vertices are nearly as undecided as can be.
+// melting returns the temperature for starting from a random assignment, where there is nothing to
+// lose: vertices are nearly as undecided as possible.
 func (p *probe) melting() float64 {
 	most := 1 - 1/float64(p.k)
 	return p.lowest(func(undecided, _ float64) bool { return undecided > 0.9*most })
 }
 
-// steady returns the temperature at which to go on from a good assignment: a
-// sweep leaves the cost as it is. Colder, it would freeze in what it has;
-// hotter, lose it.
+// steady returns the temperature for continuing from a good assignment: a sweep leaves the cost as
+// it is. If colder, annealing would freeze in the present assignment; if hotter, lose it.
 func (p *probe) steady() float64 {
 	return p.lowest(func(_, rise float64) bool { return rise > 0 })
 }
 
-// lowest finds where tooHot begins to hold.
+// lowest finds by bisection the temperature at which tooHot begins to hold, to 1%.
 func (p *probe) lowest(tooHot func(undecided, rise float64) bool) float64 {
 	if len(p.own) == 0 {
 		return 1

@@ -7,13 +7,12 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// sampledVertices is how many vertices tell whether clusters are a start.
+// sampledVertices is the size of the sample.
 const sampledVertices = 4096
 
-// savedByClusters estimates which part of h's pins its first clusters save, from
-// the first vertices, which stand in random order, and the cluster that each
-// would join first. It looks at the pins of their nets alone: clustering all
-// takes as long as many sweeps, for nothing where vertices share little.
+// savedByClusters estimates which fraction of h's pins its first clusters would save, from a sample
+// of vertices and the clusters that each would join first. It looks only at the pins of their nets:
+// clustering everything takes as long as many sweeps, which is wasted if vertices share little.
 func (h *hypergraph) savedByClusters(ctx context.Context, heaviest int32) (float64, error) {
 	n := h.vertices()
 	some := min(n, sampledVertices)
@@ -37,9 +36,9 @@ func (h *hypergraph) savedByClusters(ctx context.Context, heaviest int32) (float
 	return (1 - 1/shrink) * float64(saved) / float64(max(all, 1)), err
 }
 
-// savedBy returns how many pins vertex v saves in a cluster with the two that it
-// shares most with: one for each net that it has in common with them, and one
-// more where nobody else pins it.
+// savedBy returns how many pins vertex v saves in a cluster with the two vertices with which it
+// shares most: one for each net that it has in common with them, and one more if no other vertex
+// pins that net.
 func (c *clustering) savedBy(r *rating, v int) (saved int) {
 	first := c.favourite(r, v)
 	if first < 0 {
@@ -65,8 +64,8 @@ func (c *clustering) savedBy(r *rating, v int) (saved int) {
 	return saved
 }
 
-// transposeSome returns the vertices of the given nets, which may repeat, in
-// ascending order; the lists of all others are empty.
+// transposeSome returns the vertices of the given nets, which may repeat, in ascending order. The
+// lists of all other nets are empty.
 func (h *hypergraph) transposeSome(ctx context.Context, nets []uint32) (start []int, vertices []int32, err error) {
 	wanted := make([]uint64, h.nets/64+1)
 	for _, e := range nets {

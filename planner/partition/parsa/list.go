@@ -2,18 +2,22 @@ package parsa
 
 // none ends a bucket; gone marks a sample that is in none.
 const (
+	// none ends a bucket; gone marks a sample that is in no bucket.
 	none = -1
 	gone = -2
 )
 
-// A list holds samples in buckets by their cost, each bucket a doubly linked
-// list, so that every operation takes constant time but for the search of the
-// cheapest, which goes on from where the last one ended.
+// A list holds samples in buckets by cost, each a doubly linked list, so that every operation takes
+// constant time except the search for the cheapest, which continues from where the last one ended.
+// Costs only fall, by one at a time, so all searches together take little.
+//
+// Invariant: no bucket below least has a sample.
 type list struct {
 	cost       []int32
 	next, prev []int32
-	head       []int32 // by cost
-	least      int     // no bucket below is occupied
+	// By cost, the first sample of the bucket.
+	head  []int32
+	least int
 }
 
 func newList(samples int) list {
@@ -24,6 +28,7 @@ func newList(samples int) list {
 	return l
 }
 
+// insert adds u, which must be gone, at the front of a bucket.
 func (l *list) insert(u int32, cost int) {
 	for len(l.head) <= cost {
 		l.head = append(l.head, none)
@@ -36,6 +41,7 @@ func (l *list) insert(u int32, cost int) {
 	l.head[cost] = u
 }
 
+// remove takes u, which must be in a bucket, out of it.
 func (l *list) remove(u int32) {
 	if l.prev[u] == none {
 		l.head[l.cost[u]] = l.next[u]
@@ -48,7 +54,7 @@ func (l *list) remove(u int32) {
 	l.prev[u] = gone
 }
 
-// decrement lowers the cost of u by 1, unless it is gone.
+// decrement lowers the cost of u by 1, unless u is gone.
 func (l *list) decrement(u int32) {
 	if l.prev[u] == gone {
 		return
@@ -57,7 +63,7 @@ func (l *list) decrement(u int32) {
 	l.insert(u, int(l.cost[u])-1)
 }
 
-// cheapest returns a sample of least cost; there must be one.
+// cheapest returns a sample of the least cost. There must be one.
 func (l *list) cheapest() int32 {
 	for l.head[l.least] == none {
 		l.least++

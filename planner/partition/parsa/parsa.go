@@ -1,9 +1,8 @@
-// Package parsa is a baseline to compare with: a greedy partitioner in the
-// manner of Parsa (Li, Andersen, Smola, Graph Partitioning via Parallel
-// Submodular Approximation, arXiv 1505.04636). Machines take turns; each takes
-// the sample that brings it the fewest new parameters. The samples are read in
-// parts, so that the lists stay small; what the machines have is kept from part
-// to part.
+// Package parsa is a baseline to compare with: a greedy partitioner in the manner of Parsa (Li,
+// Andersen, Smola, Graph Partitioning via Parallel Submodular Approximation, arXiv 1505.04636).
+// Machines take turns; each takes the sample that brings it the fewest new parameters. Samples are
+// processed in parts, so that the lists stay small; the parameters that machines have are kept from
+// part to part. It takes a bit for each pair of machine and parameter.
 package parsa
 
 import (
@@ -16,11 +15,11 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// partSamples is how many samples are looked at together.
+// partSamples is how many samples make a part.
 const partSamples = 100_000
 
-// Partition is a [partition.Partitioner]. It balances the samples by number and
-// knows none of the other constraints but fixed and grouped parameters.
+// Partition is a [partition.Partitioner]. It balances the number of samples and honours fixed and
+// grouped parameters; it fails if the result violates another constraint.
 func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err
@@ -53,13 +52,16 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 	return a, nil
 }
 
-// A part is the state of the greedy choice among some samples.
+// A part is the state of the greedy choice among some samples. The lists of all machines hold the
+// same samples, those that are not assigned yet.
 type part struct {
 	g       *graph.Graph
 	samples []int
-	index   []int32 // of each sample in samples, or -1
-	has     [][]uint64
-	lists   []list // per machine: the samples by what they would bring new
+	// By sample, its position in samples, or -1.
+	index []int32
+	has   [][]uint64
+	// By machine, the samples by how many parameters they would add.
+	lists []list
 }
 
 func newPart(g *graph.Graph, samples []int, has [][]uint64) *part {
@@ -77,7 +79,7 @@ func newPart(g *graph.Graph, samples []int, has [][]uint64) *part {
 	return p
 }
 
-// fresh returns |N(s) \ S_i|.
+// fresh returns |N(s) \ S_i|, the number of parameters of sample s that machine i does not have.
 func (p *part) fresh(i, s int) int {
 	n := 0
 	for _, e := range p.g.ParamsOf(s) {
@@ -100,6 +102,8 @@ func (p *part) assign(i int, machine []int32) {
 		if p.has[i][e/64]>>(e%64)&1 != 0 {
 			continue
 		}
+		// The parameter is no longer new to the machine, so all samples that use it have become
+		// cheaper for it.
 		p.has[i][e/64] |= 1 << (e % 64)
 		for _, other := range p.g.SamplesOf(int(e)) {
 			if v := p.index[other]; v >= 0 {

@@ -1,5 +1,6 @@
-// Package partitiontest draws small graphs and options for the partitioners'
-// property tests.
+// Package partitiontest draws small graphs and options for property tests of partitioners. They are
+// small so that a slow, obvious version can be compared with, and so that rapid shrinks failures to
+// a few edges.
 package partitiontest
 
 import (
@@ -9,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// Graph draws a graph of at most so many samples and parameters, which a third
-// of the time have weights.
+// Graph draws a graph of at most that many samples and parameters. A third of the graphs have
+// weights.
 func Graph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
 	row := rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(maxParams)), 0, min(maxParams, 12), rapid.ID)
@@ -31,8 +32,8 @@ func Graph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 	return g
 }
 
-// Options draws options that Validate accepts for the graph: up to maxK machines,
-// each constraint a quarter of the time.
+// Options draws options for up to maxK machines that Validate accepts for the graph. Each
+// constraint is present a quarter of the time, so that most combinations occur.
 func Options(t *rapid.T, g *graph.Graph, maxK int) partition.Options {
 	maybe := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
 	for {
