@@ -7,8 +7,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Cluster finds the API server, and the namespace that this process belongs
-// to: of the pod that it runs in, or of the kubeconfig.
+// Cluster returns the API server's configuration and this process's namespace. Both come from
+// the pod's service account if it runs in one, else from KUBECONFIG or the default kubeconfig.
+// It reads files only and does not connect.
 func Cluster() (*rest.Config, string, error) {
 	c := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil)
 	namespace, _, err := c.Namespace()

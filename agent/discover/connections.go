@@ -12,27 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Connection says how a TCP connection gets on, as its local end has it.
+// A Connection is the state of a TCP connection as the kernel of its local end sees it.
 type Connection struct {
-	Unacked    uint32        // segments
-	Unsent     uint64        // bytes
-	Retries    uint8         // retransmissions of what was sent first and is not acknowledged
-	ZeroWindow bool          // there is something to send and the receiver takes nothing
-	Silent     time.Duration // since the peer acknowledged anything
+	Unacked    uint32        // segments sent and not acknowledged
+	Unsent     uint64        // bytes written and not sent yet
+	Retries    uint8         // retransmissions of the oldest unacknowledged segment
+	ZeroWindow bool          // data is waiting and the receiver's window is closed
+	Silent     time.Duration // since the last ack from the peer
 
 	Established bool
-	Cookie      uint64        // the kernel's number of the socket, which no other gets
-	Inode       uint32        // of the socket as a file; 0: no process has it any more
-	Received    uint64        // bytes, in all
-	Unread      uint32        // bytes that have come, and that its process has not read
-	Quiet       time.Duration // since bytes were sent or came
+	Cookie      uint64        // SO_COOKIE, unique as long as the host runs
+	Inode       uint32        // of the socket as a file; 0: no process holds it any more
+	Received    uint64        // bytes, since the connection was made
+	Unread      uint32        // bytes in the receive queue, which the process has not read
+	Quiet       time.Duration // since data was last sent or received
 }
 
-// Ends are the local and the peer's address.
+// Ends identify a connection within a network namespace. IPv4-mapped addresses are unmapped.
 type Ends struct{ Local, Peer netip.AddrPort }
 
-// Connections returns those of a network namespace, whose file is named, such
-// as /proc/PID/ns/net. It needs CAP_SYS_ADMIN for another one than its own.
+// Connections returns the TCP connections of a network namespace, given by its file, such as
+// /proc/PID/ns/net. It needs CAP_SYS_ADMIN for a namespace other than the caller's. The dump
+// covers all states and costs time in proportion to the namespace's sockets. A dump that was
+// interrupted by changes is used as far as it goes.
 func Connections(file string) (map[Ends]Connection, error) {
 	ns, err := netns.GetFromPath(file)
 	if err != nil {
@@ -65,6 +67,7 @@ func Connections(file string) (map[Ends]Connection, error) {
 	return all, nil
 }
 
+// connectionOf translates struct tcp_info, whose times are in milliseconds.
 func connectionOf(i *netlink.TCPInfo) Connection {
 	return Connection{
 		Unacked: i.Unacked, Unsent: uint64(i.Notsent_bytes), Retries: max(i.Retransmits, i.Backoff),

@@ -14,8 +14,8 @@ import (
 
 // Bounds of the data read of one process.
 const (
-	// maxEnviron is more than the kernel lets a program begin with, but for the
-	// last part: a pod has a few variables for each service of its namespace.
+	// maxEnviron exceeds what the kernel allows at exec, except for environments that are too
+	// large by far: a pod has a few variables for each service of its namespace.
 	maxEnviron = 4 << 20
 	maxCommand = 4 << 10
 	maxGroups  = 64 << 10
@@ -33,16 +33,20 @@ func IsNode(proc fs.FS, pid int) bool {
 	return env != nil
 }
 
-// role is the variable that a node of a job has.
+// role is the variable that every node of a job has and nothing else is likely to.
 const role = "DMLC_ROLE"
 
-// environment returns the variables of PS-lite, and those that are for psidecar, in
-// the process's environment, nil where it is no node. An error says that it was not to be found out.
+// environment returns the variables of PS-lite and psidecar in a process's environment, or nil
+// if the process is no node or cannot be read. The error is not nil only if this process ran
+// out of descriptors or memory: the answer is then unknown, and taking the process for no node
+// would drop a job.
 func environment(proc fs.FS, pid int) (map[string]string, error) {
 	b, err := ReadMemory(proc, pid, "environ", maxEnviron)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) {
 		return nil, err
 	}
+	// Most processes are no nodes. They are recognized by one search, without splitting
+	// anything.
 	if err != nil && !errors.Is(err, ErrTooLarge) || !bytes.Contains(b, []byte(role+"=")) {
 		return nil, nil
 	}
@@ -62,8 +66,11 @@ func environment(proc fs.FS, pid int) (map[string]string, error) {
 	return env, nil
 }
 
-// describe reads what stays as it is while a process runs one program. It reports
-// false for a process that is no node of a job.
+// describe reads the properties of a process that stay the same until it execs: environment,
+// user, command line, cgroup and network namespace. It returns false for a process that is no
+// node of a job. Errors are those of environment.
+//
+// Everything the process says is untrusted; whatever does not parse is left out.
 func describe(proc fs.FS, pid int) (Process, bool, error) {
 	env, err := environment(proc, pid)
 	if err != nil || env == nil {
@@ -76,6 +83,8 @@ func describe(proc fs.FS, pid int) (Process, bool, error) {
 		return Process{}, false, nil
 	}
 	p.Servers, p.Workers = number(env["DMLC_NUM_SERVER"]), number(env["DMLC_NUM_WORKER"])
+	// Port 0 marks an address without a socket; own combines it with the ports of wildcard
+	// listeners.
 	if ip, err := netip.ParseAddr(env["DMLC_NODE_HOST"]); err == nil && ip.Zone() == "" {
 		p.Listens = append(p.Listens, netip.AddrPortFrom(ip.Unmap(), 0))
 	}
@@ -96,13 +105,14 @@ func describe(proc fs.FS, pid int) (Process, bool, error) {
 		p.Cgroup = cgroupOf(string(groups))
 		p.Pod, p.Container = Pod(p.Cgroup)
 	}
-	p.netns = dir
+	p.netns = dir // unknown namespace: the process's number keeps it apart from all others
 	if ns, err := fs.ReadLink(proc, dir+"/ns/net"); err == nil {
 		p.netns = ns
 	}
 	return p, true, nil
 }
 
+// number parses a count of nodes; 0 if it is missing or implausible.
 func number(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 || n > maxMembers {
@@ -111,7 +121,8 @@ func number(s string) int {
 	return n
 }
 
-// user returns the real user of a process; false where that is not known.
+// user returns the real user of a process, the first of the four in its Uid line. ok is false
+// if it cannot be read.
 func user(proc fs.FS, pid int) (uid uint32, ok bool) {
 	text, err := ReadProc(proc, strconv.Itoa(pid)+"/status", maxStat)
 	if err != nil {
@@ -130,8 +141,9 @@ func user(proc fs.FS, pid int) (uid uint32, ok bool) {
 	return 0, false
 }
 
-// began returns when a process began, in the kernel's ticks: with its number
-// that tells it from all others. Empty where that is not known.
+// began returns a process's start time in clock ticks since boot. Together with the PID it
+// identifies the process, since a reused PID has a later start. It is empty if it cannot be
+// read.
 func began(proc fs.FS, pid int) string {
 	text, err := ReadProc(proc, strconv.Itoa(pid)+"/stat", maxStat)
 	if err != nil {

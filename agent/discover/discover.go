@@ -45,46 +45,53 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// A Process is one that runs a PS-lite node.
+// A Process is a process that runs a PS-lite node. Its strings come from the process itself,
+// which may not be trusted; their length is bounded.
 type Process struct {
 	PID       int
-	Command   string         // its arguments, the beginning where they are many
+	Command   string         // command line, cut off after maxCommand bytes
 	Role      string         // DMLC_ROLE
-	Scheduler netip.AddrPort // its address is not valid until it is found: see SchedulerName
-	// SchedulerName is DMLC_PS_ROOT_URI as the process has it.
+	Scheduler netip.AddrPort // the address is invalid until the name is resolved: see SchedulerName
+	// SchedulerName is DMLC_PS_ROOT_URI as the process has it: an address or a host name.
 	SchedulerName string
 	Servers       int    // DMLC_NUM_SERVER; 0 where it is not set
-	Workers       int    // DMLC_NUM_WORKER
+	Workers       int    // DMLC_NUM_WORKER; 0 where it is not set
 	Van           string // DMLC_PS_VAN_TYPE
-	Local         bool   // DMLC_LOCAL: unix sockets, nothing to be seen on TCP
-	// Settings are what its environment asks of psidecar (PSIDECAR_JOB and so on).
+	Local         bool   // DMLC_LOCAL: it uses unix sockets, so TCP shows nothing
+	// Settings are the PSIDECAR_* variables of its environment (PSIDECAR_JOB and so on).
 	Settings policy.Settings
-	// UID is the user that it runs as, in the namespace of the reader; Owned: it is
-	// known.
+	// UID is its real user, as numbered in the reader's user namespace. Owned is false if the
+	// user could not be read.
 	UID       uint32
 	Owned     bool
 	Cgroup    string // cgroup v2 path, from the mount's root
 	Pod       string // Kubernetes pod UID
 	Container string // container id
-	// Listens are the addresses at which it may be reached: those of its
-	// sockets, with each port that it listens on.
+	// Listens are the addresses at which it may be reached, sorted: those of its listening
+	// sockets, and for sockets that listen on every address, each local address known from its
+	// connections and DMLC_NODE_HOST. At most maxListens.
 	Listens []netip.AddrPort
 
+	// netns identifies its network namespace: the target of /proc/PID/ns/net, or PID if
+	// unreadable.
 	netns string
 }
 
-// A Snapshot is the PS-lite processes of a host at one moment.
+// A Snapshot is the set of PS-lite processes of a host at one moment. It is not changed after
+// it was taken and may be shared by goroutines.
 type Snapshot struct {
 	Processes []Process
-	// Others are processes that are no nodes, as far as seen or reported.
+	// Others are the processes that are not in the snapshot: no nodes, not watched, or left
+	// out.
 	Others []int
-	// LeftOut are nodes beyond [MaxNodes].
+	// LeftOut is the number of nodes beyond [MaxNodes].
 	LeftOut int
 	owners  map[[2]netip.AddrPort]int // index in Processes by local, peer address
 }
 
-// Owner returns the process whose socket is bound to local and connected to
-// peer.
+// Owner returns the process that holds the socket with these two addresses. Of processes that
+// share one, such as a parent and its child, it is the one with the highest PID. The Process
+// belongs to the snapshot.
 func (s *Snapshot) Owner(local, peer netip.AddrPort) (*Process, bool) {
 	i, ok := s.owners[[2]netip.AddrPort{local, peer}]
 	if !ok {
@@ -93,15 +100,15 @@ func (s *Snapshot) Owner(local, peer netip.AddrPort) (*Process, bool) {
 	return &s.Processes[i], true
 }
 
-// Take takes one snapshot of the processes below proc; see [Finder.Take].
+// Take takes a single snapshot of the processes below proc, without a cache; see [Finder.Take].
 func Take(proc fs.FS, watched func(cgroup string) bool, other func(pid int) bool) (*Snapshot, error) {
 	return NewFinder(proc).Take(Look{Watched: watched, Other: other})
 }
 
-// maxPIDs is more processes than Linux runs.
+// maxPIDs exceeds the kernel's own limit (PID_MAX_LIMIT, 2^22).
 const maxPIDs = 1 << 23
 
-// PIDs lists the processes below proc, unordered.
+// PIDs lists the processes below proc in no particular order.
 func PIDs(proc fs.FS) ([]int, error) {
 	names, err := ListNames(proc, ".", maxPIDs)
 	if err != nil {
@@ -116,7 +123,8 @@ func PIDs(proc fs.FS) ([]int, error) {
 	return pids, nil
 }
 
-// cgroupOf returns the cgroup v2 path from /proc/PID/cgroup.
+// cgroupOf returns the cgroup v2 path from the text of /proc/PID/cgroup, in which lines of v1
+// hierarchies may come first; empty if there is none.
 func cgroupOf(text string) string {
 	for line := range strings.Lines(text) {
 		if path, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "0::"); ok {
@@ -129,7 +137,8 @@ func cgroupOf(text string) string {
 // ErrNoCgroup says that a process is in no cgroup of version 2.
 var ErrNoCgroup = errors.New("it is in no cgroup v2")
 
-// CgroupOf returns the cgroup v2 path of a process, whatever it runs.
+// CgroupOf returns the cgroup v2 path of any process. The error is [ErrNoCgroup] on a host with
+// v1 alone.
 func CgroupOf(proc fs.FS, pid int) (string, error) {
 	text, err := ReadProc(proc, strconv.Itoa(pid)+"/cgroup", maxGroups)
 	if err != nil {

@@ -9,31 +9,36 @@ import (
 	"sync"
 )
 
-// MaxNodes is how many nodes a snapshot has; those of the lowest process numbers.
+// MaxNodes bounds the nodes in a snapshot. Those with the lowest PIDs are kept, so the choice
+// is stable while processes come and go.
 const MaxNodes = 8192
 
-// A Finder takes snapshots of one /proc. What a process's environment says is
-// read once; its sockets are looked for where the caller thinks that there may
-// be new ones. It is safe for use by several goroutines, which wait for each
-// other.
+// A Finder takes snapshots of one /proc. It reads each process's environment once, and looks
+// for its sockets only where the caller expects new ones, so that a snapshot costs little more
+// than listing /proc.
+//
+// It is safe for concurrent use; calls of Take wait for each other. mu is taken before changed.
+// The second lock exists so that Forget, which is called while exec events are read, never
+// waits for a snapshot.
 type Finder struct {
 	proc fs.FS
 	most int // nodes
 
-	mu    sync.Mutex // held for as long as a look takes; before changed
-	nodes map[int]*node
+	mu    sync.Mutex    // held throughout Take; guards nodes
+	nodes map[int]*node // by PID; those of the last snapshot, at most MaxNodes
 
-	changed sync.Mutex // guards what follows; held briefly
-	stale   map[int]bool
+	changed sync.Mutex   // guards stale; held briefly
+	stale   map[int]bool // PIDs whose cached node must be read again
 }
 
-// node is the cached state of a process.
+// node is the cached state of a process. A node is replaced, not updated, when the process
+// turns out to be another one.
 type node struct {
-	began     string  // see began
+	began     string  // start time, see func began
 	described Process // as describe returned it
-	// Of the last look at its sockets:
+	// The result of the last look at its sockets; valid once looked is true.
 	looked  bool
-	current Process
+	current Process             // described, with Listens and Scheduler as the sockets say
 	owned   [][2]netip.AddrPort // local and peer address of its connections
 }
 
@@ -42,32 +47,33 @@ func NewFinder(proc fs.FS) *Finder {
 	return &Finder{proc: proc, most: MaxNodes, nodes: map[int]*node{}, stale: map[int]bool{}}
 }
 
-// A Look says what a snapshot is to be taken of.
+// A Look says what a snapshot covers and what may be taken from the cache.
 type Look struct {
-	// Watched, where not nil, accepts cgroups (paths from the mount's root):
-	// processes in others are left out. Addresses alone do not tell jobs apart,
-	// since two network namespaces may have the same.
+	// Watched, if not nil, selects cgroups by their path from the mount's root; processes in
+	// others are left out. The cgroup decides because addresses alone do not tell jobs apart:
+	// two network namespaces may have the same.
 	Watched func(cgroup string) bool
-	// Leaves, where not nil, tells nodes that do not want to be watched.
+	// Leaves, if not nil, reports nodes that opted out of being watched.
 	Leaves func(*Process) bool
-	// Other, where not nil, tells processes that need not be looked at.
+	// Other, if not nil, reports processes known not to be nodes, which are then not read.
 	Other func(pid int) bool
-	// Due, where not nil, says whose sockets are looked at again; those of the
-	// others are taken to be what they were.
+	// Due, if not nil, reports the processes whose sockets are looked up again. The others keep
+	// the sockets of the last look.
 	Due func(pid int) bool
-	// Anew drops cached environments of all processes: exec may have changed one.
+	// Anew reads the environments of all processes again, because exec events were missed.
 	Anew bool
 }
 
-// Forget has a process read again by the next look: it runs another program.
-// A look that is under way may have read it before or after.
+// Forget makes the next snapshot read a process again, because it has executed another program.
+// A snapshot in progress may have read it before or after. It does not wait for one.
 func (f *Finder) Forget(pid int) {
 	f.changed.Lock()
 	defer f.changed.Unlock()
 	f.stale[pid] = true
 }
 
-// takeStale reports whether a process was to be forgotten, once.
+// takeStale reports whether a process is to be read again, and clears that mark before the
+// read: an exec during the read marks it again.
 func (f *Finder) takeStale(pid int) bool {
 	f.changed.Lock()
 	defer f.changed.Unlock()
@@ -76,7 +82,7 @@ func (f *Finder) takeStale(pid int) bool {
 	return stale
 }
 
-// dropStale forgets those of the processes that are no more.
+// dropStale clears the marks of processes that have ended. pids must be sorted.
 func (f *Finder) dropStale(pids []int) {
 	f.changed.Lock()
 	defer f.changed.Unlock()
@@ -87,8 +93,10 @@ func (f *Finder) dropStale(pids []int) {
 	}
 }
 
-// Take reads the processes. Those that end meanwhile, or that may not be looked
-// into, are left out; an error says that proc itself cannot be read.
+// Take takes a snapshot. Processes that end meanwhile, or that may not be read, are left out.
+// An error says that proc itself cannot be read, or that descriptors or memory ran out; the
+// cache is then unchanged. The callbacks of l run while the Finder is locked and must not call
+// it.
 func (f *Finder) Take(l Look) (*Snapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,6 +118,7 @@ func (f *Finder) Take(l Look) (*Snapshot, error) {
 		case n == nil || l.Watched != nil && (n.described.Cgroup == "" || !l.Watched(n.described.Cgroup)) || l.Leaves != nil && l.Leaves(&n.described):
 			s.Others = append(s.Others, pid)
 		case len(known) == f.most:
+			// Recorded as other, so that the next snapshots need not read it again.
 			s.LeftOut++
 			s.Others = append(s.Others, pid)
 		default:
@@ -119,6 +128,8 @@ func (f *Finder) Take(l Look) (*Snapshot, error) {
 	f.nodes = known
 	f.dropStale(pids)
 	f.lookAtSockets(l.Due)
+	// In order of PID, so that of processes that share a socket the youngest usually owns it:
+	// forked workers inherit their parent's.
 	for _, pid := range slices.Sorted(maps.Keys(known)) {
 		n := known[pid]
 		for _, ends := range n.owned {
@@ -129,8 +140,8 @@ func (f *Finder) Take(l Look) (*Snapshot, error) {
 	return s, nil
 }
 
-// remembered returns the node that a process is, read if need be; nil where it
-// is none.
+// remembered returns the node of a process, from the cache if it is still the same process. It
+// returns nil if the process is no node.
 func (f *Finder) remembered(pid int, anew bool) (*node, error) {
 	n := f.nodes[pid]
 	if f.takeStale(pid) {
@@ -144,13 +155,15 @@ func (f *Finder) remembered(pid int, anew bool) (*node, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
+	// The same process after an exec that changed nothing, or a second read. Keeping the node
+	// avoids another search for its sockets.
 	if n != nil && n.began == at && n.described.same(&p) {
 		return n, nil // with the sockets that it is known to have
 	}
 	return &node{began: at, described: p, current: p}, nil
 }
 
-// same reports whether two descriptions of a process say the same.
+// same compares everything that describe reads, except what follows from the cgroup.
 func (p *Process) same(o *Process) bool {
 	return p.Command == o.Command && p.Role == o.Role && p.Scheduler == o.Scheduler && p.SchedulerName == o.SchedulerName &&
 		p.Servers == o.Servers && p.Workers == o.Workers && p.Van == o.Van && p.Local == o.Local &&
@@ -158,26 +171,29 @@ func (p *Process) same(o *Process) bool {
 		p.Cgroup == o.Cgroup && p.netns == o.netns && slices.Equal(p.Listens, o.Listens)
 }
 
-// Bounds of one look at sockets. Descriptors are inherited, so a process pays
-// nothing for their number.
+// Bounds of one look at sockets. A process can hold very many descriptors at no cost to itself
+// (they are inherited), and must not make the agent pay for them.
 const (
 	maxDescriptors = 1 << 18 // of all processes
-	maxOfProcess   = 1 << 14
-	maxConnections = 1 << 18 // that are remembered, of all processes
-	maxTables      = 4       // processes that are asked for the table of one network namespace
+	maxOfProcess   = 1 << 14 // descriptors of one process
+	maxConnections = 1 << 18 // connections remembered, of all processes
+	maxTables      = 4       // processes tried for the table of one network namespace
 )
 
-// held are the sockets of one network namespace: inode to holder.
+// held maps the socket inodes of one network namespace to the PIDs that hold them.
 type held map[uint64][]int
 
-// lookAtSockets finds the sockets of the processes that are due, and of those
-// that were never looked at. Each network namespace's table is read once, and
-// not at all where none of them holds a socket.
+// lookAtSockets finds the sockets of the processes that are due, and of those never looked at.
+// It goes in two steps, from descriptors to inodes and from inodes to addresses, so that the
+// table of each network namespace is read once for all its processes, and not at all where none
+// of them holds a socket. The caller holds f.mu.
 func (f *Finder) lookAtSockets(due func(pid int) bool) {
 	spaces := map[string]held{}
 	room, connections := maxDescriptors, maxConnections
 	var looked []*node
 	for pid, n := range f.nodes {
+		// Connections of processes that are not looked at stay remembered and count against the
+		// bound.
 		if n.looked && due != nil && !due(pid) || room <= 0 {
 			connections -= len(n.owned)
 			continue
@@ -207,8 +223,10 @@ func (f *Finder) lookAtSockets(due func(pid int) bool) {
 	}
 }
 
-// readTable reads the sockets of one network namespace, as one of its processes
-// sees them, and gives each to its holders.
+// readTable reads the socket table of one network namespace by way of one of its processes, and
+// adds each socket to the tables of its holders. It tries a few processes, since one may end
+// before its table is read; sockets of a namespace whose processes all fail are missing from
+// this snapshot.
 func (f *Finder) readTable(space held, tables map[int][]socket) {
 	some := map[int]bool{}
 	for _, holders := range space {
@@ -229,7 +247,9 @@ func (f *Finder) readTable(space held, tables map[int][]socket) {
 	}
 }
 
-// own gives the node its sockets, and a bounded number of its connections.
+// own derives the node's addresses and connections from its sockets. A socket that listens on
+// the wildcard address is reachable at each address that the node is known to have. At most
+// most connections are remembered.
 func (n *node) own(table []socket, most int) {
 	p := &n.current
 	var ips []netip.Addr

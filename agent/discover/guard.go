@@ -7,35 +7,37 @@ import (
 	"time"
 )
 
-// ErrStuck says that a read has not ended in time, or that others of the same
-// owner have not. The owner's processes make the kernel wait for them.
+// ErrStuck says that a read did not end in time, or was not started because earlier ones of the
+// same owner have not ended. It takes a process that makes the kernel wait, for example by
+// mapping a file of its own FUSE server where its arguments were.
 var ErrStuck = errors.New("the read does not end")
 
 const (
-	// patience is how long a read of a process's own may take: it is of memory,
-	// or of a file of a few lines.
+	// patience is how long a read may take. It covers memory or a short file, so a read that
+	// takes longer is being held up on purpose, or the host is.
 	patience = 2 * time.Second
-	// Reads that have not ended hold a thread each, which nobody can take back.
-	// Bounds of reads that hang, of one owner and of all: beyond them no more are
-	// started.
+	// A read that does not end holds a thread, which nothing can interrupt. With this many
+	// stuck reads of one owner, or of all, no more are started, so that a hostile process costs
+	// the agent a bounded number of threads.
 	stuckOfOwner, stuckOfAll = 2, 64
 )
 
-// A guard does what may never end, and leaves it to itself after a while. It
-// must not be copied.
+// A guard runs reads that may never return, and abandons them after its patience is over. An
+// abandoned read is counted until it returns. It must not be copied.
 type guard struct {
 	patience time.Duration
 
 	mu    sync.Mutex     // guards what follows
-	stuck map[string]int // reads that were left, by owner; none is 0
-	all   int            // the sum
+	stuck map[string]int // abandoned reads that still run, by owner; no entry is 0
+	all   int            // sum of stuck
 }
 
 func newGuard(patience time.Duration) *guard {
 	return &guard{patience: patience, stuck: map[string]int{}}
 }
 
-// do returns what read does, or ErrStuck.
+// do returns the result of read, or ErrStuck after the guard's patience. read runs in a
+// goroutine and may still run after do has returned; it must not touch the caller's data.
 func (g *guard) do(owner string, read func() ([]byte, error)) ([]byte, error) {
 	if err := g.mayBegin(owner); err != nil {
 		return nil, err
@@ -44,7 +46,7 @@ func (g *guard) do(owner string, read func() ([]byte, error)) ([]byte, error) {
 		b   []byte
 		err error
 	}
-	done := make(chan result, 1)
+	done := make(chan result, 1) // buffered: an abandoned read must be able to finish
 	go func() {
 		b, err := read()
 		done <- result{b, err}
@@ -64,6 +66,8 @@ func (g *guard) do(owner string, read func() ([]byte, error)) ([]byte, error) {
 	return nil, fmt.Errorf("%w: not in %v", ErrStuck, g.patience)
 }
 
+// mayBegin refuses a read at either bound. Reads in progress are not counted until they are
+// late, so several at once may exceed the bounds by their number.
 func (g *guard) mayBegin(owner string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,7 +18,8 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// Said returns what a pod of the node says of its job.
+// Said returns what a pod of this node says of its job: annotations, namespace and, once the
+// API server has answered, its owner. false if the pod is not known.
 func (p *Pods) Said(uid string) (policy.Pod, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -33,15 +34,17 @@ func (p *Pods) Said(uid string) (policy.Pod, bool) {
 
 // Bounds of the background work for pods.
 const (
-	// maxOwners is how far owners are followed: a CronJob's pods have two.
+	// maxOwners is how many levels of ownership are followed. The pods of a CronJob have two
+	// above them; custom controllers may add more.
 	maxOwners = 8
-	// askWithin is how long one question to the API server may take.
+	// askWithin bounds each request to the API server.
 	askWithin = 10 * time.Second
-	// maxEvents is how many events one pod gets, each with another text.
+	// maxEvents bounds the events written for one pod, each with a different text.
 	maxEvents = 16
 )
 
-// ask queues a query for the unknown owner of a pod.
+// ask queues a pod whose owner is unknown or whose annotations are wrong. Requests to the API
+// server are made by work, so that informers' handlers never block. Before Run it does nothing.
 func (p *Pods) ask(uid string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +53,8 @@ func (p *Pods) ask(uid string) {
 	}
 }
 
-// begin returns the queue of queries, which a goroutine works off.
+// begin creates the work queue. Failed pods are retried after 200 ms, doubling up to a minute.
+// The queue merges repeated entries of one pod.
 func (p *Pods) begin() workqueue.TypedRateLimitingInterface[string] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +62,8 @@ func (p *Pods) begin() workqueue.TypedRateLimitingInterface[string] {
 	return p.queue
 }
 
-// work asks for owners and writes events until ctx ends.
+// work resolves queued pods, one at a time, until ctx ends. One pod's failure is retried later
+// and does not hold up the others.
 func (p *Pods) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string]) {
 	stop := context.AfterFunc(ctx, queue.ShutDown)
 	defer stop()
@@ -77,8 +82,9 @@ func (p *Pods) work(ctx context.Context, queue workqueue.TypedRateLimitingInterf
 	}
 }
 
-// resolveOwner resolves the owner of a pod, and posts an event for its invalid
-// annotations.
+// resolveOwner finds the top owner of a pod, unless it is known, and writes events for its
+// invalid annotations. The lock is not held during requests, so the pod is looked up again
+// before the result is stored.
 func (p *Pods) resolveOwner(ctx context.Context, uid string) error {
 	p.mu.Lock()
 	k, there := p.pods[uid]
@@ -101,14 +107,18 @@ func (p *Pods) resolveOwner(ctx context.Context, uid string) error {
 	return p.writeEvents(ctx, k)
 }
 
-// top returns the name of the controller above all that own an object. Where one may
-// not be read, or is no more, it is the last that is known.
+// top follows controller references upwards and returns the name of the last one that can be
+// read. A missing permission or a deleted owner ends the walk without an error, since retrying
+// would not help. Only metadata is requested, so permission for one kind of object costs no
+// access to its contents.
 func (p *Pods) top(ctx context.Context, namespace string, owner metav1.OwnerReference) (string, error) {
 	for range maxOwners {
 		group, err := schema.ParseGroupVersion(owner.APIVersion)
 		if err != nil {
 			return owner.Name, nil
 		}
+		// Guessing the plural saves a discovery request for each kind. A wrong guess yields
+		// NotFound and ends the walk at this owner.
 		resource, _ := meta.UnsafeGuessKindToResource(group.WithKind(owner.Kind))
 		asking, cancel := context.WithTimeout(ctx, askWithin)
 		object, err := p.objects.Resource(resource).Namespace(namespace).Get(asking, owner.Name, metav1.GetOptions{})
@@ -130,7 +140,9 @@ func (p *Pods) top(ctx context.Context, namespace string, owner metav1.OwnerRefe
 	return owner.Name, nil
 }
 
-// writeEvents writes an event for each thing that a pod says wrongly, once.
+// writeEvents writes an event for each of a pod's invalid annotations. The event's name is a
+// hash of the pod and the text, so that a repeated attempt, also by a restarted agent, meets
+// AlreadyExists instead of writing a second one.
 func (p *Pods) writeEvents(ctx context.Context, k known) error {
 	for _, text := range k.said.Wrong[:min(len(k.said.Wrong), maxEvents)] {
 		sum := fnv.New64a()

@@ -2,12 +2,15 @@ package discover
 
 import "strings"
 
-// Pod returns the pod UID and the container id that a cgroup path names, empty
-// where it is no Kubernetes pod's. Both of the kubelet's ways to lay out
-// cgroups are known:
+// Pod returns the pod UID and container id in a cgroup path, both empty if it does not belong
+// to a Kubernetes pod. It knows the layouts of the kubelet's two cgroup drivers, systemd and
+// cgroupfs:
 //
 //	/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope
 //	/kubepods/burstable/pod<uid>/<id>
+//
+// The path need not start at kubepods: in nested setups such as kind, the kubelet's cgroups lie
+// below others.
 func Pod(cgroup string) (pod, container string) {
 	parts := strings.Split(strings.Trim(cgroup, "/"), "/")
 	under := false
@@ -26,7 +29,7 @@ func Pod(cgroup string) (pod, container string) {
 	return "", ""
 }
 
-// containerOf returns the id in the part of the path below the pod's.
+// containerOf returns the container id in the first element below the pod's cgroup.
 func containerOf(parts []string) string {
 	if len(parts) == 0 {
 		return ""

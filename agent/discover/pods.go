@@ -27,33 +27,36 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// LinkAnnotation, of a node, says how fast its link is, in Mbit/s. A label of
-// that name does too, where there is no annotation.
+// LinkAnnotation is a node's annotation with the speed of its link in Mbit/s. A label of the
+// same name counts if there is no annotation.
 const LinkAnnotation = "psidecar.io/link-mbit"
 
-// A PodOnNode is one of the node's.
+// A PodOnNode names a pod of this node.
 type PodOnNode struct {
 	UID, Namespace, Name string
 	Node                 string
 }
 
-// Pods knows the pods of a node.
+// Pods follows the pods of one node. It is safe for concurrent use. [Pods.Run] keeps it up to
+// date; before its first list arrives, no pod is known. Informers call the handlers (pod, noPod
+// and so on), each from its own goroutine.
 type Pods struct {
 	node     string
-	selector labels.Selector // nil: all are selected
-	allowed  policy.Allowed
+	selector labels.Selector // nil: all pods are selected
+	allowed  policy.Allowed  // the annotations that may take effect
 	core     core.CoreV1Interface
-	objects  metadata.Interface
+	objects  metadata.Interface // for owners, of which only metadata is read
 
 	mu         sync.Mutex            // guards the rest
 	pods       map[string]known      // by UID
-	namespaces map[string]labels.Set // by name; where there is a selector
-	link       uint32                // Mbit/s, 0: nobody has said
-	said       string                // what has been said of it
-	// queue has UIDs of pods to resolve or to post events for; nil: Run has not begun.
+	namespaces map[string]labels.Set // by name; followed only with a selector
+	link       uint32                // the node's link in Mbit/s; 0: unknown
+	said       string                // LinkAnnotation's text, so that a wrong one is logged once
+	// queue has the UIDs of pods to resolve or to write events for; nil before Run.
 	queue workqueue.TypedRateLimitingInterface[string]
 }
 
+// known is the state of a pod. said.Owner is empty until work has resolved it.
 type known struct {
 	PodOnNode
 	uid        types.UID
@@ -62,9 +65,9 @@ type known struct {
 	said       policy.Pod
 }
 
-// NewPods prepares for the pods of a node. A selector, as kubectl has them, selects
-// pods by their labels or their namespaces'; an empty one selects all. Allowed is what
-// annotations may say.
+// NewPods prepares to follow the pods of a node and connects to nothing yet. selector has the
+// syntax of kubectl's -l and matches the labels of pods or of their namespaces; an empty one
+// selects all pods. allowed lists what annotations may set.
 func NewPods(config *rest.Config, node, selector string, allowed policy.Allowed) (*Pods, error) {
 	p := &Pods{node: node, allowed: allowed, pods: map[string]known{}, namespaces: map[string]labels.Set{}}
 	if selector != "" {
@@ -86,7 +89,9 @@ func NewPods(config *rest.Config, node, selector string, allowed policy.Allowed)
 	return p, nil
 }
 
-// Run follows the node's pods until ctx ends.
+// Run follows the node's pods until ctx ends. It returns an error only if it cannot start: a
+// failing API server is retried, and the last known state stays in effect. Namespaces are
+// followed only if a selector needs their labels.
 func (p *Pods) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(slog.Default().Handler()))
 	pods, err := p.informer("pods", fields.OneTermEqualSelector("spec.nodeName", p.node), &corev1.Pod{}, p.pod, p.noPod)
@@ -114,8 +119,8 @@ func (p *Pods) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// informer follows a kind of object: is hears of those that there are, gone of
-// those that are no more.
+// informer returns an informer for the objects of a kind that match which. is is called with
+// each object that exists or changes, gone with each that was deleted.
 func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Object, is, gone func(any)) (cache.SharedIndexInformer, error) {
 	i := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(p.core.RESTClient(), resource, "", which), kind, 0, nil)
 	if err := i.SetTransform(trim); err != nil {
@@ -132,6 +137,7 @@ func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Obj
 		AddFunc:    is,
 		UpdateFunc: func(_, now any) { is(now) },
 		DeleteFunc: func(was any) {
+			// The watch was interrupted and the deletion missed; this is the last state known.
 			if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
 				was = last.Obj
 			}
@@ -144,8 +150,8 @@ func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Obj
 	return i, nil
 }
 
-// trim strips an object to the fields used here: the informer's cache keeps all
-// objects of the node.
+// trim removes the fields that are not used here. The informer's cache holds every pod of the
+// node, and a pod's spec and status are nearly all of it.
 func trim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -161,6 +167,8 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
+// pod stores a new or changed pod. A resolved owner is kept as long as the controller is the
+// same, so an update of the pod costs no requests.
 func (p *Pods) pod(object any) {
 	o, ok := object.(*corev1.Pod)
 	if !ok {
@@ -204,6 +212,7 @@ func (p *Pods) noNamespace(object any) {
 	}
 }
 
+// ownNode reads the speed of the node's link from its annotation or label.
 func (p *Pods) ownNode(object any) {
 	o, ok := object.(*corev1.Node)
 	if !ok {
@@ -234,8 +243,8 @@ func (p *Pods) noNode(any) {
 	p.link, p.said = 0, ""
 }
 
-// Link returns how fast the node's link is, in Mbit/s, as [LinkAnnotation] says;
-// 0 where it does not.
+// Link returns the speed of the node's link in Mbit/s, see [LinkAnnotation]; 0 if it is
+// unknown.
 func (p *Pods) Link() uint32 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -250,9 +259,9 @@ func (p *Pods) Lookup(uid string) (PodOnNode, bool) {
 	return k.PodOnNode, ok
 }
 
-// Selected reports whether the pod with that UID is to be watched. What its
-// annotations say, where they may, comes first. With a selector, an unknown pod is
-// not selected, and neither is a process outside pods (an empty UID): jobs opt in.
+// Selected reports whether the processes of a pod are to be watched. An annotation that is
+// allowed to decide comes first. With a selector, jobs opt in: an unknown pod is not selected,
+// nor is a process outside pods, whose uid is empty.
 func (p *Pods) Selected(uid string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,14 +10,15 @@ import (
 	"syscall"
 )
 
-// ErrTooLarge says that there is more of a file, or in a directory, than the
-// caller takes. What fits is returned with it.
+// ErrTooLarge says that a file or directory exceeds the caller's limit. The part within the
+// limit is returned with it.
 var ErrTooLarge = errors.New("more than is read")
 
-// ErrNotPlain says that a file is none that lies on a disk.
+// ErrNotPlain says that a file is not a regular one on an ordinary file system.
 var ErrNotPlain = errors.New("not a regular file of an ordinary file system")
 
-// A ProcFS is a /proc directory.
+// A ProcFS is a /proc directory of this host. Reads that another process can stall go through
+// its guard. It is safe for concurrent use.
 type ProcFS struct {
 	fs.FS
 	dir   string
@@ -29,15 +30,16 @@ func OpenProc(dir string) *ProcFS {
 	return &ProcFS{FS: os.DirFS(dir), dir: dir, guard: newGuard(patience)}
 }
 
-// ReadLink says what a link is to. The kernel makes that up for those of
-// /proc/PID/fd and /proc/PID/ns: nothing of the process is asked.
+// ReadLink returns the target of a link. The kernel makes up the targets in /proc/PID/fd and
+// /proc/PID/ns itself, so the process cannot stall this.
 func (p *ProcFS) ReadLink(name string) (string, error) { return fs.ReadLink(p.FS, name) }
 
-// Lstat describes a file, not what a link is to.
+// Lstat describes a file without following a link.
 func (p *ProcFS) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(p.FS, name) }
 
-// ReadProc returns a file that the kernel makes from its own memory, up to most
-// bytes; with [ErrTooLarge] there is more.
+// ReadProc returns the first most bytes of a file whose content the kernel makes from its own
+// memory, with [ErrTooLarge] if there are more. Only such files are safe to read without a
+// guard.
 func ReadProc(proc fs.FS, name string, most int) ([]byte, error) {
 	f, err := proc.Open(name)
 	if err != nil {
@@ -47,6 +49,7 @@ func ReadProc(proc fs.FS, name string, most int) ([]byte, error) {
 	return readMost(f, name, most)
 }
 
+// readMost reads one byte more than most to tell whether there are more.
 func readMost(r io.Reader, name string, most int) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
 	if err == nil && len(b) > most {
@@ -55,9 +58,9 @@ func readMost(r io.Reader, name string, most int) ([]byte, error) {
 	return b, err
 }
 
-// ReadMemory is like [ReadProc] for a file that the kernel copies from the memory
-// of process pid: its environment, its arguments. The process may have mapped a
-// file there whose read never ends: [ErrStuck].
+// ReadMemory is like [ReadProc] for a file that the kernel copies from a process's memory:
+// environ or cmdline. The process may have mapped a file there whose pages never arrive; the
+// error is then [ErrStuck], after at most 2 s.
 func ReadMemory(proc fs.FS, pid int, name string, most int) (b []byte, err error) {
 	file := fmt.Sprintf("%d/%s", pid, name)
 	p, ok := proc.(*ProcFS)
@@ -67,9 +70,10 @@ func ReadMemory(proc fs.FS, pid int, name string, most int) (b []byte, err error
 	return p.guard.do(p.owner(pid), func() ([]byte, error) { return ReadProc(proc, file, most) })
 }
 
-// ReadInRoot returns a file as process pid sees it: name is a path below its root
-// directory. Symbolic links stay below that root. Anything but a regular file of an
-// ordinary file system is not opened at all.
+// ReadInRoot returns the first most bytes of a file as process pid sees it. name is relative to
+// the process's root directory, and symbolic links are resolved below that root. Files other
+// than regular ones on ordinary file systems are not opened ([ErrNotPlain]). Like [ReadMemory]
+// it may fail with [ErrStuck].
 func ReadInRoot(proc fs.FS, pid int, name string, most int) ([]byte, error) {
 	p, ok := proc.(*ProcFS)
 	if !ok {
@@ -85,8 +89,9 @@ func ReadInRoot(proc fs.FS, pid int, name string, most int) ([]byte, error) {
 	})
 }
 
-// ListNames returns the names in a directory, unordered, at most as many as asked
-// for; with [ErrTooLarge] there are more.
+// ListNames returns up to most names in a directory, in no particular order, with [ErrTooLarge]
+// if there are more. It asks for names alone: fs.ReadDir would stat every entry, which for
+// /proc costs more than the listing.
 func ListNames(proc fs.FS, dir string, most int) ([]string, error) {
 	p, ok := proc.(*ProcFS)
 	if !ok {
@@ -119,11 +124,11 @@ func ListNames(proc fs.FS, dir string, most int) ([]string, error) {
 	return names[:most], fmt.Errorf("%s: %w: at most %d names", dir, ErrTooLarge, most)
 }
 
-// namesAtOnce is how many names are asked for at a time.
+// namesAtOnce is how many names are read at a time.
 const namesAtOnce = 1024
 
-// owner returns whose process it is, as far as stuck reads are counted: its
-// cgroup and user, which it cannot choose freely as it can its number.
+// owner returns the key under which a process's stuck reads are counted: its cgroup and user. A
+// process can fork to get any number of PIDs, but cannot choose these freely.
 func (p *ProcFS) owner(pid int) string {
 	group, err := ReadProc(p, fmt.Sprintf("%d/cgroup", pid), maxCgroups)
 	if err != nil {

@@ -7,13 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openInRoot opens the regular file at name below root, the root directory of
-// another process, for reading.
+// openInRoot opens a regular file for reading at name below root, the root directory of another
+// process.
 //
-// openat2 keeps the lookup below that root and off the links of its /proc, which
-// would lead anywhere. Mounts may be crossed: a pod's /etc/hosts is one. The first
-// open only names the file (O_PATH): to open a device or a FIFO can have effects or
-// wait. A name is opened with O_PATH and examined before it is opened for reading.
+// openat2 keeps the lookup below that root and off magic links such as those in its /proc,
+// which could lead anywhere. Mounts may be crossed: a pod's /etc/hosts is one. The file is
+// first opened with O_PATH, which only names it, then examined, and then opened for reading by
+// way of that descriptor. Opening a device or a FIFO for reading can block or have effects, and
+// between a check by path and an open by path the process could exchange the file.
 func openInRoot(root, name string, most int) (*os.File, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -31,7 +32,7 @@ func openInRoot(root, name string, most int) (*os.File, error) {
 	if err := plain(file, most); err != nil {
 		return nil, fmt.Errorf("%s/%s: %w", root, name, err)
 	}
-	// Without O_NONBLOCK it would wait for a lease that its owner holds.
+	// Without O_NONBLOCK the open would wait for the holder of a lease (fcntl F_SETLEASE).
 	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", file), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s/%s: %w", root, name, err)
@@ -39,9 +40,9 @@ func openInRoot(root, name string, most int) (*os.File, error) {
 	return f, nil
 }
 
-// plain reports what keeps a file from being read: it must be a regular one of
-// a sane size, and of no file system whose files are made by the kernel as they
-// are read. Those may be endless, or say what only root may know.
+// plain returns an error for a file that must not be read: anything but a regular file, one
+// larger than most bytes, or one on a pseudo file system. Files there are made as they are
+// read, so they may be endless, or reveal what only root may know.
 func plain(file, most int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(file, &st); err != nil {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// schedulerOf returns where the environment says that the scheduler is: an
-// address, or a name whose address is to be found out; ok is false where it
-// says nothing that PS-lite would take.
+// schedulerOf returns the scheduler's address and name from a node's environment. If the
+// environment has a host name, the address part of at is invalid until it is resolved (locate).
+// ok is false where PS-lite itself would not start.
 func schedulerOf(env map[string]string) (at netip.AddrPort, name string, ok bool) {
 	port, err := strconv.ParseUint(env["DMLC_PS_ROOT_PORT"], 10, 16)
 	host := env["DMLC_PS_ROOT_URI"]
@@ -23,10 +23,10 @@ func schedulerOf(env map[string]string) (at netip.AddrPort, name string, ok bool
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), host, true
 }
 
-// locate finds the address of a scheduler that the process knows by name: in
-// the hosts file that the process sees, or by its sockets. The scheduler itself
-// listens at the port, every other node is connected to it. Until then the
-// Scheduler's address is not valid.
+// locate resolves the scheduler's host name as the process sees it, without a DNS query. The
+// sockets are the best source: the scheduler itself listens at the port, and every other node
+// is connected to it. Before that, the process's own hosts file may have the name. If neither
+// helps, the address stays invalid and the next look tries again.
 func (p *Process) locate(proc fs.FS, table []socket) {
 	if p.Scheduler.Addr().IsValid() {
 		return
@@ -50,8 +50,8 @@ func (p *Process) locate(proc fs.FS, table []socket) {
 // maxHosts bounds the bytes read of a hosts file.
 const maxHosts = 256 << 10
 
-// inHosts looks a name up in the hosts file of the process's root, where
-// anything may lie: see [ReadInRoot].
+// inHosts looks a name up in the hosts file below the process's root. The process controls that
+// file; see [ReadInRoot].
 func inHosts(proc fs.FS, pid int, name string) (netip.Addr, bool) {
 	text, err := ReadInRoot(proc, pid, "etc/hosts", maxHosts)
 	if err != nil {

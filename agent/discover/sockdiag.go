@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ListeningSocket is a TCP socket that listens.
+// A ListeningSocket is a TCP socket in state LISTEN.
 type ListeningSocket struct {
-	Address netip.AddrPort // unspecified: it takes connections to every address
-	Cgroup  uint64         // the kernel's number of the cgroup v2 of the process that made it
-	Cookie  uint64         // the kernel's number of the socket, which no other gets
+	Address netip.AddrPort // the unspecified address takes connections to every local one
+	Cgroup  uint64         // kernel number of the cgroup v2 of the process that made it
+	Cookie  uint64         // SO_COOKIE, unique as long as the host runs
 }
 
-// ErrNoSocketCgroups says that the kernel does not tell the cgroups of sockets: it is
-// older than 5.8, or built without them.
+// ErrNoSocketCgroups says that the kernel does not report the cgroups of sockets: it is older
+// than 5.8, or was built without them.
 var ErrNoSocketCgroups = errors.New("the kernel does not tell to which cgroups sockets belong (since 5.8, with CONFIG_SOCK_CGROUP_DATA)")
 
-// Of linux/inet_diag.h: struct inet_diag_req_v2, and inet_diag_msg, which
-// attributes follow.
+// From linux/inet_diag.h: the sizes of struct inet_diag_req_v2 and of struct inet_diag_msg,
+// which attributes follow.
 const (
 	requestSize = 56
 	messageSize = 72
@@ -37,7 +37,8 @@ const (
 	listenState = 10 // TCP_LISTEN
 )
 
-// request asks for all listening sockets of a family at a port.
+// request is an inet_diag_req_v2 for the listening sockets of a family at a port, in the form
+// that package nl serializes.
 type request struct {
 	family byte
 	port   uint16
@@ -51,13 +52,13 @@ func (r request) Serialize() []byte {
 	binary.NativeEndian.PutUint32(b[4:], 1<<listenState)
 	binary.BigEndian.PutUint16(b[8:], r.port)
 	for i := 48; i < requestSize; i++ {
-		b[i] = 0xff // no cookie
+		b[i] = 0xff // INET_DIAG_NOCOOKIE
 	}
 	return b
 }
 
-// ListeningSockets returns the sockets that listen at a port, in the network namespace
-// of the calling thread.
+// ListeningSockets returns the TCP sockets that listen at a port, IPv4 and IPv6, in the network
+// namespace of the calling thread. The kernel's filter takes port 0 for any port.
 func ListeningSockets(port uint16) (all []ListeningSocket, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		q := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
@@ -79,8 +80,8 @@ func ListeningSockets(port uint16) (all []ListeningSocket, err error) {
 	return all, nil
 }
 
-// parse reads one answer: family, state, timer, retransmissions, then ports
-// and addresses.
+// parse decodes one inet_diag_msg. Its fixed part has family, state, timer and retransmissions
+// in one byte each, then both ports and addresses in network byte order, and the cookie.
 func parse(m []byte) (l ListeningSocket, err error) {
 	if len(m) < messageSize {
 		return l, fmt.Errorf("the kernel's answer has %d bytes, want %d", len(m), messageSize)
@@ -91,10 +92,10 @@ func parse(m []byte) (l ListeningSocket, err error) {
 	}
 	address, _ := netip.AddrFromSlice(ip)
 	l.Address = netip.AddrPortFrom(address.Unmap(), binary.BigEndian.Uint16(m[4:]))
-	// Two words, the lower first.
+	// The cookie is two words in host byte order, the lower one first.
 	l.Cookie = uint64(binary.NativeEndian.Uint32(m[44:])) | uint64(binary.NativeEndian.Uint32(m[48:]))<<32
-	// The last one may lack what fills it up to four bytes, without which
-	// ParseRouteAttr panics.
+	// The last attribute may lack its padding to four bytes, and ParseRouteAttr panics without
+	// it.
 	rest := append(slices.Clone(m[messageSize:]), 0, 0, 0)
 	attributes, err := nl.ParseRouteAttr(rest[:len(rest)&^3])
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// socket is a line of /proc/PID/net/tcp or tcp6.
+// socket is a line of /proc/PID/net/tcp or tcp6. The process's own network namespace is shown
+// there, not the reader's.
 type socket struct {
 	local, peer netip.AddrPort
 	listening   bool
@@ -23,11 +24,11 @@ type socket struct {
 // stateListen is TCP_LISTEN, as /proc/PID/net/tcp spells it.
 const stateListen = "0A"
 
-// maxLines bounds the sockets that are read of one network namespace.
+// maxLines bounds the lines read of each table of a network namespace.
 const maxLines = 1 << 20
 
-// readSockets gives the TCP sockets of the process's network namespace that are
-// wanted, by their inode, to each; it reports whether there was a table.
+// readSockets calls each with the TCP sockets of a process's network namespace whose inode is
+// wanted. It reports whether it could read any line.
 func readSockets(proc fs.FS, pid int, wanted func(inode uint64) bool, each func(socket)) (read bool) {
 	for _, name := range []string{"tcp", "tcp6"} {
 		f, err := proc.Open(strconv.Itoa(pid) + "/net/" + name)
@@ -48,8 +49,9 @@ func readSockets(proc fs.FS, pid int, wanted func(inode uint64) bool, each func(
 	return read
 }
 
-// inodeOf returns the tenth field of a line: most sockets are nobody's whom the
-// agent asks for, and nothing else is read of them.
+// inodeOf returns the tenth field of a line. Most sockets belong to processes the agent is not
+// interested in, so the inode alone is extracted before anything else is parsed. The first line
+// is a header and has none.
 func inodeOf(line []byte) (uint64, bool) {
 	for range 9 {
 		line = bytes.TrimLeft(line, " ")
@@ -67,8 +69,9 @@ func inodeOf(line []byte) (uint64, bool) {
 	return inode, inode != 0
 }
 
-// parseSocket reads a line: number, local and peer address, state, two pairs
-// of queue figures, retransmissions, user, timeout, inode.
+// parseSocket parses a line: number, local and peer address, state, queues, timer,
+// retransmissions, user, timeout, inode. Sockets without an inode, such as those in TIME_WAIT,
+// belong to no process and are left out.
 func parseSocket(line string) (s socket, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 10 || !strings.HasSuffix(f[0], ":") {
@@ -88,8 +91,8 @@ func parseSocket(line string) (s socket, ok bool) {
 	return s, true
 }
 
-// inodes returns the socket inodes that the process holds among its first
-// descriptors, and how many of those were looked at.
+// inodes returns the inodes of the sockets among a process's first most descriptors, sorted and
+// without duplicates, and the number of descriptors that were examined.
 func inodes(proc fs.FS, pid, most int) (held []uint64, looked int) {
 	dir := strconv.Itoa(pid) + "/fd"
 	names, err := ListNames(proc, dir, most)
@@ -113,9 +116,9 @@ func inodes(proc fs.FS, pid, most int) (held []uint64, looked int) {
 	return slices.Compact(held), len(names)
 }
 
-// parseAddress reads an address as the kernel prints it: 32-bit words in the
-// machine's byte order (little endian here, as package bpf requires), a colon,
-// the port in network order.
+// parseAddress parses an address as the kernel prints it: 32-bit words in host byte order
+// (little endian, which package bpf requires), a colon, and the port in network byte order, all
+// in hexadecimal.
 func parseAddress(text string) (netip.AddrPort, bool) {
 	address, portText, ok := strings.Cut(text, ":")
 	if !ok {

@@ -9,27 +9,30 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// titled is where a job is called something: what processes of another cgroup, or
-// another network namespace, say of the same scheduler's job counts for them alone.
+// titled is the key of a title: a job's name and wishes hold for one place only. Two tenants
+// may run jobs whose schedulers have the same address in different network namespaces, so what
+// the processes of one cgroup say never applies to another's.
 type titled struct {
 	place
 	job string
 }
 
-// maxTitles bounds the titles sent to proxies; jobs beyond it have none.
+// maxTitles bounds Listeners.titles. A job beyond the bound is served without a name or wishes.
 const maxTitles = 4096
 
-// wishes are what a process's job is called, and what its owner asks for.
+// wishes are a job's name and the measures that its owner asks for, as far as the processes of
+// one cgroup say.
 type wishes struct {
 	name   string
 	policy policy.Policy
 }
 
-// group is a cgroup's processes of a job.
+// group is the key under which wishes are joined: the processes of one job in one cgroup.
 type group struct{ cgroup, job string }
 
-// wishesOf joins what processes of one job in one cgroup say; of what they say
-// differently the first one's counts.
+// wishesOf joins the wishes of all processes of a job in a cgroup. Where two of them disagree,
+// the first in the list wins, for each setting by itself. Processes that do not know their job
+// yet are skipped.
 func wishesOf(all []Process) map[group]wishes {
 	joined := map[group]wishes{}
 	for _, p := range all {
@@ -47,8 +50,9 @@ func wishesOf(all []Process) map[group]wishes {
 	return joined
 }
 
-// title sends the proxies a job's title in a place, unless they have it. It comes
-// before the job's listeners, so that no connection is accepted without its rules.
+// title sends the proxies a job's title, unless they already have the same one; empty wishes
+// withdraw it. Callers send the title before they hand out the job's listeners: a proxy may
+// accept a connection as soon as it has the listener, and must know the job's rules by then.
 // The caller holds l.mu.
 func (l *Listeners) title(at titled, w wishes) {
 	t := handover.Title{Cgroup: uint64(at.group), Netns: at.netns, Job: at.job, Name: w.name, Wishes: w.policy}
@@ -64,8 +68,7 @@ func (l *Listeners) title(at titled, w wishes) {
 	l.sendToAll(t.Message(), nil)
 }
 
-// dropTitles withdraws the titles of places and jobs that are gone; the caller
-// holds l.mu.
+// dropTitles withdraws every title whose place or job is not in there. The caller holds l.mu.
 func (l *Listeners) dropTitles(there map[titled]bool) {
 	for at := range l.titles {
 		if !there[at] {
@@ -74,7 +77,8 @@ func (l *Listeners) dropTitles(there map[titled]bool) {
 	}
 }
 
-// tellTitles tells a proxy that has come all of them; the caller holds l.mu.
+// tellTitles sends a new proxy all titles, ordered by job so that a recorded exchange is
+// reproducible. The caller holds l.mu.
 func (l *Listeners) tellTitles(conn *handover.Conn) error {
 	all := slices.SortedFunc(maps.Values(l.titles), func(a, b handover.Title) int { return strings.Compare(a.Job, b.Job) })
 	for _, t := range all {

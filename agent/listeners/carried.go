@@ -6,23 +6,27 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// carried adds up what proxies say that they have carried, since they came. Its
-// zero value is empty and ready.
+// carried adds up the bytes that proxies report to have carried since they connected to this
+// agent. Proxies count from their own start, which may lie before the agent's; the first report
+// of each is therefore its baseline. The zero value is empty and ready.
 type carried struct {
-	mu    sync.Mutex // guards the rest
-	known bool       // a proxy has said so
-	gone  handover.Carried
-	here  map[*handover.Conn]told // proxies that are there
+	mu    sync.Mutex              // guards the rest
+	known bool                    // at least one proxy has reported
+	gone  handover.Carried        // sum over the proxies that have disconnected
+	here  map[*handover.Conn]told // proxies that are connected
 }
 
-// told holds the first and the last report of a proxy.
+// told holds the first and the latest report of one proxy; both are running totals.
 type told struct{ first, last handover.Carried }
 
+// since returns the bytes between the two reports. It is zero, not a huge number, where a
+// proxy's total went backwards.
 func (t told) since() handover.Carried {
 	return handover.Carried{Job: t.last.Job - min(t.last.Job, t.first.Job), Far: t.last.Far - min(t.last.Far, t.first.Far)}
 }
 
-// tells notes what a proxy has carried until now; nil: it does not say.
+// tells records the totals of a proxy's latest pong. now is nil for a proxy of a version that
+// does not report them.
 func (c *carried) tells(conn *handover.Conn, now *handover.Carried) {
 	if now == nil {
 		return
@@ -41,7 +45,7 @@ func (c *carried) tells(conn *handover.Conn, now *handover.Carried) {
 	c.here[conn] = t
 }
 
-// leaves notes that a proxy is gone.
+// leaves moves a proxy's share into the sum of those that are gone.
 func (c *carried) leaves(conn *handover.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,9 +54,10 @@ func (c *carried) leaves(conn *handover.Conn) {
 	delete(c.here, conn)
 }
 
-// Carried returns how many bytes the proxies took from jobs for links with a codec
-// since they took the listeners, and how many they sent in their stead: up to a
-// second ago, of one that was killed too. ok: a proxy has said so.
+// Carried returns how many bytes the proxies took from jobs for links with a codec since they
+// took over the listeners, and how many bytes they sent over the links instead. Reports come
+// with pongs, so both lag by up to a second, and a killed proxy's last second is missing. ok is
+// false while no proxy has reported.
 func (l *Listeners) Carried() (job, far uint64, ok bool) {
 	c := &l.carried
 	c.mu.Lock()

@@ -8,11 +8,13 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// Discovered are the processes of a snapshot that can be served: those of jobs
-// that speak over TCP, in a cgroup below the root, since redirecting the root
-// would redirect the whole host. proc is where the host's processes are
-// listed, cgroupRoot where cgroup v2 is mounted; called says what their jobs are
-// called and what their owners ask for.
+// Discovered splits a snapshot into processes that can be served and those that cannot (left).
+// To be served, a process must speak TCP and live in a cgroup below the root: redirecting the
+// root cgroup would redirect the whole host.
+//
+// proc is the directory of the host's /proc and cgroupRoot the mount point of cgroup v2. called
+// returns a process's job name and its owner's wishes; it is called for each process that is
+// served.
 func Discovered(s *discover.Snapshot, proc, cgroupRoot string, called func(*discover.Process) (string, policy.Policy)) (all []Process, left []discover.Process) {
 	for i := range s.Processes {
 		p := s.Processes[i]

@@ -15,22 +15,29 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// A proxy that hangs keeps the jobs that it carries waiting for ever, and nobody
-// notices: their connections are open. The agent pings it, and ends it when it
-// has not answered for Options.HangAfter, so that whoever started it starts
-// another. It is not ended while it is being debugged, while it waits for a
-// processor, or where the agent itself was away; and not again and again.
+// A proxy that hangs blocks the jobs that it carries for ever, and nothing else notices: their
+// TCP connections stay open. The agent therefore pings each proxy and kills one that has been
+// silent for Options.HangAfter; its supervisor then starts another.
+//
+// Killing a proxy breaks connections of the job (unless they are kept, see kept.go), so silence
+// alone is not enough. A proxy is spared while a debugger holds it, while it is starved of
+// processor time, for a while when it computes, and when the agent itself was stopped and so
+// could not have heard it. A rate limit stops a proxy that always hangs from being killed over
+// and over.
 
-// peer is the process at the other end of a connection.
+// peer is the process at the other end of a proxy's connection. The pidfd pins the process: its
+// number may be reused after it ends, the descriptor never refers to another.
 type peer struct {
 	pid   int32
-	pidfd int // -1: it cannot be ended: it is this process, or not visible
+	pidfd int // -1: never killed or waited for: this process itself, or one that cannot be opened
 }
 
 // soPeerPIDFD is SO_PEERPIDFD, of Linux 6.5.
 const soPeerPIDFD = 77
 
-// openPeer finds the process that opened the connection.
+// openPeer opens a pidfd for the process that made the connection. SO_PEERPIDFD is free of
+// races. On kernels before 6.5 pid is opened by number instead, which may already belong to
+// another process.
 func openPeer(conn *handover.Conn, pid int32) *peer {
 	p := &peer{pid: pid, pidfd: -1}
 	if int(pid) == os.Getpid() || pid <= 0 {
@@ -40,7 +47,10 @@ func openPeer(conn *handover.Conn, pid int32) *peer {
 		p.pidfd = fd
 		unix.CloseOnExec(fd)
 	} else if fd, err := unix.PidfdOpen(int(pid), 0); err == nil {
-		p.pidfd = fd // of the same process, since it answers pings after this
+		// Without SO_PEERPIDFD. If the number was reused meanwhile, the descriptor is another
+		// process's; the proxy's connection is then at its end, and attend returns before
+		// anything is killed.
+		p.pidfd = fd
 	}
 	return p
 }
@@ -62,15 +72,17 @@ func (p *peer) kill() error {
 	return nil
 }
 
-// seen is what the system says of a process at one moment.
+// seen is a sample of a process's scheduling state. Two samples around a silent period tell why
+// the process was silent.
 type seen struct {
 	state  byte          // as in /proc/PID/stat; 0: it is not known
-	ran    time.Duration // on a processor, all threads that are alive together
-	waited time.Duration // for one likewise; a wait counts when it is over
-	ready  bool          // a thread runs, or waits for a processor
+	ran    time.Duration // on a processor, summed over the threads alive now
+	waited time.Duration // runnable but not running, summed likewise; the kernel adds a wait when it ends
+	ready  bool          // at least one thread runs or waits for a processor
 }
 
-// look returns what the system says of the process.
+// look samples /proc/PID. It is best effort: threads that end meanwhile are missing, and a
+// process that cannot be read yields the zero sample. It reads two files for each thread.
 func (p *peer) look() (s seen) {
 	dir := "/proc/" + strconv.Itoa(int(p.pid))
 	s.state = stateOf(dir)
@@ -91,8 +103,9 @@ func (p *peer) look() (s seen) {
 	return s
 }
 
-// stateOf returns the state of a process or thread by its folder in /proc; 0: it is not
-// known.
+// stateOf returns the one-letter state in the stat file of a process or thread, 0 if it cannot
+// be read. The program's name precedes the state in parentheses and may itself contain any
+// character, so the search starts from the last parenthesis.
 func stateOf(dir string) byte {
 	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
@@ -104,7 +117,7 @@ func stateOf(dir string) byte {
 	return 0
 }
 
-// verdict is what a proxy's silence means.
+// verdict is the reason for a proxy's silence. Every verdict but hangs spares the proxy.
 type verdict string
 
 const (
@@ -115,9 +128,13 @@ const (
 	away     verdict = "this agent was away itself"
 )
 
-// judge says what the silence of a process means that was to last for wanted and
-// has lasted for lasted. One that computes may only be late: it has until patience is
-// over, while one that sleeps, or is stopped, does not come back by itself.
+// judge decides why a process was silent. wanted is how long the silence should have lasted
+// when its timer fired, lasted how long it really did, and before and now are samples of its
+// start and end. A process that computes may merely be late, so it is spared while patient
+// holds; one that sleeps or was stopped will not come back by itself.
+//
+// The order of the cases matters: a debugger explains everything else, and figures that were
+// taken while the agent itself was away explain nothing.
 func judge(before, now seen, wanted, lasted time.Duration, patient bool) verdict {
 	ran, waited := now.ran-before.ran, now.waited-before.waited
 	switch {
@@ -125,27 +142,31 @@ func judge(before, now seen, wanted, lasted time.Duration, patient bool) verdict
 		return debugged
 	case lasted > wanted+wanted/2:
 		return away // it was stopped, or the machine was suspended
+	// Stopped by a signal: nobody waits for it to continue, so it counts as hanging.
 	case now.state == 'T':
+	// A quarter of the period in the run queue is far more than a healthy host ever shows.
 	case waited > wanted/4:
 		return starved
 	case now.ready && ran < wanted/4:
-		return starved // it has waited for a processor all the while: one that turns in a circle runs
+		return starved // the kernel has not counted this wait yet, since it goes on; a busy loop would have run
 	case patient && ran > wanted/20:
 		return busy
 	}
 	return hangs
 }
 
-// A limit bounds how often proxies are ended.
+// A limit bounds how often proxies are killed: at most mostEnds in any endsWithin. ends has the
+// times of those within the window, oldest first.
 type limit struct{ ends []time.Time }
 
-// At most this many are ended within that time.
+// At most mostEnds proxies are killed within endsWithin.
 const (
 	mostEnds   = 5
 	endsWithin = 10 * time.Minute
 )
 
-// allows reports whether another may be ended now, and counts it.
+// allows reports whether another proxy may be killed now, and if so counts it. A kill that then
+// fails stays counted.
 func (l *limit) allows(now time.Time) bool {
 	for len(l.ends) > 0 && now.Sub(l.ends[0]) >= endsWithin {
 		l.ends = l.ends[1:]
@@ -157,24 +178,25 @@ func (l *limit) allows(now time.Time) bool {
 	return true
 }
 
-// silence follows how long a proxy has not said anything.
+// silence tracks how long one proxy has been silent. It belongs to the goroutine that reads the
+// proxy's messages (converse), so it needs no lock.
 type silence struct {
 	l      *Listeners
 	peer   *peer
-	wanted time.Duration // until it counts as hanging; 0: it is never ended
-	from   time.Time     // when it was last heard
-	asked  time.Time     // when the present wait began
-	last   seen
-	again  bool // it gets one more moment: its answer may be there already
+	wanted time.Duration // silence after which it counts as hanging; 0: it is never killed
+	from   time.Time     // when the last message came
+	asked  time.Time     // start of the period judged next; later than from after a verdict that spared it
+	last   seen          // sample at the start of that period
+	again  bool          // in the extra wait after a timeout: the answer may already be in the socket
 }
 
-// heard notes that the proxy has said something.
+// heard restarts the measurement: a message has come.
 func (s *silence) heard() {
 	s.from, s.again = time.Now(), false
 	s.asked = s.from
 }
 
-// until is when the present wait ends.
+// until returns the read deadline of the current wait.
 func (s *silence) until() time.Time {
 	switch {
 	case s.wanted == 0:
@@ -185,17 +207,24 @@ func (s *silence) until() time.Time {
 	return s.asked.Add(s.wanted)
 }
 
-// look is called every now and then, while the proxy is well.
+// look takes the baseline sample, with each pong, so that a later verdict compares against a
+// moment at which the proxy was well. A proxy that is never killed is not sampled.
 func (s *silence) look() {
 	if s.wanted > 0 {
 		s.last = s.peer.look()
 	}
 }
 
-// over is called when a wait has ended without a word. Without an error it is to
-// be waited for again.
+// over handles a read that timed out. It returns nil if the caller is to go on reading, and an
+// error that ends the conversation otherwise; the proxy may or may not have been killed by
+// then, as the error says.
+//
+// The first timeout only starts a short extra wait. After a pause of the agent, its timer and
+// the proxy's answer are both due, and the timer may win.
 func (s *silence) over() error {
 	stuck := fmt.Errorf("process %d is stuck: it has not answered for %v", s.peer.pid, time.Since(s.from).Round(100*time.Millisecond))
+	// Beyond Patience a proxy that computes is no longer spared, and the conversation ends even
+	// if the process cannot be killed, so that connects no longer go to it.
 	gone := time.Since(s.from) >= s.l.opts.Patience
 	switch {
 	case s.wanted == 0:

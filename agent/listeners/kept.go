@@ -12,26 +12,33 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// A proxy has the agent hold duplicates of connections, each with a page of memory,
-// which are given to the next proxy when it has ended (proxy/keep): those that outlive
-// one that is killed, and those that one which ends in order hands over. The agent
-// looks into neither. A proxy that hangs up while it lives leaves nothing.
+// This file keeps a job's TCP connections open across the death of the proxy that carried them
+// (the proxy's half is proxy/keep). A proxy sends the agent a duplicate of each connection's
+// socket together with a page of shared memory that has its state. When the proxy ends, killed
+// or in order, the agent gives both descriptors to the next proxy, which continues where the
+// first one stopped. The agent reads neither.
+//
+// The duplicate keeps the connection open for the peer: it sees a pause, not a reset. So the
+// agent must not hold it for a proxy that merely hung up but still lives and uses the same
+// socket, nor longer than keptFor, during which the peer waits for nothing.
 
-// Of the descriptors that the agent may have open a quarter is for connections, with
-// two each, of a proxy; there are two while one is replaced.
+// Bounds. A kept connection costs two descriptors. keptShare gives each proxy's connections a
+// quarter of the agent's descriptors, after keptApart for everything else, so that two proxies
+// fit while one replaces the other.
 const (
 	keptApart = 512
 	keptShare = 8
 	mostKept  = 16384
-	// keptFor is for how long connections are held whose proxy has ended: longer than
-	// connects wait for the next one, which can go direct, while held connections
-	// cannot.
+	// keptFor is how long orphaned connections wait for the next proxy. It is longer than
+	// connects wait in a listener's queue (Options.Grace): those can still go direct, a kept
+	// connection has no other way.
 	keptFor = 10 * time.Second
-	// diesWithin is how long a proxy that has hung up may take to be gone.
+	// diesWithin is how long a proxy that has hung up may take to exit. A large process needs
+	// time to tear down its memory.
 	diesWithin = 5 * time.Second
 )
 
-// keptPair are the descriptors of a connection and its page.
+// keptPair are the descriptors of a connection's socket and of its page.
 type keptPair [2]int
 
 func (p keptPair) close() {
@@ -39,32 +46,36 @@ func (p keptPair) close() {
 	unix.Close(p[1])
 }
 
-// keptOf is what a proxy has held.
+// keptOf is the state of one connected proxy. pairs is nil once the agent has given the
+// connections up.
 type keptOf struct {
 	peer  *peer
-	takes bool // it takes what others left
-	// relies: it knows that this agent holds connections, and may leave its own
-	// behind.
+	takes bool // the proxy's version can take over connections that others left
+	// relies is set while the proxy counts on this agent to hold its connections, and may exit
+	// and leave them. An agent that ends must wait for such a proxy.
 	relies bool
 	pairs  map[uint64]keptPair
 }
 
-// kept are the held connections. Its zero value holds nothing, and most is to be
-// set.
+// kept holds connections for the proxies of a host. The zero value holds nothing; most must be
+// set before use.
+//
+// A pair is owned by exactly one of here and orphans, and closed when it leaves them. mu is a
+// leaf lock: it may be taken under Listeners.mu, and is held while descriptors are sent.
 type kept struct {
-	most int // of a proxy
+	most int // connections of one proxy; 0: none are held
 
 	mu      sync.Mutex // guards the rest
 	here    map[*handover.Conn]*keptOf
-	orphans map[uint64]keptPair // of proxies that have ended, while there is none that takes them
-	late    *time.Timer         // closes them
-	given   uint64
-	lost    uint64
+	orphans map[uint64]keptPair // of proxies that have ended, while there is no other proxy
+	late    *time.Timer         // closes orphans when keptFor is over; nil when there are none
+	given   uint64              // connections handed to a later proxy
+	lost    uint64              // orphans closed for want of one
 	closed  bool
-	changed chan struct{} // closed when something has left here or orphans; nil: nobody waits
+	changed chan struct{} // closed when here or orphans changes; nil: nobody waits
 }
 
-// affordableKept is how many connections of a proxy can be held.
+// affordableKept returns how many connections of one proxy fit the process's descriptor limit.
 func affordableKept() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -73,7 +84,9 @@ func affordableKept() int {
 	return int(min(max(int64(limit.Cur), keptApart)-keptApart, mostKept*keptShare) / keptShare)
 }
 
-// comes notes that a proxy is there, and gives it what another left.
+// comes registers a proxy and hands it the orphans. It does nothing for a proxy that cannot
+// take connections, or whose process cannot be watched: without a pidfd the agent could not
+// tell whether it is dead, and two processes might write to one connection.
 func (k *kept) comes(conn *handover.Conn, p *peer, takes bool) {
 	if k.most == 0 || !takes || p.pidfd < 0 {
 		return
@@ -96,13 +109,14 @@ func (k *kept) comes(conn *handover.Conn, p *peer, takes bool) {
 	}
 }
 
-// give gives connections to a proxy, for which they are held from then on, and tells it
-// whether there are no more: not while there is another proxy, which may leave some, or
-// is dead and has left some that are still to be read. The caller holds k.mu.
+// give hands connections to a proxy and holds them for it from then on. It then tells the proxy
+// whether it has got everything (AllKept). It does not say so while another proxy is
+// registered, which may still leave some or may be dead with Keep messages unread in its
+// socket. The caller holds k.mu.
 func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair) {
 	to := k.here[conn]
 	for id, p := range pairs {
-		to.pairs[id] = p // where it does not get there, that one is gone, and the next gets it
+		to.pairs[id] = p // if the send fails, the proxy is gone, and the next one gets the pair
 		if conn.SendRights(handover.Message{Kind: handover.Kept, ID: id}, p[0], p[1]) == nil {
 			k.given++
 		}
@@ -112,15 +126,17 @@ func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair) {
 	}
 }
 
-// hold takes a connection and its page. Anything but such a pair, and pairs beyond
-// the bound, are not held.
+// hold takes over a connection and its page from a proxy; files are closed in any case.
+// Descriptors that are not a TCP socket are refused. Pairs beyond the bound are dropped without
+// an error: that connection then breaks with its proxy, as all of them would without an agent.
 func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
 	var pair keptPair
 	var failed error
 	for i, f := range files {
 		raw, err := f.SyscallConn()
 		if err == nil {
-			// Without Go's poller, which would be woken by each byte that comes.
+			// A raw duplicate stays out of Go's poller, which would wake up for every byte that
+			// arrives on the job's connection.
 			e := raw.Control(func(fd uintptr) { pair[i], err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
 			err = errors.Join(err, e)
 		}
@@ -148,6 +164,8 @@ func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
 	return nil
 }
 
+// drop releases a connection that its proxy has closed. Until then the duplicate keeps the
+// socket open, so the peer sees the end of the connection only now.
 func (k *kept) drop(conn *handover.Conn, id uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -171,7 +189,7 @@ func (k *kept) rely(conn *handover.Conn, relies bool) {
 	}
 }
 
-// notify wakes up settle. The caller holds k.mu.
+// notify wakes up awaitHandover. The caller holds k.mu.
 func (k *kept) notify() {
 	if k.changed != nil {
 		close(k.changed)
@@ -179,8 +197,8 @@ func (k *kept) notify() {
 	}
 }
 
-// awaitHandover waits until no proxy relies on this agent, and all that others left was given
-// away or given up; it returns false where that has not come about within so long.
+// awaitHandover blocks until no proxy relies on this agent and all orphans were given away or
+// given up. It returns false if that takes longer than within.
 func (k *kept) awaitHandover(within time.Duration) bool {
 	late := time.NewTimer(within)
 	defer late.Stop()
@@ -190,6 +208,8 @@ func (k *kept) awaitHandover(within time.Duration) bool {
 		for _, of := range k.here {
 			owed = owed || of.relies
 		}
+		// The channel is made under the lock under which the state was read, so that no change
+		// between the two is missed.
 		if owed && k.changed == nil {
 			k.changed = make(chan struct{})
 		}
@@ -206,15 +226,17 @@ func (k *kept) awaitHandover(within time.Duration) bool {
 	}
 }
 
-// leaves takes what a proxy that has ended had held for the next one, which has so much
-// time to come.
+// leaves handles a proxy that has hung up. It blocks for up to diesWithin until the process is
+// gone, then gives its connections to another connected proxy, or makes them orphans for at
+// most within. The connections of a proxy that lives on are closed here, since it still uses
+// its own descriptors.
 func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 	k.mu.Lock()
 	of := k.here[conn]
 	closed := k.closed
 	k.mu.Unlock()
 	if of == nil || closed {
-		return // the agent does not wait for a proxy that lives on
+		return // nothing is held, or will be: no reason to wait for its exit
 	}
 	dead := of.peer.gone(diesWithin)
 	k.mu.Lock()
@@ -247,7 +269,8 @@ func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 	}
 }
 
-// giveUp closes what no proxy has come for.
+// giveUp closes the orphans. Their peers see the connections break, as they do when a proxy
+// dies without an agent.
 func (k *kept) giveUp() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -259,7 +282,7 @@ func (k *kept) giveUp() {
 	k.notify()
 }
 
-// close closes all that is held.
+// close releases everything. Later calls of comes register nothing.
 func (k *kept) close() {
 	k.mu.Lock()
 	k.closed = true
@@ -276,8 +299,8 @@ func (k *kept) close() {
 	k.giveUp()
 }
 
-// counts returns how many connections are held, and how many were given to another
-// proxy and lost for want of one.
+// counts returns how many connections are held now, and how many have been given to a later
+// proxy or lost for want of one.
 func (k *kept) counts() (held int, given, lost uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -288,7 +311,8 @@ func (k *kept) counts() (held int, given, lost uint64) {
 	return held, k.given, k.lost
 }
 
-// gone reports whether the process has ended, at the latest after so long.
+// gone reports whether the process has exited, waiting for at most within. A pidfd becomes
+// readable at exit, also before the process is reaped.
 func (p *peer) gone(within time.Duration) bool {
 	for end := time.Now().Add(within); ; {
 		fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}

@@ -1,13 +1,33 @@
-// Package listeners is the privileged half of interception: it has the connects
-// of jobs redirected (bpf/redirect), opens the listeners to which they go
-// inside the jobs' network namespaces, and hands those to a proxy that has no
-// privileges (proxy/handover).
+// Package listeners is the privileged half of interception. It redirects the connects of jobs
+// (bpf/redirect), opens the listeners to which they are redirected inside the jobs' network
+// namespaces, and hands those to a proxy that has no privileges (proxy/handover). The agent
+// uses it.
 //
-// In come the processes that should be served, the whole of them each time
-// ([Listeners.Reconcile]), and proxies on a unix socket ([Listeners.Run]); out
-// go listeners. While no proxy is there nothing is redirected: its listeners
-// are kept for a while, in which connects wait in their queues for the next
-// proxy, then closed. The agent calls it.
+// # Inputs and outputs
+//
+// Its input is the full list of processes to serve, each time again ([Listeners.Reconcile]),
+// and proxies that connect to a unix socket ([Listeners.Run]). Its output are listeners: file
+// descriptors, sent over that socket. A proxy in the same process uses [Listeners.Connect]
+// instead of the socket.
+//
+// Nothing is redirected before the first proxy comes. When the last one leaves, its listeners
+// are kept for [Options.Grace], with connects waiting in their backlogs for the next proxy;
+// then they are closed and connects go direct again, except where a group fails closed.
+//
+// # Files
+//
+// reconcile.go opens and closes what the list of processes asks for, netns.go has the sockets
+// and namespaces, proxies.go the conversation with a proxy, turn.go the orderly replacement of
+// one proxy by the next, hang.go what happens to a proxy that is stuck, kept.go the connections
+// that outlive a proxy, owner.go the proxies' queries for who listens at an address.
+//
+// # Concurrency
+//
+// Each proxy has a goroutine that reads its messages, one that pings it, and up to maxQuestions
+// that answer its queries. All state is guarded by Listeners.mu, except for carried, kept and
+// strangers, which have locks of their own; those are leaves and are taken after Listeners.mu
+// where both are held. Messages to proxies are sent under Listeners.mu, so all proxies see
+// changes in one order.
 package listeners
 
 import (
@@ -29,65 +49,71 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// Options of a Listeners.
+// Options of a Listeners. The zero values are described with each field.
 type Options struct {
+	// Redirect has the BPF programs and maps. The Listeners does not close it.
 	Redirect *redirect.Redirect
-	// Socket is where proxies come; empty means [handover.DefaultSocket]. Its
-	// folder is made where it is not there.
+	// Socket is the path at which proxies connect; empty means [handover.DefaultSocket]. Its
+	// folder is made if it does not exist.
 	Socket string
-	// NoSocket opens none: the proxy is in this process, see
+	// NoSocket leaves the socket out: the proxy is in this process and uses
 	// [Listeners.Connect].
 	NoSocket bool
-	// UID is the user that proxies run as; root and this process's own user
-	// are served too. The socket becomes that user's.
+	// UID is the user that proxies run as; it owns the socket. Root and this process's own user
+	// are served too.
 	UID int
-	// MeshPort is opened for the links of other hosts' proxies in each job's
-	// network namespace that is not this process's: jobs with addresses of
-	// their own, such as those of pods, are reached at these. 0: nowhere.
+	// MeshPort is the port that is opened for the links of other hosts' proxies in each job's
+	// network namespace, other than this process's. Jobs with addresses of their own, such as
+	// pods, are reached at these. 0 opens none.
 	MeshPort uint16
-	// OwnCgroup is the folder of the cgroup v2 of this process; empty: as
-	// /proc/self/cgroup says.
+	// OwnCgroup is the cgroup v2 folder of this process; empty means the one of
+	// /proc/self/cgroup.
 	OwnCgroup string
 	// Grace is how long listeners are kept without a proxy; 0 means 3 s.
 	Grace time.Duration
-	// Patience is how long a proxy may leave pings unanswered before it counts
-	// as gone; 0 means 5 s.
+	// Patience is how long a proxy may leave pings unanswered before it counts as gone; 0 means
+	// 5 s.
 	Patience time.Duration
-	// HangAfter is how long a proxy of another process may leave pings
-	// unanswered before it is ended; 0: it never is.
+	// HangAfter is how long a proxy of another process may leave pings unanswered before it is
+	// killed; 0 means that it never is.
 	HangAfter time.Duration
 }
 
-// Listeners serves the proxies of a host.
+// Listeners serves the proxies of a host. It is safe for concurrent use.
+//
+// Invariants, under mu: every place in open has its listener in the kernel's map while hasRoom
+// holds, and none otherwise; the group of every place is attached; every proxy in proxies has
+// been sent all listeners of open (and those of mesh, if it takes links), after the titles that
+// they need.
 type Listeners struct {
 	opts     Options
-	mark     uint32
+	mark     uint32 // SO_MARK of the listeners, by which the BPF programs know them
 	home     uint64 // inode of this process's network namespace
 	log      *slog.Logger
-	tells    bool              // the kernel reports which cgroup listens where
-	leaving  chan struct{}     // closed when this agent is about to end
-	over     chan struct{}     // closed when it serves no proxy any more
-	incoming *net.UnixListener // nil: none
-	attended sync.WaitGroup    // proxies
+	tells    bool              // the kernel reports the cgroups of listening sockets
+	leaving  chan struct{}     // closed when Run's context ends; proxies are still served
+	over     chan struct{}     // closed when no proxy is served any more
+	incoming *net.UnixListener // nil with NoSocket
+	attended sync.WaitGroup    // the goroutines of proxies
 
-	mu         sync.Mutex    // guards the rest but strangers, which have a lock of their own
-	wanted     []Process     // of jobs, as they were found last
-	news       chan struct{} // closed when wanted is next judged
-	reconciled bool          // once at least
-	groups     map[string]redirect.GroupID
-	open       map[place]*opened
-	titles     map[titled]handover.Title // what the proxies know jobs by; at most maxTitles
-	mesh       map[uint64]*opened        // by the namespace's inode
-	proxies    map[*handover.Conn]bool   // whether it takes more connections
-	linking    map[*handover.Conn]bool   // proxies that take mesh listeners
-	yields     map[*handover.Conn]bool   // proxies that end when they are asked to
-	next       *successor                // a proxy that waits for its turn; nil: none
-	// closing is which groups each proxy wants to fail closed.
+	mu         sync.Mutex                  // guards the fields below, except the last four
+	wanted     []Process                   // the argument of the last Reconcile
+	news       chan struct{}               // closed, and replaced, by each Reconcile
+	reconciled bool                        // Reconcile has been called; until then pins of an earlier agent are left alone
+	groups     map[string]redirect.GroupID // attached cgroups, by path
+	open       map[place]*opened           // listeners for jobs' connects
+	titles     map[titled]handover.Title   // names and wishes that the proxies know; at most maxTitles
+	mesh       map[uint64]*opened          // listeners for links, by the inode of the network namespace
+	proxies    map[*handover.Conn]bool     // admitted proxies; true: it takes more connections
+	linking    map[*handover.Conn]bool     // those of them that take mesh listeners
+	yields     map[*handover.Conn]bool     // those that end when they are asked to
+	next       *successor                  // the proxy that waits for its turn; nil: none
+	// closing has the groups that each proxy wants to fail closed.
 	closing map[*handover.Conn]map[redirect.GroupID]bool
-	without *time.Timer // runs while there is no proxy
-	nextID  uint64
+	without *time.Timer // runs for Grace after the last proxy has left; else nil
+	nextID  uint64      // id of the listener handed out last
 	closed  bool
-	ending  limit
+	ending  limit // bounds how often proxies are killed
 
 	carried   carried
 	kept      kept
@@ -95,7 +121,8 @@ type Listeners struct {
 	strangers strangers
 }
 
-// New opens the socket for proxies. Close, or the end of Run, closes it.
+// New opens the socket for proxies and attaches the program that tells proxies the original
+// destinations. Nothing is redirected yet. Close, or the end of Run, releases what it holds.
 func New(o Options) (*Listeners, error) {
 	if o.Socket == "" {
 		o.Socket = handover.DefaultSocket
@@ -115,7 +142,8 @@ func New(o Options) (*Listeners, error) {
 			return nil, err
 		}
 	}
-	// A connection belongs to the cgroup of the process that opened its listener.
+	// The socket of an accepted connection belongs to the cgroup of the process that opened the
+	// listener, which is this one, not the proxy's.
 	if err := o.Redirect.AttachProxy(o.OwnCgroup); err != nil {
 		return nil, fmt.Errorf("having original destinations told: %w", err)
 	}
@@ -138,13 +166,15 @@ func New(o Options) (*Listeners, error) {
 		kept: kept{most: affordableKept()},
 		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), leaving: make(chan struct{}), over: make(chan struct{}), yields: map[*handover.Conn]bool{}, mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, titles: map[titled]handover.Title{}, proxies: map[*handover.Conn]bool{},
-		nextID: uint64(time.Now().UnixNano()), // not those of an agent before
+		nextID: uint64(time.Now().UnixNano()), // differs from the ids of an earlier agent, whose listeners a proxy may still hold
 	}, nil
 }
 
-// listenUnix opens the socket at which proxies come, for a user alone. A socket that
-// another agent still answers at is left alone; one of an agent that was killed is
-// replaced.
+// listenUnix opens the socket for proxies and gives it to one user. If another agent still
+// answers at it, it fails; a socket left by an agent that was killed is replaced.
+//
+// The check and the removal are not atomic: of two agents that start at the same moment, the
+// later one wins the path.
 func listenUnix(socket string, uid int) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err
@@ -163,14 +193,17 @@ func listenUnix(socket string, uid int) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A user other than uid can connect only between these two calls and is turned away by
+	// attend, which checks the peer's credentials.
 	if err := errors.Join(os.Chmod(socket, 0o600), os.Chown(socket, uid, -1)); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-// giveState makes the folder in which a proxy of another user keeps what it must
-// know after it was killed: beside the socket, where that user may not.
+// giveState makes the folder for a proxy's state files beside the socket, where an unprivileged
+// user cannot make one, and gives it to uid. It does nothing when proxies run as root or as
+// this user.
 func giveState(dir string, uid int) error {
 	if uid == 0 || uid == os.Geteuid() {
 		return nil
@@ -178,10 +211,11 @@ func giveState(dir string, uid int) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	// Lchown: a symbolic link in its place must not give away what it points to.
 	return os.Lchown(dir, uid, -1)
 }
 
-// ownCgroup is the folder of this process's cgroup v2.
+// ownCgroup returns the folder of this process's cgroup v2, below the first cgroup2 mount.
 func ownCgroup() (string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -205,8 +239,8 @@ func ownCgroup() (string, error) {
 	return "", errors.New("this process is in no cgroup v2 (psidecar doctor tells what to do)")
 }
 
-// At reports whether one of the listeners is at that address, in any network
-// namespace.
+// At reports whether one of the listeners for jobs' connects has this address, in any network
+// namespace. The agent uses it to tell redirected connections from others in what it captures.
 func (l *Listeners) At(a netip.AddrPort) bool {
 	if !a.Addr().IsLoopback() {
 		return false
@@ -223,9 +257,11 @@ func (l *Listeners) At(a netip.AddrPort) bool {
 	return false
 }
 
-// Run serves proxies until ctx ends. Then it closes the listeners; with keep
-// proxies go on with their copies, else connects go direct, or fail where their
-// group fails closed. The pinned programs stay, see [redirect.Unload].
+// Run serves proxies until ctx ends and then closes this process's listeners. It returns when
+// all proxies have been let go. With keep, redirections stay and proxies go on with their
+// copies of the listeners, so that the next agent can take over. Without it, connects go
+// direct, or fail if their group fails closed. The pinned programs stay in both cases;
+// [redirect.Unload] removes them.
 func (l *Listeners) Run(ctx context.Context, keep bool) error {
 	err := l.accept(ctx)
 	err = errors.Join(err, l.closeListeners(keep))
@@ -233,8 +269,8 @@ func (l *Listeners) Run(ctx context.Context, keep bool) error {
 	return err
 }
 
-// accept serves proxies until ctx ends, and then for up to keptFor more as long as
-// connections are held here: a new proxy must be able to fetch them.
+// accept serves proxies until ctx ends. As long as connections are kept for a proxy to come it
+// goes on for up to keptFor after that, because a new proxy must be able to fetch them.
 func (l *Listeners) accept(ctx context.Context) error {
 	if l.incoming == nil {
 		<-ctx.Done()
@@ -262,6 +298,7 @@ func (l *Listeners) accept(ctx context.Context) error {
 		default:
 		}
 		switch {
+		// Out of descriptors: the listener is still good. Without the pause this would spin.
 		case reason.IsNoDescriptors(err):
 			l.log.Warn("no proxy can come now; trying again", "error", err)
 			select {
@@ -276,7 +313,8 @@ func (l *Listeners) accept(ctx context.Context) error {
 	}
 }
 
-// serve attends to a proxy in a goroutine of its own, unless all has ended.
+// serve talks with a proxy in a goroutine of its own. Once the listeners are closed it hangs up
+// instead; the lock makes sure that no goroutine starts after Run waits for them.
 func (l *Listeners) serve(raw *net.UnixConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -291,8 +329,8 @@ func (l *Listeners) serve(raw *net.UnixConn) {
 	})
 }
 
-// Connect returns the proxy's end of a connection, for a proxy in this
-// process: see [handover.NewLocalClient].
+// Connect returns the proxy's end of a new connection, for a proxy in this process; see
+// [handover.NewLocalClient]. The caller closes it. It does not block.
 func (l *Listeners) Connect(context.Context) (*net.UnixConn, error) {
 	mine, proxys, err := handover.Pair()
 	if err != nil {
@@ -302,14 +340,16 @@ func (l *Listeners) Connect(context.Context) (*net.UnixConn, error) {
 	return proxys, nil
 }
 
-// TellLastPush tells the proxies that a worker of a job has made its last push.
+// TellLastPush tells the proxies that a worker has announced its last push to the scheduler, on
+// a connection that bypasses them. What a proxy holds back of that worker's gradients would
+// otherwise wait for a push that never comes.
 func (l *Listeners) TellLastPush(job string, node int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sendToAll(handover.Message{Kind: handover.LastPush, Job: job, Node: node}, nil)
 }
 
-// Close frees what a Listeners that was not run holds.
+// Close releases what a Listeners holds that was never run.
 func (l *Listeners) Close() error {
 	var err error
 	if l.incoming != nil {
@@ -318,8 +358,9 @@ func (l *Listeners) Close() error {
 	return errors.Join(err, l.closeListeners(false))
 }
 
-// closeListeners closes this process's listeners. With keep their redirections stay,
-// for the agent that follows; without, connects go direct again.
+// closeListeners closes this process's copies of the listeners and hangs up on all proxies.
+// With keep, the redirections stay in the kernel for the next agent; without it, connects go
+// direct again. It may be called twice.
 func (l *Listeners) closeListeners(keep bool) error {
 	l.kept.close()
 	l.mu.Lock()

@@ -12,20 +12,22 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// Where listeners for a job's connects are: at a free port.
+// Addresses of the listeners for a job's connects: loopback, at any free port. The BPF programs
+// rewrite a connect to the port that was chosen.
 var (
 	anyLoopback4 = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
 	anyLoopback6 = netip.AddrPortFrom(netip.IPv6Loopback(), 0)
 )
 
-// listeners are all that are open.
+// listeners returns all listeners, those for connects and those for links. The caller holds
+// l.mu.
 func (l *Listeners) listeners() []*opened {
 	return slices.AppendSeq(slices.Collect(maps.Values(l.open)), maps.Values(l.mesh))
 }
 
-// listenMesh opens the mesh port in a process's network namespace, where it is
-// not open and other hosts' proxies would not reach this host's at the job's
-// addresses, and notes in wanted that it should be open.
+// listenMesh opens the mesh port in a process's network namespace, unless it is open there, and
+// marks the namespace in wanted. In this process's own namespace the proxy listens for links
+// itself. A process that has ended is no error. The caller holds l.mu.
 func (l *Listeners) listenMesh(p Process, netns uint64, wanted map[uint64]bool) error {
 	if l.opts.MeshPort == 0 || netns == l.home || wanted[netns] {
 		return nil
@@ -43,7 +45,7 @@ func (l *Listeners) listenMesh(p Process, netns uint64, wanted map[uint64]bool) 
 	}
 	defer ns.Close()
 	if inode != netns {
-		return nil // another process has its number now
+		return nil // the PID was reused; the next Reconcile has the truth
 	}
 	port := l.opts.MeshPort
 	o, err := openIn(ns, l.mark, netip.AddrPortFrom(netip.IPv4Unspecified(), port), netip.AddrPortFrom(netip.IPv6Unspecified(), port))
@@ -53,14 +55,16 @@ func (l *Listeners) listenMesh(p Process, netns uint64, wanted map[uint64]bool) 
 	if err != nil {
 		return fmt.Errorf("opening port %d for other hosts' proxies: %w", port, err)
 	}
+	// The job is that of the process at hand. Links name the destination themselves, so it is
+	// only a label where several jobs share the namespace.
 	o.job, o.netns, o.mesh = p.Job, netns, true
 	l.mesh[netns] = o
 	l.hand(o)
 	return nil
 }
 
-// closeMeshes closes the mesh ports that are not wanted any more: so other
-// hosts' proxies connect directly.
+// closeMeshes closes the mesh ports of namespaces that are not in wanted. Other hosts' proxies
+// find the port closed and let the job connect directly. The caller holds l.mu.
 func (l *Listeners) closeMeshes(wanted map[uint64]bool) error {
 	var failed error
 	for netns, o := range l.mesh {

@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/bpf/redirect"
 )
 
-// The metrics. Label values come from lists in the source.
+// The metrics. Label values come from lists in the source, so the number of series is bounded.
 var (
 	connects = prometheus.NewDesc("psidecar_intercept_events_total",
 		"Connects that were redirected, went direct or were refused, and questions for their destinations, by reason.", []string{"reason", "class"}, nil)
@@ -80,7 +80,9 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 	gauge(openNow, sockets)
 }
 
-// Takes reports whether a proxy accepts connections of a cgroup now.
+// Takes reports whether a connect from a cgroup, or from one below it, would now be accepted by
+// a proxy: the cgroup's group has a listener somewhere, and a proxy has room. It does not look
+// at network namespaces.
 func (l *Listeners) Takes(cgroup string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +99,7 @@ func (l *Listeners) Takes(cgroup string) bool {
 	return false
 }
 
-// Proxies returns how many proxies take listeners.
+// Proxies returns how many proxies hold the listeners.
 func (l *Listeners) Proxies() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

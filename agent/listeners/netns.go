@@ -14,17 +14,20 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// opened are the listeners of a group in a network namespace.
+// opened are the listeners of a group in a network namespace, or the mesh listeners of a
+// namespace. The agent keeps its descriptors open beside the proxies' copies: the socket, and
+// the connects in its backlog, outlive a proxy. Guarded by Listeners.mu.
 type opened struct {
 	job          string
-	pending      bool // job is to be known later
+	pending      bool // no process has met its scheduler yet, so job is empty
 	group, netns uint64
-	cookie       uint64   // of the network namespace
-	sockets      []socket // one for IPv4, and one for IPv6 where there is IPv6
-	mesh         bool     // for links, not for the job's connects
+	cookie       uint64   // SO_NETNS_COOKIE, by which the BPF programs know the namespace
+	sockets      []socket // IPv4, then IPv6 if the namespace has it
+	mesh         bool     // for links of other hosts' proxies, not for the job's connects
 }
 
-// socket is a listener and the id by which proxies name it.
+// socket is a listener. id names it in messages to proxies and changes each time it is handed
+// out.
 type socket struct {
 	id   uint64
 	at   netip.AddrPort
@@ -39,8 +42,11 @@ func (o *opened) close() error {
 	return failed
 }
 
-// resetWaiting resets the connections in the listener's queue. A proxy that is
-// stuck keeps its copy of the listener open, and they would wait for it.
+// resetWaiting resets the connections in the listener's backlog, so that their clients fail at
+// once. Closing the agent's descriptor would do that only if it were the last one: a proxy that
+// is stuck keeps its copy, and the clients would wait for it.
+//
+// It accepts at most backlog connections, so new connects cannot hold it up for ever.
 func (s socket) resetWaiting() error {
 	raw, err := s.file.SyscallConn()
 	if err != nil {
@@ -52,12 +58,15 @@ func (s socket) resetWaiting() error {
 			if err != nil {
 				return // the queue is empty
 			}
+			// Linger with time 0 makes close send a reset rather than a FIN, which a client
+			// would take for an orderly end.
 			unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 			unix.Close(fd)
 		}
 	})
 }
 
+// ports returns the ports in the form of the BPF map; 0 where the family has no listener.
 func (o *opened) ports() (p redirect.Ports) {
 	for _, s := range o.sockets {
 		if s.at.Addr().Is4() {
@@ -69,16 +78,19 @@ func (o *opened) ports() (p redirect.Ports) {
 	return p
 }
 
-// message hands over socket i.
+// message returns the message that hands over socket i, and the file to send with it.
 func (o *opened) message(i int) (handover.Message, *os.File) {
 	s := o.sockets[i]
 	return handover.Message{Kind: handover.Listening, ID: s.id, Job: o.job, Cgroup: o.group, Netns: o.netns, Address: s.at, Mesh: o.mesh}, s.file
 }
 
-// errEnded is what a process cannot be served for that was there a moment ago.
+// errEnded says that a process ended between its discovery and now. It is expected, and callers
+// skip the process.
 var errEnded = errors.New("the process has ended")
 
-// openNetns opens a network namespace by its file and says its inode.
+// openNetns opens the file of a network namespace, such as /proc/PID/ns/net, and returns its
+// inode, which identifies the namespace while the file is open. The caller closes it. The error
+// is errEnded if the process is gone.
 func openNetns(path string) (*os.File, uint64, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +106,7 @@ func openNetns(path string) (*os.File, uint64, error) {
 	return f, s.Ino, nil
 }
 
-// openIn opens listeners at two addresses in the namespace.
+// openIn opens listeners at two addresses in a network namespace; see openHere.
 func openIn(ns *os.File, mark uint32, v4, v6 netip.AddrPort) (o *opened, err error) {
 	err = inNetns(ns, func() (err error) {
 		o, err = openHere(mark, v4, v6)
@@ -103,8 +115,13 @@ func openIn(ns *os.File, mark uint32, v4, v6 netip.AddrPort) (o *opened, err err
 	return o, err
 }
 
-// inNetns runs f on a thread of its own that enters the namespace, and ends
-// there where it cannot come back.
+// inNetns runs f in a network namespace, on a thread of its own, and waits for it. It needs
+// CAP_SYS_ADMIN. f must not start goroutines that depend on the namespace: they would run on
+// other threads.
+//
+// If the thread cannot return to its namespace it stays locked, and the Go runtime ends it
+// together with its goroutine. Otherwise unrelated goroutines would continue in a job's
+// namespace.
 func inNetns(ns *os.File, f func() error) (err error) {
 	done := make(chan struct{})
 	go func() {
@@ -130,8 +147,9 @@ func inNetns(ns *os.File, f func() error) (err error) {
 	return err
 }
 
-// openHere opens listeners in the network namespace of the calling thread. A namespace
-// without IPv6 gets the IPv4 one alone.
+// openHere opens listeners in the network namespace of the calling thread, which must be
+// locked. A namespace without IPv6 gets the IPv4 one alone. After an error nothing is left
+// open.
 func openHere(mark uint32, v4, v6 netip.AddrPort) (*opened, error) {
 	o := &opened{}
 	for _, a := range []netip.AddrPort{v4, v6} {
@@ -151,12 +169,14 @@ func openHere(mark uint32, v4, v6 netip.AddrPort) (*opened, error) {
 	return o, nil
 }
 
-// backlog is the length of the queue of connections that no proxy has accepted
-// yet, as far as net.core.somaxconn allows.
+// backlog is the accept queue's length: how many connects can wait for the next proxy while
+// there is none. The kernel caps it at net.core.somaxconn.
 const backlog = 4096
 
-// openSocket listens at the address; port 0 is any that is free. TCP by name:
-// Go's own listeners speak MPTCP.
+// openSocket listens at an address in the thread's network namespace (port 0 means any free
+// one) and returns the namespace's cookie with the socket. It makes the socket itself rather
+// than by package net: Go's listeners speak MPTCP by default, and the mark must be set before
+// the first connect arrives.
 func openSocket(a netip.AddrPort, mark uint32) (s socket, cookie uint64, err error) {
 	domain := unix.AF_INET
 	var at unix.Sockaddr
@@ -179,6 +199,8 @@ func openSocket(a netip.AddrPort, mark uint32) (s socket, cookie uint64, err err
 		return s, 0, err
 	}
 	if a.Addr().Is6() {
+		// IPv4 has a socket of its own. Without this the two could not share a port, as the
+		// mesh listeners do.
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return s, 0, err
 		}

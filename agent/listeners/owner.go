@@ -16,30 +16,33 @@ import (
 )
 
 const (
-	// maxQuestions is how many questions of a proxy are looked into at a time.
+	// maxQuestions bounds the queries of one proxy that are answered at the same time.
 	maxQuestions = 64
-	// meetWithin is how long a process may be listening before its cgroup is
-	// known: processes are found by looking around.
+	// meetWithin is how long a query waits for an unknown listener's process to be discovered.
+	// Discovery scans /proc, so a process may listen before the agent knows it.
 	meetWithin = 2 * time.Second
-	// maxStrangers bounds how many sockets are remembered that were waited for.
+	// maxStrangers bounds the sockets that are remembered as having been waited for.
 	maxStrangers = 4096
-	// maxBelow bounds how many cgroups below a group are looked through.
+	// maxBelow bounds the cgroups that are searched below a group.
 	maxBelow = 4096
 )
 
-// owners answers one proxy's queries for the cgroup that listens at an address.
+// owners answers one proxy's queries: which group listens at an address (handover.Owner), and
+// whether this agent stays (handover.Stays). A proxy asks for the owner before it lets another
+// host's proxy connect to a port, so that links reach jobs and nothing else on this host.
 type owners struct {
 	listeners *Listeners
 	conn      *handover.Conn
-	busy      chan struct{} // has an entry for each question under way
-	ended     <-chan struct{}
+	busy      chan struct{}   // a semaphore: one entry for each query in progress
+	ended     <-chan struct{} // closed when the proxy hangs up
 }
 
 func (l *Listeners) owners(conn *handover.Conn, ended <-chan struct{}) *owners {
 	return &owners{l, conn, make(chan struct{}, maxQuestions), ended}
 }
 
-// answer answers one query.
+// answer answers an Owner query. It returns at once; an error means that the proxy cannot be
+// written to.
 func (o *owners) answer(m handover.Message) error {
 	return o.later(m, func(answer *handover.Message) error {
 		group, found, err := o.listeners.owner(m.Netns, m.Address, o.ended)
@@ -48,16 +51,20 @@ func (o *owners) answer(m handover.Message) error {
 	})
 }
 
-// heardWithin is how long a signal that has come may take to be heard of.
+// heardWithin is how long a termination signal that has been sent may take to close
+// Listeners.leaving. A service manager signals the proxy and the agent together, and the
+// proxy's query can overtake the agent's own signal.
 const heardWithin = 20 * time.Millisecond
 
+// errEnds is the answer to a Stays query of a proxy while the agent itself ends.
 var errEnds = errors.New("the agent is about to end, too")
 
-// stays answers whether this agent stays. Where it says so, and is to end before that
-// proxy has, it waits for the proxy after it (kept.settle).
+// stays answers whether this agent will outlive the proxy that asks. After a yes, the proxy may
+// leave its connections here; if the agent is told to end before the next proxy has them, it
+// waits (kept.awaitHandover).
 func (o *owners) stays(m handover.Message) error {
 	return o.later(m, func(*handover.Message) error {
-		o.listeners.kept.rely(o.conn, true) // before it is looked
+		o.listeners.kept.rely(o.conn, true) // before the check: an agent that ends right after it must see the promise
 		select {
 		case <-o.listeners.leaving:
 			o.listeners.kept.rely(o.conn, false)
@@ -68,7 +75,9 @@ func (o *owners) stays(m handover.Message) error {
 	})
 }
 
-// later answers a question in a goroutine of its own, of which there are not too many.
+// later runs find in a goroutine and sends its answer. With maxQuestions in progress it answers
+// with an error instead, so a proxy cannot make the agent start goroutines without bound. The
+// reader of the proxy's messages is never blocked by a query.
 func (o *owners) later(m handover.Message, find func(answer *handover.Message) error) error {
 	select {
 	case o.busy <- struct{}{}:
@@ -88,8 +97,10 @@ func (o *owners) later(m handover.Message, find func(answer *handover.Message) e
 	return nil
 }
 
-// owner returns the group one of whose processes listens at an address, 0 where
-// none does; found where anybody does.
+// owner returns the group whose process listens at an address of a network namespace. group is
+// 0 if the listener belongs to no group, found is false if nothing listens there. It blocks for
+// up to meetWithin, or until ended is closed, while the listener is unknown: each Reconcile may
+// bring its process.
 func (l *Listeners) owner(netns uint64, at netip.AddrPort, ended <-chan struct{}) (group redirect.GroupID, found bool, err error) {
 	for {
 		l.mu.Lock()
@@ -118,16 +129,16 @@ func (l *Listeners) owner(netns uint64, at netip.AddrPort, ended <-chan struct{}
 	}
 }
 
-// strangers remembers since when it is asked for sockets whose processes belong
-// to no job that is known. A process is waited for to be found once, not with
-// each connection that a job makes to some other service.
+// strangers remembers when a query first met each socket that belongs to no known group. A
+// process is waited for once, when it is new, and not again for each connection that a job
+// makes to some other service.
 type strangers struct {
 	mu    sync.Mutex           // guards asked
 	asked map[uint64]time.Time // by the socket's cookie; at most maxStrangers
 }
 
-// since returns when it was first asked for the one of the sockets that was
-// asked for last.
+// since returns the time at which the newest of the sockets was first asked for, which is now
+// for a socket that was never seen.
 func (s *strangers) since(sockets []discover.ListeningSocket, now time.Time) (since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +146,7 @@ func (s *strangers) since(sockets []discover.ListeningSocket, now time.Time) (si
 		first, ok := s.asked[l.Cookie]
 		if !ok {
 			if len(s.asked) >= maxStrangers {
-				clear(s.asked) // they are waited for once more
+				clear(s.asked) // the rest is waited for once more, which costs time but no correctness
 			}
 			if s.asked == nil {
 				s.asked = map[uint64]time.Time{}
@@ -150,8 +161,9 @@ func (s *strangers) since(sockets []discover.ListeningSocket, now time.Time) (si
 	return since
 }
 
-// listening returns the sockets that take connections to an address: those
-// bound to it, or to every address where there are none.
+// listening returns the sockets that would take a connection to an address: those bound to it,
+// else those bound to the wildcard address, as the kernel decides. Several may share an address
+// by SO_REUSEPORT.
 func (l *Listeners) listening(netns uint64, at netip.AddrPort) (sockets []discover.ListeningSocket, err error) {
 	var all []discover.ListeningSocket
 	look := func() error {
@@ -181,7 +193,9 @@ func (l *Listeners) listening(netns uint64, at netip.AddrPort) (sockets []discov
 	return sockets, nil
 }
 
-// within runs f in the network namespace of a process that is served.
+// within runs f in a network namespace given by its inode. A namespace can only be entered by
+// the file of a process in it, so it tries the namespaces of the processes that are served,
+// each once.
 func (l *Listeners) within(netns uint64, f func() error) error {
 	l.mu.Lock()
 	wanted := slices.Clone(l.wanted)
@@ -205,8 +219,10 @@ func (l *Listeners) within(netns uint64, f func() error) error {
 	return fmt.Errorf("no process of a job is in network namespace %d", netns)
 }
 
-// groupOf returns the group in or below which the cgroups of all sockets are, 0
-// where there is none.
+// groupOf returns the group whose cgroup, or a cgroup below it, holds every one of the sockets;
+// 0 if there is none. All must match: of sockets that share a port by SO_REUSEPORT, the kernel
+// may pick any. It may walk the cgroup tree while it holds l.mu, bounded by maxBelow for each
+// group.
 func (l *Listeners) groupOf(sockets []discover.ListeningSocket) redirect.GroupID {
 	var cgroups []uint64
 	for _, s := range sockets {
@@ -222,9 +238,11 @@ func (l *Listeners) groupOf(sockets []discover.ListeningSocket) redirect.GroupID
 	return 0
 }
 
+// errAll ends the walk of below early.
 var errAll = errors.New("all are found")
 
-// below reports whether the cgroups are all at, or below, the one at a path.
+// below reports whether each of the cgroups, given by kernel number, is the one at path or
+// below it. More than maxBelow cgroups there count as not found.
 func below(path string, cgroups []uint64) bool {
 	left := map[uint64]bool{}
 	for _, c := range cgroups {
@@ -240,6 +258,7 @@ func below(path string, cgroups []uint64) bool {
 		case !d.IsDir():
 			return nil
 		}
+		// Any process may create cgroups below its own; the walk must not take for ever.
 		if seen++; seen > maxBelow {
 			return fs.ErrInvalid
 		}
@@ -254,7 +273,9 @@ func below(path string, cgroups []uint64) bool {
 	return errors.Is(err, errAll)
 }
 
-// tellsOwners reports whether the kernel shows the cgroups of listening sockets.
+// tellsOwners returns nil if the kernel shows the cgroups of listening sockets. Port 0 is no
+// filter to the kernel: it lists every listening socket of this namespace, and the first one
+// without a cgroup is an error.
 func tellsOwners() error {
 	_, err := discover.ListeningSockets(0)
 	return err

@@ -14,16 +14,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// attend talks with one proxy until it hangs up.
+// attend talks with one proxy until it hangs up, and then cleans up after it. A connection that
+// sends nothing is only a probe whether somebody answers, as listenUnix makes one.
+//
+// The deferred calls run in reverse: the pings stop, connections that the proxy left are taken
+// over (which waits for its process to exit), and only then dismiss lets the next proxy have
+// its turn.
 func (l *Listeners) attend(conn *handover.Conn) error {
 	defer conn.Close()
 	who, err := conn.Peer()
 	if err != nil {
 		return err
 	}
+	// SO_PEERCRED has the credentials at connect time. They decide who may accept the job's
+	// connections.
 	if who.Uid != 0 && int(who.Uid) != l.opts.UID && int(who.Uid) != os.Geteuid() {
 		return refuse(conn, fmt.Errorf("process %d of user %d: listeners are for user %d", who.Pid, who.Uid, l.opts.UID))
 	}
+	// Anything that connects without saying hello must not hold a goroutine for ever.
 	if err := conn.SetReadDeadline(time.Now().Add(l.opts.Patience)); err != nil {
 		return err
 	}
@@ -52,6 +60,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	l.kept.comes(conn, p, m.Keeps > 0)
 	defer l.kept.leaves(conn, keptFor)
 	s := &silence{l: l, peer: p, wanted: l.opts.HangAfter}
+	// This very process, or one that cannot be signalled: it is never killed.
 	if p.pidfd < 0 {
 		s.wanted = 0
 	}
@@ -60,7 +69,8 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	return l.converse(conn, s)
 }
 
-// pingEvery is how often a proxy is asked whether it is stuck.
+// pingEvery returns the interval of pings: a second, or a quarter of HangAfter if that is
+// shorter, so that several pings fall into the silence that is judged.
 func (l *Listeners) pingEvery() time.Duration {
 	if l.opts.HangAfter > 0 {
 		return min(time.Second, l.opts.HangAfter/4)
@@ -68,7 +78,8 @@ func (l *Listeners) pingEvery() time.Duration {
 	return time.Second
 }
 
-// ping asks until it is stopped, or the proxy is gone.
+// ping sends pings until stop is called or a send fails. stop closes conn, which unblocks a
+// send to a proxy that does not read, and waits for the goroutine.
 func ping(conn *handover.Conn, pingEvery time.Duration) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -86,8 +97,9 @@ func ping(conn *handover.Conn, pingEvery time.Duration) (stop func()) {
 	return func() { close(end); conn.Close(); <-ended }
 }
 
-// converse answers a proxy until it hangs up, or is stuck. One of a version that
-// does not answer pings is never taken for stuck.
+// converse reads a proxy's messages until it hangs up (nil) or is stuck. Deadlines apply only
+// after the first pong: a proxy of a version that does not answer pings is never taken for
+// stuck. Files that come with a message are owned by the case that handles it.
 func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 	answers := false
 	ended := make(chan struct{})
@@ -104,8 +116,9 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 		}
 		m, files, err := conn.ReceiveAll()
 		switch {
+		// The kernel reports the reset before the data that is queued behind it.
 		case errors.Is(err, unix.ECONNRESET):
-			continue // it was killed before it had read all; what it has said can still be read
+			continue // it was killed with messages unread; its own last messages follow
 		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -163,12 +176,17 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 	}
 }
 
+// refuse sends the proxy the reason for which it is turned away, and returns it.
 func refuse(conn *handover.Conn, why error) error {
 	return errors.Join(why, conn.Send(handover.Message{Kind: handover.Refused, Error: why.Error()}, nil))
 }
 
-// admit hands a proxy all listeners there are, after opening them where it is
-// the first.
+// admit adds a proxy and hands it all listeners. The first proxy makes reconcile open them.
+// links and yields are abilities that its hello declared.
+//
+// The order is part of the protocol: hello, titles, listeners, and Complete when the list is
+// whole. The proxy may drop listeners of an earlier agent at Complete, so it must not come
+// before the first Reconcile.
 func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,7 +225,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 		l.without = nil
 	}
 	if !l.reconciled {
-		return nil // pins are not to be judged yet
+		return nil // Reconcile will open listeners and send Complete
 	}
 	if err := l.reconcile(); err != nil {
 		l.log.Warn("some processes cannot be served", "error", err)
@@ -216,8 +234,8 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	return nil
 }
 
-// dismiss forgets a proxy. When it was the last one its listeners are kept for
-// the next, but not for long: what waits in their queues goes nowhere.
+// dismiss removes a proxy. After the last one, the listeners stay open for Options.Grace:
+// connects wait in their backlogs for the next proxy, but not for long.
 func (l *Listeners) dismiss(conn *handover.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,6 +254,8 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 		return
 	}
 	l.giveTurn()
+	// The callback compares itself with l.without: a timer that fires while admit holds the
+	// lock, just before Stop, must not close the new proxy's listeners.
 	var timer *time.Timer
 	timer = time.AfterFunc(l.opts.Grace, func() {
 		l.mu.Lock()
@@ -252,7 +272,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 	l.without = timer
 }
 
-// setFull notes whether a proxy takes more connections.
+// setFull records whether a proxy takes more connections, and steers connects accordingly.
 func (l *Listeners) setFull(conn *handover.Conn, full bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,8 +284,9 @@ func (l *Listeners) setFull(conn *handover.Conn, full bool) error {
 	return l.steer(before)
 }
 
-// setFailClosed sets what becomes of a cgroup's connects that no proxy can take.
-// They go direct when the last of the proxies that wanted them to fail says so.
+// setFailClosed sets what happens to a cgroup's connects when no proxy can take them: with on
+// they fail instead of going direct, which would bypass the routing of displaced keys. The
+// kernel's policy goes back to open only when the last proxy that asked for it withdraws.
 func (l *Listeners) setFailClosed(conn *handover.Conn, id redirect.GroupID, on bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,8 +309,9 @@ func (l *Listeners) setFailClosed(conn *handover.Conn, id redirect.GroupID, on b
 	return l.setPolicy(id, on)
 }
 
-// setPolicy is setFailClosed in the kernel. A cgroup that is not redirected, such
-// as one that was removed, cannot be closed, and is open.
+// setPolicy writes a group's policy to the kernel's map. Closing a cgroup that is not
+// redirected is an error; opening one is not, since nothing holds its connects back. The caller
+// holds l.mu.
 func (l *Listeners) setPolicy(id redirect.GroupID, on bool) error {
 	groups, err := l.opts.Redirect.Groups()
 	if err != nil {
@@ -307,8 +329,9 @@ func (l *Listeners) setPolicy(id redirect.GroupID, on bool) error {
 	return fmt.Errorf("cgroup number %d is not redirected", id)
 }
 
-// hasRoom reports whether a proxy takes more connections, or one may come that
-// does.
+// hasRoom reports whether connects should go to the listeners: some proxy takes more
+// connections, or there is none, in which case the next one may (the backlog holds connects
+// until then). The caller holds l.mu.
 func (l *Listeners) hasRoom() bool {
 	for _, takes := range l.proxies {
 		if takes {
@@ -318,8 +341,9 @@ func (l *Listeners) hasRoom() bool {
 	return len(l.proxies) == 0
 }
 
-// steer has connects sent to the listeners, or go past them, where that has
-// changed.
+// steer adds the listeners to the kernel's map, or removes them so that connects go past the
+// proxies, if hasRoom has changed since before. Failures for single listeners are joined and do
+// not stop the others. The caller holds l.mu.
 func (l *Listeners) steer(before bool) error {
 	now := l.hasRoom()
 	if now == before {
@@ -341,7 +365,9 @@ func (l *Listeners) steer(before bool) error {
 	return failed
 }
 
-// sendToAll sends a message to every proxy; one that does not take it is given up.
+// sendToAll sends a message, with f unless it is nil, to every proxy that understands it. A
+// proxy that cannot take it is hung up on rather than left with a wrong view; it connects again
+// and gets everything. The caller holds l.mu.
 func (l *Listeners) sendToAll(m handover.Message, f *os.File) {
 	for conn := range l.proxies {
 		if m.Mesh && !l.linking[conn] {
@@ -351,7 +377,7 @@ func (l *Listeners) sendToAll(m handover.Message, f *os.File) {
 			if !l.closed { // both may end at the same time
 				l.log.Warn("a proxy does not listen to the agent", "error", err)
 			}
-			conn.Close() // its reader takes it off the list
+			conn.Close() // its reader fails and dismisses it
 		}
 	}
 }

@@ -14,30 +14,32 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// A Process is one whose cgroup's connects go to the proxy.
+// A Process is a process of a job, to be served: the connects of its cgroup go to the proxy.
 type Process struct {
-	Job string // its scheduler's address
-	// Called is what the job is called as far as this process's word counts, and Wishes
-	// what its owner asks for.
+	Job string // its scheduler's address; empty while Pending
+	// Called is the name that this process claims for the job, and Wishes what its owner asks
+	// for. Both count for the process's own cgroup only.
 	Called string
 	Wishes policy.Policy
-	// Pending says that Job will be known later, when the process has met its
-	// scheduler.
+	// Pending is set until the process has met its scheduler, which then gives Job. Its
+	// connects are redirected already: they may be the job's first.
 	Pending bool
 	Cgroup  string // folder of a cgroup v2 mount
 	// Netns is the file of its network namespace, /proc/PID/ns/net.
 	Netns string
 }
 
-// place is what has listeners of its own.
+// place is the key of a pair of listeners. Listeners are per network namespace because loopback
+// is, and per cgroup so that a connection's listener says which job it belongs to.
 type place struct {
 	group redirect.GroupID
 	netns uint64 // inode
 }
 
-// Reconcile brings redirections and listeners in line with the full list of
-// processes. What cannot be served is left out and named in the error; the rest is
-// done.
+// Reconcile brings redirections and listeners in line with the full list of processes;
+// processes that are not in all are no longer served. It copies all. Processes that cannot be
+// served are named in the error, and the rest is served regardless. It blocks while sockets are
+// opened in other namespaces, with the lock held, so proxies see one consistent change.
 func (l *Listeners) Reconcile(all []Process) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,8 +48,10 @@ func (l *Listeners) Reconcile(all []Process) error {
 	}
 	l.wanted = slices.Clone(all)
 	err := l.reconcile()
+	// Queries that wait for an unknown listener's process look again now.
 	close(l.news)
 	l.news = make(chan struct{})
+	// Only now is the list of listeners whole: proxies may drop those of an earlier agent.
 	if !l.reconciled {
 		l.reconciled = true
 		l.sendToAll(handover.Message{Kind: handover.Complete}, nil)
@@ -55,9 +59,10 @@ func (l *Listeners) Reconcile(all []Process) error {
 	return err
 }
 
-// reconcile opens and redirects what the present processes need, and closes the rest. A
-// failure for one process does not keep others from being served. Without a proxy
-// nothing is opened, since nobody would accept. The caller holds l.mu.
+// reconcile opens what the processes in l.wanted need and closes the rest. A failure for one
+// process does not keep others from being served. Without a proxy, and with its grace period
+// over, groups stay attached but no listener is opened, since nobody would accept. The caller
+// holds l.mu.
 func (l *Listeners) reconcile() error {
 	var failed error
 	groups := map[string]bool{}
@@ -74,7 +79,7 @@ func (l *Listeners) reconcile() error {
 		if len(l.proxies) == 0 && l.without == nil {
 			continue // nobody would accept
 		}
-		own := l.wanted[i].Job // p.Job is empty where its cgroup has several
+		own := l.wanted[i].Job // the process's own job; p.Job is empty where its cgroup has several
 		at, err := l.listen(p, id, own, joined[group{p.Cgroup, own}])
 		if errors.Is(err, errEnded) {
 			continue
@@ -99,8 +104,11 @@ func (l *Listeners) reconcile() error {
 	return errors.Join(failed, l.letGo(groups))
 }
 
-// named are the processes that are wanted, each with the job whose connections
-// come from its cgroup: none where that may be several, or any.
+// named returns l.wanted with each process's job replaced by the one that its listener can
+// stand for. A listener serves a whole cgroup in a namespace, so where processes of several
+// jobs share a cgroup the job is left empty and the proxy learns it from the traffic. A pending
+// process takes the job of the others in its cgroup. Indexes are those of l.wanted. The caller
+// holds l.mu.
 func (l *Listeners) named() []Process {
 	jobs := map[string]string{}
 	for _, p := range l.wanted {
@@ -122,7 +130,9 @@ func (l *Listeners) named() []Process {
 	return all
 }
 
-// group has a cgroup's connects redirected.
+// group redirects a cgroup's connects, unless that is done, and returns its id. A cgroup that
+// was removed and made again under the same path has another id and is attached again. The
+// caller holds l.mu.
 func (l *Listeners) group(cgroup string) (redirect.GroupID, error) {
 	if id, ok := l.groups[cgroup]; ok {
 		if now, err := redirect.ID(cgroup); err == nil && now == id {
@@ -138,8 +148,9 @@ func (l *Listeners) group(cgroup string) (redirect.GroupID, error) {
 	return id, nil
 }
 
-// letGo detaches the groups that are not wanted any more, whoever attached
-// them; but while processes live in one that fails closed it must go on.
+// letGo detaches the groups that are not wanted, including those that an earlier agent
+// attached. A group that fails closed stays attached as long as processes live in it: detaching
+// it would let their connects go direct past displaced keys. The caller holds l.mu.
 func (l *Listeners) letGo(wanted map[string]bool) error {
 	groups, err := l.opts.Redirect.Groups()
 	if err != nil {
@@ -158,8 +169,10 @@ func (l *Listeners) letGo(wanted map[string]bool) error {
 	return failed
 }
 
-// populated reports whether processes live in a group's cgroup.
+// populated reports whether processes live in a group's cgroup or below it. If that cannot be
+// read it assumes that they do.
 func populated(g redirect.Group) bool {
+	// Gone, or another cgroup of that path.
 	if id, err := redirect.ID(g.Cgroup); err != nil || id != g.ID {
 		return false
 	}
@@ -167,8 +180,10 @@ func populated(g redirect.Group) bool {
 	return err != nil || strings.Contains(string(events), "populated 1")
 }
 
-// listen opens the listeners for a process, where they are not open, and hands
-// them to the proxies, after what its job, own, is called.
+// listen opens the listeners for a process's place, unless they are open, and hands them to the
+// proxies, preceded by the title of the process's own job. An open listener whose job was
+// unknown is handed over again once it is known. The error is errEnded if the process is gone.
+// The caller holds l.mu.
 func (l *Listeners) listen(p Process, id redirect.GroupID, own string, w wishes) (place, error) {
 	ns, inode, err := openNetns(p.Netns)
 	if err != nil {
@@ -191,6 +206,8 @@ func (l *Listeners) listen(p Process, id redirect.GroupID, own string, w wishes)
 		return at, err
 	}
 	o.job, o.pending, o.group, o.netns = p.Job, p.Pending, uint64(id), inode
+	// The sockets listen before the kernel redirects to them. A connect in between goes direct,
+	// and none is refused.
 	if l.hasRoom() {
 		if err := l.opts.Redirect.SetListener(o.cookie, id, o.ports()); err != nil {
 			return at, errors.Join(err, o.close())
@@ -201,7 +218,8 @@ func (l *Listeners) listen(p Process, id redirect.GroupID, own string, w wishes)
 	return at, nil
 }
 
-// hand gives listeners to the proxies, under new numbers.
+// hand sends listeners to all proxies under new ids, so that a Withdrawn message still under
+// way for an old id cannot hit them. The caller holds l.mu.
 func (l *Listeners) hand(o *opened) {
 	for i := range o.sockets {
 		l.nextID++
@@ -211,8 +229,9 @@ func (l *Listeners) hand(o *opened) {
 	}
 }
 
-// close takes back what listen did. Connects go direct before the sockets
-// close; what waits in their queues and was handed to no proxy is reset.
+// close undoes listen. The redirection goes first, so that no connect reaches a closed socket.
+// Connects in the backlogs are reset if no proxy has a copy of the listener to accept them;
+// otherwise the proxies accept them until they read Withdrawn. The caller holds l.mu.
 func (l *Listeners) close(at place) error {
 	o := l.open[at]
 	delete(l.open, at)

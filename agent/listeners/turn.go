@@ -10,17 +10,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// errSuperseded is the answer to a waiting proxy when another one starts to wait.
+// errSuperseded is sent to a waiting proxy when a newer one takes its place: only the latest
+// version is wanted.
 var errSuperseded = errors.New("another proxy has come to take its turn")
 
-// A successor is a proxy that waits until no other one is there.
+// A successor is a proxy that waits for all others to leave. Replacing a proxy by a successor,
+// rather than by killing it first, keeps the time without a proxy short: the new process has
+// already started and read its configuration when its turn comes.
+//
+// At most one of the channels is closed, under Listeners.mu, by whoever takes the successor out
+// of Listeners.next.
 type successor struct {
-	turn   chan struct{} // closed when it is its turn
-	refuse chan struct{} // closed when another takes its place
+	turn   chan struct{} // closed when its turn has come
+	refuse chan struct{} // closed when another successor takes its place
 }
 
-// awaitTurn has the proxies of this host end in order, and tells one that waits when
-// they are gone.
+// awaitTurn asks the host's proxies to end in order and tells the successor at conn when they
+// are gone. The successor then connects again, as a proxy like any other. It blocks until then,
+// or until the successor hangs up, is superseded, or the agent ends.
 func (l *Listeners) awaitTurn(conn *handover.Conn, who *unix.Ucred) error {
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
@@ -35,7 +42,7 @@ func (l *Listeners) awaitTurn(conn *handover.Conn, who *unix.Ucred) error {
 		return err
 	}
 	hungUp := make(chan struct{})
-	go func() { defer close(hungUp); conn.Receive() }() // it says nothing more
+	go func() { defer close(hungUp); conn.Receive() }() // a successor sends nothing more: any return is its end
 	var err error
 	select {
 	case <-s.turn:
@@ -51,8 +58,9 @@ func (l *Listeners) awaitTurn(conn *handover.Conn, who *unix.Ucred) error {
 	return err
 }
 
-// enterNext has a proxy be the one that waits, for which the others are to end; false
-// where this agent serves none any more.
+// enterNext makes s the successor, displacing an earlier one, and asks the other proxies to
+// end. It returns false if this agent serves no proxies any more. Without another proxy the
+// turn comes at once.
 func (l *Listeners) enterNext(s *successor) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +78,7 @@ func (l *Listeners) enterNext(s *successor) bool {
 	return true
 }
 
-// leaveNext forgets a proxy that waits no more.
+// leaveNext removes s, unless it was given its turn or superseded already.
 func (l *Listeners) leaveNext(s *successor) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,19 +87,19 @@ func (l *Listeners) leaveNext(s *successor) {
 	}
 }
 
-// haveYield asks a proxy to end in order, where another waits and it knows how; the
-// caller holds l.mu.
+// haveYield asks a proxy to end in order, if a successor waits and the proxy's version knows
+// the message. One that does not know it keeps its successor waiting until it ends. The caller
+// holds l.mu.
 func (l *Listeners) haveYield(conn *handover.Conn) {
 	if l.next == nil || !l.yields[conn] {
 		return
 	}
 	if err := conn.Send(handover.Message{Kind: handover.Yield}, nil); err != nil {
-		conn.Close() // its reader takes it off the list
+		conn.Close() // its reader fails and dismisses it
 	}
 }
 
-// giveTurn has the proxy that waits begin where no other is there; the caller holds
-// l.mu.
+// giveTurn gives the successor its turn if no other proxy is connected. The caller holds l.mu.
 func (l *Listeners) giveTurn() {
 	if l.next != nil && len(l.proxies) == 0 {
 		close(l.next.turn)
@@ -99,8 +107,8 @@ func (l *Listeners) giveTurn() {
 	}
 }
 
-// outlast waits until the process of a proxy that has hung up is gone, where another
-// waits: it has its ports and files until then.
+// outlast waits for the process of a proxy that has hung up to exit, if a successor waits:
+// until then the old process still has its ports and its lock on the state files.
 func (l *Listeners) outlast(p *peer) {
 	l.mu.Lock()
 	waited := l.next != nil
