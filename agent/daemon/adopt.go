@@ -11,17 +11,19 @@ import (
 	"github.com/psidecar/psidecar/agent/listeners"
 )
 
-// adoption has connections adopted that an agent sees go past the proxy.
+// adoption connects an Adopter with the agent: it supplies the direct connections that the
+// agent sees, their processes, and which cgroups a proxy serves.
 type adoption struct {
 	listeners *listeners.Listeners
-	port      uint16 // of the mesh
+	port      uint16 // the mesh port
 	adopter   *Adopter
-	directs   func() []DirectConnection         // set before adopter runs
-	found     atomic.Pointer[discover.Snapshot] // the latest
-	root      string                            // mount of cgroup v2
+	directs   func() []DirectConnection         // set before the adopter runs
+	found     atomic.Pointer[discover.Snapshot] // the latest snapshot
+	root      string                            // mount point of cgroup v2
 }
 
-// tellAgent has the agent show what comes of it.
+// tellAgent creates the adopter and has the agent show its state and metrics. It is called
+// before the agent exists, so directs is set later.
 func (a *adoption) tellAgent(o *agent.Options) {
 	a.root = o.CgroupRoot
 	a.adopter = NewAdopter(AdopterOptions{
@@ -32,6 +34,7 @@ func (a *adoption) tellAgent(o *agent.Options) {
 	o.Collectors = append(o.Collectors, a.adopter)
 }
 
+// run adopts connections that the agent sees until ctx ends.
 func (a *adoption) run(ctx context.Context, of *agent.Agent) {
 	a.directs = func() (all []DirectConnection) {
 		for _, d := range of.Directs() {
@@ -42,7 +45,8 @@ func (a *adoption) run(ctx context.Context, of *agent.Agent) {
 	a.adopter.Run(ctx)
 }
 
-// owner is whose a connection is, as was found last.
+// owner returns the process of a connection and the folder of its cgroup, as of the latest
+// snapshot.
 func (a *adoption) owner(local, peer netip.AddrPort) (pid int, cgroup string, ok bool) {
 	s := a.found.Load()
 	if s == nil {

@@ -18,51 +18,54 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// AdopterOptions of an Adopter. All functions are called from one goroutine.
+// AdopterOptions configure an Adopter. All functions are called from Run's goroutine and must
+// not block.
 type AdopterOptions struct {
-	Proc string // a /proc file system, with the numbers of this process's namespace
-	// Directs are the connections on which this host's processes send, past the proxy.
+	Proc string // a /proc file system that shows the PIDs of this process's namespace
+	// Directs returns the connections on which this host's processes send past the proxy.
 	Directs func() []DirectConnection
-	// Owner is whose a connection is: a process, and the folder of its cgroup.
+	// Owner returns the process of a connection and the folder of its cgroup.
 	Owner func(local, peer netip.AddrPort) (pid int, cgroup string, ok bool)
-	// Takes reports whether a proxy accepts connections of a cgroup.
+	// Takes reports whether a proxy now accepts connections of a cgroup.
 	Takes func(cgroup string) bool
-	// MeshPort is where other hosts' proxies listen; 0: that is not asked.
+	// MeshPort is the port at which other hosts' proxies listen. With 0, a proxy is assumed at
+	// every host.
 	MeshPort uint16
 }
 
-// Bounds.
+// Bounds of what an Adopter does and remembers.
 const (
-	lookEvery = 100 * time.Millisecond
-	mostDone  = 1 << 14         // connections and places that are remembered
-	atOnce    = 16              // connections that are ended in one look
-	againFor  = time.Minute     // how long a process's connections to one place are left alone after one was ended
-	closeFor  = 5 * time.Second // how long a process may take to close one
+	lookEvery = 100 * time.Millisecond // interval of looking at all direct connections
+	mostDone  = 1 << 14                // connections and places that are remembered
+	atOnce    = 16                     // connections that are ended in one look, each of which stops a thread for a moment
+	againFor  = time.Minute            // for how long connections of a process to a place are left alone after one was ended
+	closeFor  = 5 * time.Second        // how long a process may take to close a connection that it was told the end of
 )
 
-// to is where a process connects.
+// to identifies where a process connects.
 type to struct {
 	pid  int
 	peer netip.AddrPort
 }
 
-// An Adopter ends connections. Of its fields those above mu are of Run's goroutine.
+// An Adopter ends direct connections so that their processes make them again by way of the
+// proxy. The fields above mu belong to Run's goroutine.
 type Adopter struct {
 	opts  AdopterOptions
 	proc  *discover.ProcFS
 	peers *peers
-	since map[uint64]time.Time // when a connection was seen first, by cookie
-	done  map[uint64]bool      // connections that were ended, by cookie
-	ended map[to]time.Time
-	last  map[uint64]Reason // what came of the last try, where that was no passing reason
+	since map[uint64]time.Time // when a connection was first seen, by cookie; at most mostDone
+	done  map[uint64]bool      // connections that were ended and may not be closed yet, by cookie
+	ended map[to]time.Time     // when a connection to a place was last ended
+	last  map[uint64]Reason    // connections that cannot be adopted as long as they live, by cookie
 
-	mu      sync.Mutex // guards the rest
-	adopted uint64
-	tries   map[Reason]uint64 // that came to nothing
-	now     map[Reason]int    // connections that go past the proxy
+	mu      sync.Mutex        // guards the fields below
+	adopted uint64            // connections that were ended and closed
+	tries   map[Reason]uint64 // attempts that failed
+	now     map[Reason]int    // direct connections at the last look, by why they stay
 }
 
-// NewAdopter returns an Adopter that has ended nothing.
+// NewAdopter returns an Adopter; it does nothing before Run.
 func NewAdopter(o AdopterOptions) *Adopter {
 	return &Adopter{
 		opts: o, proc: discover.OpenProc(o.Proc), peers: newPeers(o.MeshPort), since: map[uint64]time.Time{}, done: map[uint64]bool{},
@@ -70,7 +73,7 @@ func NewAdopter(o AdopterOptions) *Adopter {
 	}
 }
 
-// Run looks for connections until ctx ends.
+// Run adopts connections until ctx ends, and then waits for those that are being closed.
 func (a *Adopter) Run(ctx context.Context) {
 	every := time.NewTicker(lookEvery)
 	defer every.Stop()
@@ -86,7 +89,10 @@ func (a *Adopter) Run(ctx context.Context) {
 	}
 }
 
-// judgeConnections judges all connections, and ends those that may be.
+// judgeConnections looks at all direct connections and ends those that may be ended. Each is
+// judged twice: first without the kernel, which sorts most of them out for nothing, then with
+// the state of its socket. The sockets of a network namespace are dumped once for all its
+// connections.
 func (a *Adopter) judgeConnections(ctx context.Context, now time.Time, closing *sync.WaitGroup) {
 	directs := a.opts.Directs()
 	a.dropGone(directs, now)
@@ -99,7 +105,7 @@ func (a *Adopter) judgeConnections(ctx context.Context, now time.Time, closing *
 		}
 		where := to{pid, d.Peer}
 		why := a.judge(d, kernel{received: leastHandshake, quiet: quietFor}, where, cgroup, now)
-		if why != ReasonDue { // the kernel need not be asked
+		if why != ReasonDue { // no need to ask the kernel
 			count[why]++
 			continue
 		}
@@ -108,6 +114,7 @@ func (a *Adopter) judgeConnections(ctx context.Context, now time.Time, closing *
 			continue
 		}
 		why = a.judge(d, kernel{s.Received, s.Unacked > 0 || s.Unsent > 0 || s.Unread > 0, s.Quiet}, where, cgroup, now)
+		// Bytes received never become fewer, so this verdict is final.
 		if why == ReasonBothWays {
 			a.last[d.Cookie] = why
 		}
@@ -129,7 +136,9 @@ func (a *Adopter) judgeConnections(ctx context.Context, now time.Time, closing *
 	a.now = count
 }
 
-// socket finds what the kernel knows of a connection.
+// socket returns the kernel's state of a connection. ok is false if it is no longer
+// established, has no process any more, or if its addresses now belong to another socket. all
+// caches the dump of each namespace during one look.
 func (a *Adopter) socket(all map[string]map[discover.Ends]discover.Connection, netns string, d DirectConnection) (s discover.Connection, ok bool) {
 	in, asked := all[netns]
 	if !asked {
@@ -143,7 +152,7 @@ func (a *Adopter) socket(all map[string]map[discover.Ends]discover.Connection, n
 	return s, ok && s.Established && s.Cookie == d.Cookie && s.Inode != 0
 }
 
-// judge says whether a connection may be ended, as far as the kernel's word goes.
+// judge collects what decide needs. A final reason from an earlier look stands.
 func (a *Adopter) judge(d DirectConnection, k kernel, where to, cgroup string, now time.Time) Reason {
 	if why, tried := a.last[d.Cookie]; tried {
 		return why
@@ -153,6 +162,8 @@ func (a *Adopter) judge(d DirectConnection, k kernel, where to, cgroup string, n
 		a.since[d.Cookie], since = now, now
 	}
 	at, again := a.ended[where]
+	// Again: this connection was made after one to the same place was ended, so it was not
+	// redirected. Ending it too would go on for ever.
 	around := around{proxy: a.opts.Takes(cgroup), again: again && now.Sub(at) < againFor && since.After(at), waiting: now.Sub(since)}
 	if around.proxy {
 		around.peer = a.peers.listens(d.Peer.Addr(), now)
@@ -160,7 +171,7 @@ func (a *Adopter) judge(d DirectConnection, k kernel, where to, cgroup string, n
 	return decide(d, k, around)
 }
 
-// dropGone drops the state of connections that are gone.
+// dropGone drops the state of connections that are gone and of places that may be tried again.
 func (a *Adopter) dropGone(directs []DirectConnection, now time.Time) {
 	there := make(map[uint64]bool, len(directs))
 	for _, d := range directs {
@@ -184,7 +195,9 @@ func (a *Adopter) dropGone(directs []DirectConnection, now time.Time) {
 	}
 }
 
-// end ends a connection, or says why it stays.
+// end ends a connection and returns ReasonDue, or returns the reason for which it stays. It
+// blocks for as long as the process's thread is stopped, some milliseconds, but not until the
+// process has closed the connection; closing waits for that.
 func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode uint32, closing *sync.WaitGroup) Reason {
 	if len(a.ended) >= mostDone || len(a.done) >= mostDone {
 		return ReasonBusy
@@ -200,13 +213,13 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 	case errors.As(err, &r):
 		c.drop()
 		a.countReason(r.why)
-		young := r.why == ReasonLoop && time.Since(a.since[d.Cookie]) < patience // it may just have been made
+		young := r.why == ReasonLoop && time.Since(a.since[d.Cookie]) < patience // a new connection's thread may not have entered its loop yet
 		if r.why != ReasonBusy && !young {
 			a.last[d.Cookie] = r.why
 			slog.Warn("a connection stays past the proxy", "pid", pid, "to", d.Peer, "reason", string(r.why), "error", r.err)
 		}
 		return r.why
-	case err != nil: // after it received the end
+	case err != nil: // the process has received the end, so there is no way back
 		slog.Error("a message may be lost on a connection that was adopted", "pid", pid, "to", d.Peer, "error", err)
 	}
 	a.done[d.Cookie] = true
@@ -224,13 +237,14 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 	return ReasonDue
 }
 
+// countReason counts an attempt that failed.
 func (a *Adopter) countReason(why Reason) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.tries[why]++
 }
 
-// State says what came of it, for psidecar status.
+// State returns the counters for the page and psidecar status.
 func (a *Adopter) State() *page.Adoption {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -244,16 +258,19 @@ func (a *Adopter) State() *page.Adoption {
 	return s
 }
 
-// A closer decides about a connection whose process has received the end.
+// A closer follows a connection whose end was sent to its process until the process has closed
+// it. It has a descriptor of the socket of its own, by which it makes sure that the peer sees
+// the end.
 type closer struct {
 	proc   *discover.ProcFS
 	pid    int
 	inode  uint32
-	loop   loop
-	socket int // -1: none
+	loop   loop // how the process waits for the socket
+	socket int  // this process's descriptor; -1: none
 }
 
-// begin finds the connection, and takes a copy of its descriptor.
+// begin finds the connection's event loop and takes a copy of its descriptor (pidfd_getfd,
+// which needs CAP_SYS_PTRACE). Errors are refusals.
 func (c *closer) begin() (err error) {
 	c.socket = -1
 	if c.loop, err = findLoop(c.proc, c.pid, c.inode); err != nil {
@@ -276,15 +293,15 @@ func (c *closer) drop() {
 	}
 }
 
-// awaitState waits until the process has closed the connection, and closes it for good:
-// children of the process may have it too, and then its peer would not hear of the
-// end, and take no other connection of the same node.
+// await waits until the process has closed its descriptor, and then shuts the socket down in
+// both directions. Children of the process may have inherited it; as long as they hold it, the
+// peer would not see the end, and would accept no other connection of the same node.
 func (c *closer) await(ctx context.Context) error {
 	defer c.drop()
 	open, name := fmt.Sprintf("socket:[%d]", c.inode), fmt.Sprintf("%d/fd/%d", c.pid, c.loop.socket)
 	for end := time.Now().Add(closeFor); ; {
 		if link, err := c.proc.ReadLink(name); err != nil || link != open {
-			unix.Shutdown(c.socket, unix.SHUT_RDWR) // fails where its peer has ended it
+			unix.Shutdown(c.socket, unix.SHUT_RDWR) // fails if the peer has closed it already
 			return nil
 		}
 		if time.Now().After(end) {

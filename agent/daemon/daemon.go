@@ -1,32 +1,30 @@
-// Package daemon is an agent with what goes with it on a host: the interception of
-// jobs' connects, for the host's proxy, the names of its pods, and reports to a
-// planner.
+// Package daemon runs an agent together with what belongs to it on a host: the interception of
+// jobs' connects for the host's proxy, the names of its pods, and reports to a planner.
+// psidecar agent and psidecar up run one.
 //
-// [Intercept] loads the redirecting programs, [New] opens the agent, and
-// [Daemon.Run] runs all of it until its context ends, in which order it leaves
-// nothing in the kernel. psidecar agent and psidecar up run one.
+// [Intercept] loads the redirecting programs, [New] opens the agent, and [Daemon.Run] runs
+// everything until its context ends, in an order that leaves nothing in the kernel. The
+// Settings types translate command-line flags into options.
 //
 // # Adoption
 //
-// An [Adopter] brings connections that bypass the host's proxy to it. A connection
-// that was made before the proxy started, or while it was away, stays direct until it
-// breaks. [Adopter.Run] ends such connections one by one, each at a moment at which no
-// byte is lost ([ending]). PS-lite's nodes reconnect by themselves, and those connects
-// are redirected.
+// An [Adopter] moves connections to the host's proxy that bypass it. A connection that was made
+// before the proxy started, or while it was away, stays direct until it breaks. [Adopter.Run]
+// ends such connections one by one, each at a moment at which no byte is lost ([ending]).
+// PS-lite's nodes reconnect by themselves, and those connects are redirected.
 //
-// [AdopterOptions] give it what the agent knows of connections, processes and proxies;
-// the kernel is asked for the rest; [decide], a pure function, judges. It runs where
-// --adopt is set, and needs CAP_SYS_PTRACE and, for other network namespaces,
-// CAP_SYS_ADMIN.
+// [AdopterOptions] supply what the agent knows of connections, processes and proxies; the
+// kernel is asked for the rest; [decide], a pure function, judges. Adoption runs only with
+// --adopt. It needs CAP_SYS_PTRACE and, for other network namespaces, CAP_SYS_ADMIN.
 //
 // # OTLP
 //
-// An [Exporter] sends the agent's metrics, and slow requests as spans, to an
-// OpenTelemetry collector (OTLP over gRPC). It is off unless [ExportEnabled].
+// An [Exporter] sends the agent's metrics, and slow requests as spans, to an OpenTelemetry
+// collector (OTLP over gRPC). It is off unless [ExportEnabled].
 //
-// [Exporter.Offer] takes slow requests from the loop that reads the kernel's records,
-// so it must never block: what does not fit into the queue, and what the collector
-// refuses, is counted and dropped. A slow or absent collector has no other effect.
+// [Exporter.Offer] is called from the loop that reads the kernel's records, so it must never
+// block. What does not fit into the queue, and what the collector refuses, is counted and
+// dropped. A slow or absent collector has no other effect.
 package daemon
 
 import (
@@ -47,25 +45,26 @@ import (
 // Options of a daemon.
 type Options struct {
 	Agent agent.Options
-	// Interception is the daemon's from New on, whatever comes of it; nil: nothing is
+	// Interception is owned by the daemon from New on, also if New fails; nil: nothing is
 	// redirected.
 	Interception *Interception
-	// Pods are kept up to date while the daemon runs; nil: pods are not asked for.
+	// Pods are kept up to date while the daemon runs; nil: without Kubernetes.
 	Pods *discover.Pods
 	// Planner is the host:port of the planner to report to; empty: none.
 	Planner     string
 	Credentials credentials.TransportCredentials // for the planner
-	// Exporter sends metrics and slow requests to a collector; nil: nothing is sent.
+	// Exporter sends metrics and slow requests to a collector; nil: nothing is exported.
 	Exporter *Exporter
 }
 
-// A Daemon is an agent about to run.
+// A Daemon is an agent that is ready to run. Run may be called once.
 type Daemon struct {
 	opts  Options
 	agent *agent.Agent
 }
 
-// New opens an agent.
+// New opens an agent: its programs are loaded, and nothing is attached to a job's cgroup by it
+// yet. After an error, everything is released, the interception included.
 func New(o Options) (*Daemon, error) {
 	if o.Interception != nil {
 		o.Interception.tellAgent(&o.Agent)
@@ -81,9 +80,9 @@ func New(o Options) (*Daemon, error) {
 // Agent returns the agent, whose page may be served while Run runs.
 func (d *Daemon) Agent() *agent.Agent { return d.agent }
 
-// Run watches until ctx ends, and reports to the planner where there is one. The
-// interception's tables go last: the agent asks them where connections go until
-// it has read all that the kernel copied.
+// Run watches, intercepts and reports until ctx ends or a part fails, and returns nil if only
+// ctx ended. The interception is closed last: until the agent has read every record that the
+// kernel copied, it asks the interception's tables where connections go.
 func (d *Daemon) Run(ctx context.Context) (err error) {
 	i := d.opts.Interception
 	var own uint32

@@ -8,44 +8,45 @@ import (
 )
 
 // A DirectConnection is a connection on which a process of this host sends messages past the
-// proxy, as the agent has it.
+// proxy; see [observe.Direct].
 type DirectConnection struct {
-	Cookie      uint64 // the kernel's number of the socket
+	Cookie      uint64 // SO_COOKIE of the socket
 	Local, Peer netip.AddrPort
 	Dialect     pslite.Dialect // of the messages; Unknown: none has been seen
 }
 
-// kernel is what the kernel says of a connection.
+// kernel is the kernel's state of a connection.
 type kernel struct {
-	received uint64        // bytes, since it was made
-	waiting  bool          // something is not acknowledged, not sent or not read
-	quiet    time.Duration // since bytes were sent or came
+	received uint64        // bytes since it was made
+	waiting  bool          // bytes are unacknowledged, unsent or unread
+	quiet    time.Duration // since bytes were sent or received
 }
 
-// around is what else speaks for and against adopting a connection.
+// around are the circumstances of a connection, apart from its socket.
 type around struct {
-	proxy   bool          // one of this host takes what the process connects
-	peer    bool          // and one listens at the other host
-	again   bool          // one like it was adopted lately
-	waiting time.Duration // for how long it has been wanted
+	proxy   bool          // a proxy of this host would accept the process's connects
+	peer    bool          // a proxy listens at the other host
+	again   bool          // an earlier one to the same place was adopted lately
+	waiting time.Duration // for how long it has been seen
 }
 
-// What a ZMTP peer says that only listens: its greeting and READY.
+// The bytes that a ZMTP peer sends which only receives: its greeting (64) and READY. One that
+// has sent more answers on this connection.
 const (
 	leastHandshake = 64
 	mostHandshake  = 512
 )
 
-// quietFor is how long a connection has been quiet before it is tried, so that a
-// process that sends without a break is not stopped in vain time and again. One that
-// never is quiet is tried all the same after patience. Neither is what keeps messages:
-// see [ending].
+// A connection must have been quiet for quietFor before it is tried, so that a process that
+// sends without a break is not stopped in vain time and again. After patience it is tried even
+// so. Neither is needed for correctness: see [ending].
 const (
 	quietFor = 10 * time.Millisecond
 	patience = 5 * time.Second
 )
 
-// decide says whether a connection may be ended now, or why not.
+// decide returns ReasonDue if a connection may be ended now, else the reason why not. The order
+// of the cases puts lasting reasons before passing ones.
 func decide(d DirectConnection, k kernel, a around) Reason {
 	switch {
 	case d.Dialect == pslite.Unknown:

@@ -11,29 +11,33 @@ import (
 	"github.com/psidecar/psidecar/agent/discover"
 )
 
-// An ending tells a process that nothing more comes on one of its connections, so that
-// it closes it in order and makes it again.
+// An ending makes a process see the end of one of its connections, so that it closes it in
+// order and connects again.
 //
-// Reset from outside, a connection loses what its process has taken for it and not
-// written yet, a message of which the rest would be written next, and what the kernel
-// has of it: none of that can be seen whole from outside. A process that reads the end
-// itself loses nothing that is in the kernel: its close has it delivered. One loss is
-// left: libzmq drops a message that its thread is about to write, or has partly
-// written. So the end comes at a moment at which its thread has none:
+// A connection that is reset from outside loses messages in three places: those that the
+// process has assigned to it and not written yet, the rest of a message that is partly written,
+// and what the kernel has buffered. None of them can be observed completely from outside. If
+// the process itself reads the end of the stream, nothing in the kernel is lost, because its
+// close lets the kernel deliver it. One loss remains: libzmq drops a message that its I/O
+// thread is about to write, or has partly written. So the end must come at a moment at which
+// the thread has none:
 //
-//   - It is stopped (ptrace), while it waits in epoll with nothing to do: the kernel
-//     says that its call was interrupted, which it is only where no event was there.
-//     libzmq tries again then, as it must.
-//   - It does not wait to write, which it would with a part of a message in hand: it
-//     may have been asleep because the socket was full, and the socket empty by now.
-//   - Nothing is in the socket, and no other thread has woken it (its eventfds).
-//   - Now reading is shut down (shutdown(SHUT_RD), of the socket itself, through
-//     pidfd_getfd). If others have woken it meanwhile, their eventfds are taken out
-//     of its epoll and put in again: events come in the order in which they are
-//     there, so that it reads the end before it is notified of a message.
-//   - It is let go. Messages that came to it meanwhile go out on the next connection.
+//   - The thread is stopped (ptrace) while it waits in epoll with nothing to do: the kernel
+//     reports that its call was interrupted (EINTR), which happens only if no event was ready.
+//     libzmq then calls again, as it must.
+//   - It does not wait for room to write, which it would with part of a message in hand: it may
+//     have fallen asleep because the socket was full, and the socket may be empty by now.
+//   - Nothing is in the socket, and no other thread has woken this one (its eventfds).
+//   - Now reading is shut down (shutdown(SHUT_RD) on the socket itself, by way of pidfd_getfd).
+//     If other threads have woken it meanwhile, their eventfds are removed from its epoll and
+//     added again: events are reported in the order in which they became ready, so it reads the
+//     end of the stream before it learns of a new message.
+//   - The thread continues. Messages that were queued meanwhile go out on the next connection.
 //
-// If the agent is killed at any moment in between, the kernel lets the thread go on.
+// If the agent is killed at any moment in between, the kernel lets the thread continue.
+//
+// The descriptors are those of the thread that runs it, which has a descriptor table of its
+// own.
 type ending struct {
 	proc  *discover.ProcFS
 	pid   int
@@ -41,23 +45,24 @@ type ending struct {
 	loop  loop
 
 	pidfd, socket, epoll int
-	signals              []int // this process's numbers of loop.signals
-	base                 int   // numbers above which none of the process's signals is
+	signals              []int // duplicates of loop.signals, in the same order
+	base                 int   // above every descriptor number in loop.signals
 
-	shut func(socket int) error // nil, but in tests: shuts reading down
+	shut func(socket int) error // for tests; nil shuts reading down
 }
 
-// stopFor is how long a thread that sleeps may take to stop.
+// stopFor is how long a thread may take to stop. One that sleeps stops at once.
 const stopFor = 20 * time.Millisecond
 
-// onThread runs f on a thread of its own that ends with it, and with it whatever it has
-// traced or opened.
+// onThread runs f on a new thread that ends with it. Its end closes what f opened in a
+// descriptor table of its own and detaches what it traced (ptrace relations belong to threads),
+// whatever happened in f.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for ever
+		runtime.LockOSThread() // never unlocked, so the runtime ends the thread with the goroutine
 		if unix.Gettid() == unix.Getpid() {
-			defer runtime.UnlockOSThread() // the first thread of a process does not end
+			defer runtime.UnlockOSThread() // the main thread of a process cannot end by itself
 			done <- onThread(f)
 			return
 		}
@@ -66,8 +71,11 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// run ends the connection, or returns a [refusal] and has changed nothing. Its thread
-// has files of its own, so that numbers can be those of the other process.
+// run ends the connection. If it returns a [refusal], nothing was changed; after any other
+// error the process has received the end, but the order of events could not be established.
+//
+// The thread gets a descriptor table of its own, so that putBehind can give descriptors the
+// numbers that they have in the other process.
 func (e *ending) run() error {
 	return onThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
@@ -76,6 +84,8 @@ func (e *ending) run() error {
 		if err := e.open(); err != nil {
 			return err
 		}
+		// From here on the process's thread stands still. Everything up to detach must be
+		// quick.
 		detach, err := e.stop()
 		defer func() { err = errors.Join(err, detach()) }()
 		if err == nil {
@@ -88,7 +98,7 @@ func (e *ending) run() error {
 	})
 }
 
-// open gets the process's files.
+// open duplicates the process's descriptors. All of this happens before the thread is stopped.
 func (e *ending) open() (err error) {
 	for _, s := range e.loop.signals {
 		e.base = max(e.base, s.number+1)
@@ -96,6 +106,7 @@ func (e *ending) open() (err error) {
 	if e.pidfd, err = unix.PidfdOpen(e.pid, 0); err != nil {
 		return refusef(ReasonBusy, "process %d: %w", e.pid, err)
 	}
+	// The number may have been closed and reused since findLoop; the inode tells.
 	if e.socket, err = e.file(e.loop.socket); err != nil {
 		return err
 	}
@@ -116,7 +127,8 @@ func (e *ending) open() (err error) {
 	return nil
 }
 
-// file returns a file of the process's, with a number above all of its signals'.
+// file duplicates a descriptor of the process, at a number above all those of its signals, so
+// that it cannot be overwritten by putBehind.
 func (e *ending) file(number int) (int, error) {
 	f, err := unix.PidfdGetfd(e.pidfd, number, 0)
 	if err != nil {
@@ -129,6 +141,8 @@ func (e *ending) file(number int) (int, error) {
 	return above, unix.Close(f)
 }
 
+// denied classifies an error of ptrace or pidfd_getfd: rights that are missing stay missing, a
+// process or file that is gone is looked at again.
 func denied(err error) Reason {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSYS):
@@ -139,7 +153,9 @@ func denied(err error) Reason {
 	return ReasonFailed
 }
 
-// stop stops the thread where it waits. Detach lets it go on.
+// stop stops the event loop's thread and checks that it was idle. detach, which is never nil,
+// lets the thread continue. PTRACE_SEIZE and INTERRUPT are used because they send no signal
+// that the process could see.
 func (e *ending) stop() (detach func() error, err error) {
 	thread, signal := e.loop.thread, 0
 	if err := unix.PtraceSeize(thread); err != nil {
@@ -148,7 +164,7 @@ func (e *ending) stop() (detach func() error, err error) {
 	stopped := false
 	detach = func() error {
 		if !stopped {
-			return nil // the end of this thread does it
+			return nil // it may still stop; the end of this tracing thread lets it continue
 		}
 		_, _, no := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(thread), 0, uintptr(signal), 0, 0)
 		if no != 0 && no != unix.ESRCH {
@@ -172,7 +188,7 @@ func (e *ending) stop() (detach func() error, err error) {
 		case got == thread:
 			stopped = true
 			if int(status)>>16 != unix.PTRACE_EVENT_STOP {
-				signal = int(status.StopSignal()) // it gets it after all
+				signal = int(status.StopSignal()) // delivered by the detach, as if nobody had traced
 				return detach, refusef(ReasonBusy, "thread %d is to have a signal", thread)
 			}
 			return detach, e.waits()
@@ -183,7 +199,7 @@ func (e *ending) stop() (detach func() error, err error) {
 	}
 }
 
-// waits returns nil if the stopped thread waits in epoll, and no event was there.
+// waits returns nil if the stopped thread was waiting in epoll and no event was ready.
 func (e *ending) waits() error {
 	call, result, err := interrupted(e.loop.thread)
 	if err != nil {
@@ -197,9 +213,9 @@ func (e *ending) waits() error {
 	return refusef(ReasonBusy, "thread %d has something to do", e.loop.thread)
 }
 
-// writes returns nil if the stopped thread does not wait for room to write in. A
-// process that always uses edge-triggered notification (EPOLLET), as Go's runtime does,
-// shows no such sign.
+// writes returns nil if the stopped thread is not waiting for room to write. libzmq registers
+// for EPOLLOUT only then. A process that always registers for both with edge-triggered
+// notification (EPOLLET), as Go's runtime does, gives no such sign and is accepted.
 func (e *ending) writes() error {
 	info, err := discover.ReadProc(e.proc, fmt.Sprintf("%d/fdinfo/%d", e.pid, e.loop.epoll), mostInfo)
 	if err != nil {
@@ -213,7 +229,8 @@ func (e *ending) writes() error {
 	return refusef(ReasonBusy, "thread %d waits to write, or reads nothing", e.loop.thread)
 }
 
-// shutRead shuts reading down, if there is nothing to lose.
+// shutRead shuts reading down if nothing can be lost. Between the check of the eventfds and the
+// shutdown another thread may signal; those signals are reordered afterwards.
 func (e *ending) shutRead() error {
 	for _, q := range []uint{unix.SIOCOUTQ, unix.SIOCINQ} {
 		n, err := unix.IoctlGetInt(e.socket, q)
@@ -249,7 +266,8 @@ func (e *ending) shutRead() error {
 	return nil
 }
 
-// woken returns which of the signals are there.
+// woken returns the indexes of the eventfds that are readable: other threads have sent
+// commands, such as a message to write.
 func (e *ending) woken() (which []int, err error) {
 	if len(e.signals) == 0 {
 		return nil, nil
@@ -268,8 +286,10 @@ func (e *ending) woken() (which []int, err error) {
 	return which, err
 }
 
-// putBehind has an epoll tell of a file that is ready after all others that are. At
-// every moment it has the file: under its own number, or mine, or both.
+// putBehind moves a ready file to the end of an epoll's list of ready files. An epoll
+// identifies a registration by file and number, so removing and adding it again needs the file
+// under the number that it has in the process, w.number. The file is registered at every
+// moment, under its own number, under mine, or both, so no event is lost while it moves.
 func putBehind(epoll, mine int, w watched) error {
 	if err := unix.Dup3(mine, w.number, unix.O_CLOEXEC); err != nil {
 		return fmt.Errorf("having its number: %w", err)

@@ -10,13 +10,14 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
-// ExportSettings say what goes to a collector of OpenTelemetry, and where that is.
+// ExportSettings are the flags of the exporter.
 type ExportSettings struct {
-	Endpoint string        // URL; empty: as the environment says
-	Slow     time.Duration // what requests take that are sent as spans
+	Endpoint string        // URL; empty: the OTEL_ variables decide
+	Slow     time.Duration // requests that take this long or longer become spans
 }
 
-// Open has the agent offer its slow requests to an exporter; nil: nothing is sent.
+// Open returns an exporter to which the agent of these options will offer its slow requests, or
+// nil if exporting is off. Errors in settings are [cli.UsageError]s.
 func (f *ExportSettings) Open(opts *agent.Options) (*Exporter, error) {
 	if !ExportEnabled(f.Endpoint) {
 		return nil, nil
@@ -36,8 +37,8 @@ func (f *ExportSettings) Open(opts *agent.Options) (*Exporter, error) {
 	return e, nil
 }
 
-// runExporter sends what an agent has until ctx ends; nil: there is nothing to do. An
-// error is one of the environment's variables.
+// runExporter runs an exporter on an agent's data until ctx ends; without one it returns nil at
+// once. Errors come from invalid environment variables only.
 func runExporter(ctx context.Context, e *Exporter, a *agent.Agent) error {
 	if e == nil {
 		return nil

@@ -20,38 +20,38 @@ import (
 	"github.com/psidecar/psidecar/bpf/redirect"
 )
 
-// InterceptOptions say which connects are redirected, and how the proxy gets its
-// listeners.
+// InterceptOptions say which connects are redirected and how the proxy gets its listeners.
 type InterceptOptions struct {
-	Dir string // folder in a BPF file system in which the programs are pinned
-	// Socket is the unix socket at which the proxy gets its listeners; empty: it is in
-	// this process and calls [Interception.Connect].
+	Dir string // folder in a BPF file system where programs and maps are pinned
+	// Socket is the unix socket at which proxies connect; empty: the proxy is in this process
+	// and calls [Interception.Connect].
 	Socket string
 	UID    int // user that the proxy runs as, besides root and this process's own
-	// Grace is how long connections wait for another proxy when one has gone, before
-	// they go direct; HangAfter how long a proxy may leave questions unanswered before
-	// it is killed, 0: it never is.
+	// Grace is how long connects wait for the next proxy after the last one left, before they
+	// go direct. HangAfter is how long a proxy may leave pings unanswered before it is killed;
+	// 0 never kills it.
 	Grace, HangAfter time.Duration
-	MeshPort         uint16   // opened for the proxy in jobs' network namespaces; 0: not
+	MeshPort         uint16   // opened in jobs' network namespaces; 0: not
 	Exclude          []uint16 // ports whose connections are never redirected
-	Adopt            bool     // connections that went past the proxy are re-established (agent/daemon)
+	Adopt            bool     // direct connections are moved to the proxy, see Adopter
 }
 
-// Interception has jobs' connects redirected to the host's proxy while an agent runs.
-// [Intercept] makes one. Its methods may be called from any goroutine; [Interception.Own]
-// before the agent runs.
+// Interception redirects jobs' connects to the host's proxy while an agent runs. [Intercept]
+// creates it; a [Daemon] or [Interception.Abandon] closes it. Its methods may be called from
+// any goroutine, [Interception.Own] only before the agent runs.
 type Interception struct {
 	dir       string
 	redirect  *redirect.Redirect
 	listeners *listeners.Listeners
-	found     chan *discover.Snapshot // the latest
-	ended     chan lastPush           // for the proxies
-	adoption  *adoption               // nil: connections stay as they are
-	// own, where not nil, knows the sockets of a proxy in this process.
+	found     chan *discover.Snapshot // capacity 1: the latest snapshot that follow has not taken
+	ended     chan lastPush           // to be sent to the proxies
+	adoption  *adoption               // nil: direct connections are left alone
+	// own, if not nil, recognizes the sockets of a proxy in this process.
 	own func(cookie uint64, local, peer netip.AddrPort) bool
 }
 
-// Intercept loads the programs and maps that redirect connects.
+// Intercept loads the redirecting programs and maps and opens the socket for proxies. No
+// connect is redirected before [Daemon.Run].
 func Intercept(o InterceptOptions) (_ *Interception, err error) {
 	var exclusions []redirect.Exclusion
 	for _, port := range o.Exclude {
@@ -74,9 +74,11 @@ func Intercept(o InterceptOptions) (_ *Interception, err error) {
 	return i, nil
 }
 
-// tellAgent has the agent say what it finds, and ask where connections go.
+// tellAgent connects the agent's options to the interception, in both directions: the agent
+// passes on the processes that it finds and asks for original destinations.
 func (i *Interception) tellAgent(o *agent.Options) {
-	// Answers of other hosts come from the proxy, over the loopback device.
+	// Answers of other hosts reach a worker from the proxy, over loopback, which is otherwise
+	// not captured on receipt.
 	o.Capture.IngressLoopback = true
 	o.Found = i.keepSnapshot
 	o.Route = i.route
@@ -91,20 +93,22 @@ func (i *Interception) tellAgent(o *agent.Options) {
 	}
 }
 
-// Mark returns the SO_MARK of sockets that are never redirected, for those of this
-// process: it may share a cgroup with a job.
+// Mark returns the SO_MARK of sockets that are never redirected. This process's own connections
+// need it, since it may share a cgroup with a job.
 func (i *Interception) Mark() (uint32, error) { return i.redirect.Mark() }
 
-// Own says how the sockets of a proxy in this process are known.
+// Own sets a function that recognizes the sockets of a proxy in this process.
 func (i *Interception) Own(owns func(cookie uint64, local, peer netip.AddrPort) bool) { i.own = owns }
 
-// Connect returns the proxy's end of a connection by which it gets its listeners, for
-// a proxy in this process: see [handover.NewLocalClient].
+// Connect returns one end of a connection by which a proxy in this process gets its listeners;
+// see [handover.NewLocalClient].
 func (i *Interception) Connect(ctx context.Context) (*net.UnixConn, error) {
 	return i.listeners.Connect(ctx)
 }
 
-// route is an [observe.Route].
+// route is an [observe.Route]. A redirected socket has an entry in the BPF map. A socket at one
+// of the listeners without such an entry is the proxy's side of a redirected connection:
+// following it would count its messages twice.
 func (i *Interception) route(cookie uint64, local, peer netip.AddrPort) (to netip.AddrPort, follow bool) {
 	if to, ok := i.redirect.Destination(cookie); ok {
 		return to, true
@@ -115,8 +119,8 @@ func (i *Interception) route(cookie uint64, local, peer netip.AddrPort) (to neti
 	return peer, true
 }
 
-// keepSnapshot keeps the latest snapshot for run, which may be busy; it is called from
-// one goroutine.
+// keepSnapshot keeps the latest snapshot for follow and drops one that follow has not taken,
+// since it may be busy. It never blocks, because it is called from one goroutine only.
 func (i *Interception) keepSnapshot(s *discover.Snapshot) {
 	if i.adoption != nil {
 		i.adoption.found.Store(s)
@@ -128,17 +132,17 @@ func (i *Interception) keepSnapshot(s *discover.Snapshot) {
 	i.found <- s
 }
 
-// lastPush is a worker that told its scheduler, on a connection that bypasses the
-// proxy, that it pushes no more.
+// lastPush is a worker that announced its last push to the scheduler on a connection that
+// bypasses the proxy.
 type lastPush struct {
 	scheduler netip.AddrPort
 	node      int32
 }
 
-// mostEnded bounds the workers whose end is not yet sent to the proxies.
+// mostEnded is the capacity of Interception.ended.
 const mostEnded = 1024
 
-// lastPush queues the news for the proxies. It does not block: its caller reads the
+// lastPush queues a message to the proxies. It never blocks, because its caller reads the
 // kernel's records.
 func (i *Interception) lastPush(scheduler netip.AddrPort, node int32) {
 	select {
@@ -148,7 +152,7 @@ func (i *Interception) lastPush(scheduler netip.AddrPort, node int32) {
 	}
 }
 
-// tellEnded passes on what lastPush keeps.
+// tellEnded sends the proxies what lastPush queued, until ctx ends.
 func (i *Interception) tellEnded(ctx context.Context) {
 	for {
 		select {
@@ -160,7 +164,8 @@ func (i *Interception) tellEnded(ctx context.Context) {
 	}
 }
 
-// serveProxies serves proxies until ctx ends; close is the caller's.
+// serveProxies serves proxies until ctx ends. It closes the listeners; the caller closes the
+// rest (close).
 func (i *Interception) serveProxies(ctx context.Context, a *agent.Agent, opts agent.Options) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return i.listeners.Run(ctx, false) })
@@ -172,6 +177,8 @@ func (i *Interception) serveProxies(ctx context.Context, a *agent.Agent, opts ag
 	return g.Wait()
 }
 
+// follow keeps the listeners in line with the processes that the agent finds, until ctx ends.
+// The same error is logged once until it changes, and a process that cannot be served once.
 func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Options) {
 	named := namedGroups(opts)
 	told := map[int]bool{}
@@ -206,9 +213,9 @@ func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Op
 	}
 }
 
-// namedGroups are the cgroups of --cgroup, in the agent's own network
-// namespace: there connections are intercepted from the first one on, before
-// any process is found.
+// namedGroups returns the cgroups of --cgroup as processes in the agent's own network
+// namespace. Their connects are redirected from the start, before any process of them is found,
+// so that the first connection of a job is not missed.
 func namedGroups(opts agent.Options) (named []listeners.Process) {
 	for _, group := range opts.Cgroups {
 		path := group
@@ -222,7 +229,8 @@ func namedGroups(opts agent.Options) (named []listeners.Process) {
 	return named
 }
 
-// inNamed gives processes below a named cgroup that one: groups do not nest.
+// inNamed replaces the cgroup of processes below a named cgroup by that one, because groups do
+// not nest: a connect belongs to one group only.
 func inNamed(all, named []listeners.Process) {
 	for i := range all {
 		for _, n := range named {
@@ -233,7 +241,7 @@ func inNamed(all, named []listeners.Process) {
 	}
 }
 
-// Abandon undoes [Intercept], where no [Daemon] is to run with it; i may be nil.
+// Abandon closes an Interception that no [Daemon] runs with. i may be nil.
 func (i *Interception) Abandon() error {
 	if i == nil {
 		return nil
@@ -241,8 +249,9 @@ func (i *Interception) Abandon() error {
 	return errors.Join(i.listeners.Close(), i.close())
 }
 
-// close leaves nothing in the kernel, but for jobs whose connections must not go
-// direct. Nobody may ask for a route any more.
+// close closes the programs and removes their pins, unless a group fails closed: its connects
+// must not go direct while keys of the job are displaced, so it stays redirected without an
+// agent. route must not be called any more.
 func (i *Interception) close() error {
 	groups, err := i.redirect.Groups()
 	for _, g := range groups {

@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// InterceptSettings configure the interception of jobs' connections.
+// InterceptSettings are the flags of the interception; see [InterceptOptions].
 type InterceptSettings struct {
 	On      bool
 	Dir     string
@@ -22,8 +22,7 @@ type InterceptSettings struct {
 	Adopt   bool
 }
 
-// Open has connects redirected from when an agent runs with it; nil where they are
-// not to be.
+// Open returns the interception that the settings ask for, or nil if it is off.
 func (f *InterceptSettings) Open() (*Interception, error) {
 	if !f.On {
 		return nil, nil
@@ -42,7 +41,7 @@ func (f *InterceptSettings) Open() (*Interception, error) {
 	return i, nil
 }
 
-// Where things are on a host by default.
+// Default paths on a host.
 const (
 	DefaultDir    = redirect.DefaultDir
 	DefaultSocket = handover.DefaultSocket

@@ -16,47 +16,48 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 )
 
-// ExportQueueLength is how many slow requests wait at most to be sent.
+// ExportQueueLength bounds the slow requests that wait to be sent. More are dropped and
+// counted.
 const ExportQueueLength = 2048
 
-// ExporterOptions of an exporter.
+// ExporterOptions configure an Exporter.
 type ExporterOptions struct {
-	// Endpoint is the collector's URL, such as http://collector:4317; empty: as
-	// OTEL_EXPORTER_OTLP_ENDPOINT and its like say.
+	// Endpoint is the collector's URL, such as http://collector:4317; empty: the
+	// OTEL_EXPORTER_OTLP_*ENDPOINT variables decide.
 	Endpoint string
 	Version  string // of psidecar
 	Host     string
 }
 
-// An ExportedRequest is one that took long.
+// An ExportedRequest is a slow request and the scheduler of its job.
 type ExportedRequest struct {
 	Job netip.AddrPort // its scheduler
 	counts.Slow
 }
 
-// SpanNames are what a request's job and nodes are called; empty: it is not known.
+// SpanNames are the names of a request's job and nodes; empty where unknown.
 type SpanNames struct{ Job, Run, Worker, Server string }
 
-// Exporter sends what it is offered. Offer and Collect may be called by any goroutine;
-// Run once.
+// An Exporter sends slow requests and metrics to a collector. Offer and Collect may be called
+// from any goroutine; Run once.
 type Exporter struct {
 	opts  ExporterOptions
 	queue chan ExportedRequest
 
 	sent, failed  atomic.Uint64 // spans
-	full, ended   atomic.Uint64 // requests
-	metricsFailed atomic.Uint64 // exports
-	told          atomic.Int64  // when an error was logged last, in nanoseconds since 1970
+	full, ended   atomic.Uint64 // requests dropped because the queue was full, or because Run ended
+	metricsFailed atomic.Uint64 // exports that failed
+	told          atomic.Int64  // when an error was last logged, in nanoseconds since 1970
 }
 
-// endpoints are the variables that say where to send.
+// endpoints are the variables with the collector's address.
 var endpoints = []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"}
 
-// protocols are those that say how.
+// protocols are the variables with the protocol.
 var protocols = []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"}
 
-// ExportEnabled reports whether anything is to be sent: an endpoint is given, as a flag or in
-// the environment, and OTEL_SDK_DISABLED is not true.
+// ExportEnabled reports whether anything is to be exported: an endpoint is given by flag or
+// environment, and OTEL_SDK_DISABLED is not true.
 func ExportEnabled(endpoint string) bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
@@ -67,8 +68,9 @@ func ExportEnabled(endpoint string) bool {
 	return endpoint != ""
 }
 
-// NewExporter returns an exporter that has connected to nobody yet. Endpoints that are none, in
-// options or environment, are errors.
+// NewExporter checks the options and the OTEL_ variables and returns an exporter that has not
+// connected yet. The SDK itself would ignore an invalid URL or protocol with no more than a log
+// line.
 func NewExporter(o ExporterOptions) (*Exporter, error) {
 	if err := checkURL("--otlp-endpoint", o.Endpoint); err != nil {
 		return nil, err
@@ -97,7 +99,7 @@ func checkURL(name, endpoint string) error {
 	return nil
 }
 
-// Offer takes a slow request, or drops it where too many wait. It never blocks.
+// Offer queues a slow request, or drops it if the queue is full. It never blocks.
 func (e *Exporter) Offer(r ExportedRequest) {
 	select {
 	case e.queue <- r:
@@ -125,10 +127,11 @@ func (e *Exporter) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// logEvery is how often it is logged, at most, that the collector does not take what
-// it is sent.
+// logEvery is the least interval between log lines about a collector that refuses data.
 const logEvery = time.Minute
 
+// noteError logs an error, at most once in logEvery. Concurrent callers race for the right to
+// log by CompareAndSwap.
 func (e *Exporter) noteError(err error) {
 	now, last := time.Now().UnixNano(), e.told.Load()
 	if err != nil && now-last > int64(logEvery) && e.told.CompareAndSwap(last, now) {

@@ -8,30 +8,32 @@ import (
 	"time"
 )
 
-// How long it holds that nobody, or somebody, listens at another host's mesh port.
+// How long an answer is valid: whether a proxy listens at another host.
 const (
 	absentFor  = 3 * time.Second
 	presentFor = time.Minute
-	dialFor    = time.Second
-	mostPeers  = 4096
+	dialFor    = time.Second // how long a connection attempt may take
+	mostPeers  = 4096        // hosts that are remembered
 )
 
-// peers know at which hosts proxies listen. [peers.listens] does not wait.
+// peers caches at which hosts a proxy listens at the mesh port. It never blocks its caller.
 type peers struct {
-	port uint16
+	port uint16 // the mesh port; 0: assume one at every host
 
 	mu  sync.Mutex // guards all
 	all map[netip.Addr]*peer
 }
 
+// peer is what is known of one host.
 type peer struct {
 	listens, asking bool
-	at              time.Time // when that was found
+	at              time.Time // of the last attempt; zero before the first
 }
 
 func newPeers(port uint16) *peers { return &peers{port: port, all: map[netip.Addr]*peer{}} }
 
-// listens reports whether one did lately; it finds out for the next time.
+// listens reports whether a proxy was listening at a host lately. If the answer is old or
+// missing, it starts an attempt in the background, whose result a later call returns.
 func (p *peers) listens(at netip.Addr, now time.Time) bool {
 	if p.port == 0 {
 		return true
@@ -57,6 +59,8 @@ func (p *peers) listens(at netip.Addr, now time.Time) bool {
 	return h.listens && now.Sub(h.at) <= holds
 }
 
+// ask connects to the mesh port and hangs up. The proxy there sees a connection without a
+// hello.
 func (p *peers) ask(at netip.Addr, h *peer) {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort(at.String(), strconv.Itoa(int(p.port))), dialFor)
 	if err == nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// PodSettings say where an agent learns of pods.
+// PodSettings are the flags of Kubernetes.
 type PodSettings struct {
-	On       bool   // they are asked for
-	Node     string // this one's name; empty: NODE_NAME of the environment
+	On       bool   // the API server is followed
+	Node     string // this node's name; empty: NODE_NAME of the environment
 	Selector string // labels of the pods whose jobs are watched; empty: all
 }
 
-// Open returns nil where pods are not asked for. With it the agent names them, and hears
-// what they say of their jobs.
+// Open returns the pods to follow, nil if that is off, and has the agent of these options name
+// pods, select them, and read their annotations.
 func (f *PodSettings) Open(opts *agent.Options) (*discover.Pods, error) {
 	if f.Node == "" {
 		f.Node = os.Getenv("NODE_NAME")

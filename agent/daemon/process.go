@@ -20,22 +20,22 @@ const (
 	mostInfo    = 4 << 20 // bytes of what the kernel says of an epoll's files
 )
 
-// A watched file is one of an epoll's.
+// watched is one registration of an epoll, as fdinfo shows it.
 type watched struct {
-	number int // of the file in its process
+	number int // descriptor in the process
 	events uint32
-	data   uint64
+	data   uint64 // epoll_data, which the process gets back with each event
 }
 
-// A loop is the thread that waits for a connection.
+// loop describes the event loop that serves a connection: which thread waits, and for what.
 type loop struct {
-	socket  int       // the connection's number in its process
-	epoll   int       // the number of what the thread waits with
-	thread  int       // its thread id
-	signals []watched // eventfds among what it waits for: how other threads wake it
+	socket  int       // descriptor of the connection in the process
+	epoll   int       // descriptor of the epoll in the process
+	thread  int       // id of the thread that waits
+	signals []watched // eventfds in the epoll, by which other threads wake it
 }
 
-// refusal is a reason for which a connection stays as it is.
+// refusal is an error that means that a connection stays as it is.
 type refusal struct {
 	why Reason
 	err error
@@ -44,12 +44,15 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprintf("%s: %v", r.why, r.err) }
 func (r *refusal) Unwrap() error { return r.err }
 
+// refusef returns a refusal.
 func refusef(why Reason, format string, args ...any) error {
 	return &refusal{why, fmt.Errorf(format, args...)}
 }
 
-// findLoop finds the epoll instance that waits for input of the socket with an
-// inode.
+// findLoop finds the one epoll and the one thread that wait for input on a socket, from
+// /proc/PID/fd, fdinfo and task. Anything less simple is refused: a socket under two numbers
+// could be closed under one and read under the other. Errors are refusals. The cost is one
+// readlink for each of the process's descriptors.
 func findLoop(proc *discover.ProcFS, pid int, inode uint32) (l loop, err error) {
 	dir := fmt.Sprintf("%d/fd", pid)
 	names, err := discover.ListNames(proc, dir, mostFiles)
@@ -104,7 +107,8 @@ func findLoop(proc *discover.ProcFS, pid int, inode uint32) (l loop, err error) 
 	return l, err
 }
 
-// parseEpoll reads what the kernel says of an epoll's files.
+// parseEpoll parses the fdinfo of an epoll. It has a line "tfd: ... events: ... data: ..." for
+// each registration, the last two in hexadecimal.
 func parseEpoll(info []byte) (all []watched) {
 	for line := range bytes.Lines(info) {
 		var w watched
@@ -115,7 +119,8 @@ func parseEpoll(info []byte) (all []watched) {
 	return all
 }
 
-// waiter returns the one thread that waits with an epoll now.
+// waiter returns the thread that waits with an epoll now. None is a passing state: the thread
+// is handling an event. With two, which of them would read the end is undecided.
 func waiter(proc *discover.ProcFS, pid, epoll int) (thread int, err error) {
 	names, err := discover.ListNames(proc, fmt.Sprintf("%d/task", pid), mostThreads)
 	if err != nil {
@@ -141,8 +146,9 @@ func waiter(proc *discover.ProcFS, pid, epoll int) (thread int, err error) {
 	return thread, nil
 }
 
-// waitsWith reads a thread's /proc/TID/syscall: a number and its arguments, where it
-// sleeps in one.
+// waitsWith reports whether a thread's syscall file shows that it sleeps in a wait for an
+// epoll. The file has the number of the call and its arguments; the first one of each
+// epoll_wait variant is the descriptor.
 func waitsWith(text string, epoll int) bool {
 	f := strings.Fields(text)
 	if len(f) < 2 {

@@ -2,11 +2,11 @@ package daemon
 
 import "golang.org/x/sys/unix"
 
-// epollWaits are the system calls in which a thread waits with an epoll.
+// epollWaits are the system calls in which a thread waits for an epoll.
 var epollWaits = []int{unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2}
 
-// interrupted returns the system call that a stopped thread was in, and what it
-// returns.
+// interrupted returns the system call in which a traced thread was stopped (x8), and its result
+// so far (x0), a negative errno if it was interrupted.
 func interrupted(thread int) (call int, result int64, err error) {
 	var r unix.PtraceRegsArm64
 	err = unix.PtraceGetRegSetArm64(thread, ntPRStatus, &r)

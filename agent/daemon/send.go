@@ -20,24 +20,26 @@ import (
 )
 
 const (
-	// batchLength is how many spans are sent at a time, at most; batchEvery is how long
-	// the first of them waits for others.
+	// batchLength bounds the spans of one export, batchEvery how long the first of them waits
+	// for others.
 	batchLength, batchEvery = 512, time.Second
-	// endWithin is how long the end of Run may take to send what waits.
+	// endWithin is how long Run goes on sending after its context has ended.
 	endWithin = 2 * time.Second
 )
 
-// Run sends offered requests and the gatherer's metrics until ctx ends. names resolves
-// the names of a request's job and nodes; one goroutine calls it.
+// Run sends offered requests and the gatherer's metrics until ctx ends, and up to 2 s longer
+// for what is queued. names resolves the names of a request's job and nodes, and is called from
+// one goroutine. It sets the process's OpenTelemetry error handler. Errors come from invalid
+// variables only; a collector that fails is logged and retried.
 func (e *Exporter) Run(ctx context.Context, gatherer prometheus.Gatherer, names func(ExportedRequest) SpanNames) error {
 	about, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", "psidecar-agent"), attribute.String("service.version", e.opts.Version), attribute.String("host.name", e.opts.Host)),
-		resource.WithFromEnv()) // the last one counts
+		resource.WithFromEnv()) // later sources override earlier ones
 	if err != nil {
 		return fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(e.noteError))
-	sending, stop := context.WithCancel(context.WithoutCancel(ctx)) // ends a while after ctx
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx)) // ends some time after ctx, so that the last batch can be sent
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(endWithin, stop) })()
 	defer e.giveUp()
@@ -58,7 +60,7 @@ func (e *Exporter) Run(ctx context.Context, gatherer prometheus.Gatherer, names 
 	return nil
 }
 
-// discard takes requests that nobody wants to have until ctx ends.
+// discard drains the queue until ctx ends, when traces are switched off.
 func (e *Exporter) discard(ctx context.Context) {
 	for {
 		select {
@@ -69,7 +71,7 @@ func (e *Exporter) discard(ctx context.Context) {
 	}
 }
 
-// giveUp counts what waits at the end.
+// giveUp counts what is still queued at the end.
 func (e *Exporter) giveUp() {
 	for {
 		select {
@@ -81,6 +83,8 @@ func (e *Exporter) giveUp() {
 	}
 }
 
+// openMetrics returns a provider that exports the gatherer's metrics periodically, at the SDK's
+// interval (OTEL_METRIC_EXPORT_INTERVAL), in goroutines of its own until it is shut down.
 func (e *Exporter) openMetrics(ctx context.Context, about *resource.Resource, gatherer prometheus.Gatherer) (*metric.MeterProvider, error) {
 	var with []otlpmetricgrpc.Option
 	if e.opts.Endpoint != "" {
@@ -94,7 +98,7 @@ func (e *Exporter) openMetrics(ctx context.Context, about *resource.Resource, ga
 	return metric.NewMeterProvider(metric.WithResource(about), metric.WithReader(reader)), nil
 }
 
-// countingMetrics counts the exports that fail.
+// countingMetrics counts failed exports.
 type countingMetrics struct {
 	metric.Exporter
 	of *Exporter
@@ -108,7 +112,8 @@ func (c countingMetrics) Export(ctx context.Context, m *metricdata.ResourceMetri
 	return err
 }
 
-// batch is the spans that have ended and are to be sent. It is used by one goroutine.
+// batch is a span processor that collects ended spans. The SDK's own batch processor does not
+// say how many spans failed. It is used by one goroutine.
 type batch struct{ spans []trace.ReadOnlySpan }
 
 func (b *batch) OnStart(context.Context, trace.ReadWriteSpan) {}
@@ -116,8 +121,9 @@ func (b *batch) OnEnd(s trace.ReadOnlySpan)                   { b.spans = append
 func (b *batch) Shutdown(context.Context) error               { return nil }
 func (b *batch) ForceFlush(context.Context) error             { return nil }
 
-// sendSpans makes spans of offered requests and sends them until ctx ends. While it
-// sends, more wait in the queue. sending ends a while after ctx.
+// sendSpans turns offered requests into spans and exports them until ctx ends, then the rest of
+// the queue until sending ends. While an export runs, requests wait in the queue, which bounds
+// the memory that a slow collector can cost.
 func (e *Exporter) sendSpans(ctx, sending context.Context, about *resource.Resource, names func(ExportedRequest) SpanNames) error {
 	var with []otlptracegrpc.Option
 	if e.opts.Endpoint != "" {
@@ -141,8 +147,8 @@ func (e *Exporter) sendSpans(ctx, sending context.Context, about *resource.Resou
 	return nil
 }
 
-// fill makes spans of requests: of those that wait and, until ctx ends, of those that
-// come within a while after the first.
+// fill fills a batch. It blocks until the batch is full, batchEvery has passed since its first
+// span, or ctx has ended and the queue is empty.
 func (e *Exporter) fill(ctx context.Context, b *batch, tracer api.Tracer, names func(ExportedRequest) SpanNames) {
 	var late <-chan time.Time
 	for len(b.spans) < batchLength {
@@ -168,8 +174,8 @@ func (e *Exporter) fill(ctx context.Context, b *batch, tracer api.Tracer, names 
 	}
 }
 
-// send sends the spans that there are; those that are not taken are counted, and
-// nothing is kept.
+// send exports a batch and empties it. Spans that the collector does not take are counted and
+// dropped: retrying is the exporter's task, within its own time limit.
 func (e *Exporter) send(ctx context.Context, to trace.SpanExporter, b *batch) {
 	if len(b.spans) == 0 {
 		return
@@ -184,6 +190,7 @@ func (e *Exporter) send(ctx context.Context, to trace.SpanExporter, b *batch) {
 	b.spans = b.spans[:0]
 }
 
+// makeSpan starts and ends a span with the times of the request, which hands it to the batch.
 func makeSpan(tracer api.Tracer, r ExportedRequest, n SpanNames) {
 	kind := "other"
 	switch {

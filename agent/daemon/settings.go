@@ -16,34 +16,34 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// What the settings are where nobody says otherwise.
+// Default values of flags.
 var (
 	DefaultAllowed = policy.Default
 	DefaultIngress = bpf.IngressMetas.String()
 )
 
-// LinkAnnotation is that of a node which says how fast its link is.
+// LinkAnnotation is the node's annotation with the speed of its link.
 const LinkAnnotation = discover.LinkAnnotation
 
-// Settings say what an agent watches and what it may take for it, in the words of the
-// flags of psidecar agent, up and record. [Settings.Options] checks them.
+// Settings say what an agent watches and what it may cost, in the form of the flags of psidecar
+// agent, up and record. [Settings.Options] checks them.
 type Settings struct {
 	Cgroups, Jobs    []string
-	Allowed          []string // what owners of jobs may ask for
+	Allowed          []string // annotations that owners of jobs may set
 	PIDs             []int
-	KeyNames         string // file of names of keys
-	Sample           string // auto, or one in how many windows
-	Budget           float64
-	Ring, Streams    int
-	Memory           int
+	KeyNames         string  // file with names of keys
+	Sample           string  // "auto", or a number: one in so many windows is sampled
+	Budget           float64 // percent of a core, for "auto"
+	Ring, Streams    int     // bytes of the ring buffer, and connections that the kernel follows
+	Memory           int     // bytes for counts
 	Ingress          string
 	Proc, CgroupRoot string
 	Host             string // empty: the hostname
-	Link             uint32 // Mbit/s; 0: as the node or the system says
+	Link             uint32 // Mbit/s; 0: the node or the interface decides
 }
 
-// Options returns what the settings ask of an agent, of a version of psidecar. An error
-// of the settings' own is a [cli.UsageError].
+// Options checks the settings and returns the options of an agent. An error of the user's is a
+// [cli.UsageError]. It reads the file of key names and looks for the mount of cgroup v2.
 func (f *Settings) Options(version string) (agent.Options, error) {
 	o := agent.Options{
 		Version: version, Cgroups: f.Cgroups, PIDs: f.PIDs, Jobs: f.Jobs,
@@ -90,11 +90,13 @@ func (f *Settings) Options(version string) (agent.Options, error) {
 	return o, err
 }
 
-// ShareWindows has the agent keep the windows of keys that a planner asks for.
+// ShareWindows makes the agent keep windows of keys, which a planner asks for. They cost
+// memory, so an agent without a planner has none.
 func ShareWindows(o *agent.Options) { o.Locality.WindowKeys = counts.DefaultWindowKeys }
 
-// Machine returns what says what this host is: the flag before the node, where
-// its name is asked for, and that before the system.
+// Machine returns a function that describes this host. The speed of the link comes from the
+// flag, else from the node's annotation (node may be nil), else from the interface. It is a
+// function because the annotation may change.
 func (f *Settings) Machine(node *discover.Pods) func() agent.Machine {
 	return func() agent.Machine {
 		m := agent.MeasureMachine(os.DirFS("/"))
@@ -107,10 +109,11 @@ func (f *Settings) Machine(node *discover.Pods) func() agent.Machine {
 	}
 }
 
-// MemoryLimit is what the Go runtime should aim for with these settings.
+// MemoryLimit returns the soft memory limit for the Go runtime, in bytes, with these settings.
 func (f *Settings) MemoryLimit() int64 {
 	return int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.Memory)
 }
 
-// FindCluster finds the API server that the settings mean, and this process's namespace.
+// FindCluster returns the API server's configuration and this process's namespace; see
+// [discover.Cluster].
 func FindCluster() (*rest.Config, string, error) { return discover.Cluster() }

@@ -7,15 +7,16 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A Direct is a connection on which a process of this host sends messages, and which
-// was not redirected to a proxy.
+// A Direct is a connection on which a process of this host sends messages and which was not
+// redirected to a proxy.
 type Direct struct {
-	Cookie      uint64
+	Cookie      uint64 // SO_COOKIE of the socket
 	Local, Peer netip.AddrPort
 	Dialect     pslite.Dialect // of its messages; Unknown: none has been seen
 }
 
-// Directs returns all of them, of which the oldest may have gone without notice.
+// Directs returns all of them. A connection whose end was missed stays in the list until its
+// stream is dropped; callers check with the kernel.
 func (o *Observer) Directs() (all []Direct) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
+// role orders nodes in views: scheduler, servers, workers. Its text is PS-lite's DMLC_ROLE.
 type role int8
 
 const (
@@ -34,20 +35,24 @@ func roleOf(r pslite.Role) role {
 	return roleUnknown
 }
 
-// A Job is one training job: all nodes that have the same scheduler. The observer's
-// lock guards it, but for Sums, which has its own.
+// A Job is one training job: all nodes that have the same scheduler. Runs of the same job
+// follow each other in one Job. The observer's lock guards it, except for Sums, which has its
+// own.
 //
-// Invariant: every node in byAddress, byID, byPID, servers and workers is in nodes.
+// Invariants: every node in byAddress, byID and byPID is in nodes. servers and workers only
+// grow, because Sums counts by their indexes: a node that was absorbed by another leaves nodes
+// and stays there, marked gone.
 type Job struct {
 	Scheduler netip.AddrPort
 	Sums      *counts.Locality
 
-	observer      *Observer
-	dialect       pslite.Dialect
-	unread        int         // streams with messages that are not read
-	fork          pslite.Fork // whose those are, where they show it
-	first, last   int64       // times of its first and last message
-	serverCount   int         // as configured, 0 unknown
+	observer    *Observer
+	dialect     pslite.Dialect
+	unread      int         // streams with messages of no known dialect
+	fork        pslite.Fork // the PS-lite fork of those, if it could be recognized
+	first, last int64       // times of its first and last message, in nanoseconds since 1970
+	serverCount int         // as configured or as the node table says; 0: unknown
+	// Likewise.
 	workerCount   int
 	nodes         []*Node
 	byAddress     map[netip.AddrPort]*Node
@@ -55,32 +60,34 @@ type Job struct {
 	byPID         map[int]*Node
 	servers       []*Node // by index
 	workers       []*Node // by index
-	met           int     // how often one of its processes was
-	joining       bool    // nodes have asked to be added since the last node table
-	table         uint64  // digest of the run's node table, 0 where it was not seen
-	ranked        bool    // address order was used and holds
-	oneIn         uint32  // how its requests are sampled now; 0: as Options.OneIn says
-	sampledAtMost uint32  // the sparsest sampling so far
+	met           int     // number of times that a process of the job was met, a clock for Node.met
+	joining       bool    // nodes have asked to be added since the last node table: a run is starting
+	table         uint64  // digest of the run's node table; 0: not seen
+	ranked        bool    // rankByAddress has nothing left to do
+	oneIn         uint32  // one request in so many is sampled now; 0: see Options.OneIn
+	sampledAtMost uint32  // the largest such number so far
 	looked        looked
 }
 
-// A Node is a member of a job.
+// A Node is a member of a job. A node is found by what is known first (address, process or
+// PS-lite id), so one member may appear as two nodes until evidence joins them: see identify
+// and absorb.
 type Node struct {
 	job      *Job
 	role     role
-	index    int   // among the job's nodes of its role, in the order they were seen
-	id       int32 // PS-lite's, 0 unknown
-	idFrom   string
+	index    int            // among the job's nodes of its role, in order of discovery; what Sums counts by
+	id       int32          // PS-lite's node id; 0: unknown
+	idFrom   string         // how id became known: one of the from constants
 	address  netip.AddrPort // where it listens; invalid while not known
 	process  Process        // zero for a node on another host
-	met      int            // when, by the job's count
-	range0   int            // rank whose key range it was asked for, -1 none yet
-	conflict bool           // keys of several ranks were asked of it
-	gone     bool           // it turned out to be another node's process: see absorb
+	met      int            // Job.met when its process was met last
+	range0   int            // rank whose key range its requests fall into; -1: none yet
+	conflict bool           // requests fell into key ranges of several ranks, so they say nothing
+	gone     bool           // absorbed by another node
 }
 
-// job returns the job of that scheduler, made if need be; nil beyond the
-// limit.
+// job returns the job of a scheduler and makes it if there is none. It returns nil, and counts
+// a refusal, if maxJobs jobs are active. The jobs divide the memory for counts equally.
 func (o *Observer) job(scheduler netip.AddrPort) *Job {
 	if j := o.jobs[scheduler]; j != nil {
 		return j
@@ -105,8 +112,8 @@ func (o *Observer) job(scheduler netip.AddrPort) *Job {
 	return j
 }
 
-// dropIdlest forgets the job that has been silent longest, if that is at least
-// ten minutes.
+// dropIdlest forgets the job that has been silent for longest, with its streams, if that is at
+// least ten minutes. It reports whether it did.
 func (o *Observer) dropIdlest() bool {
 	var idlest *Job
 	for _, j := range o.jobs {
@@ -128,20 +135,23 @@ func (o *Observer) dropIdlest() bool {
 	return true
 }
 
-// noteActivity keeps when the job was active and what it speaks.
+// noteActivity records when the job was active and which dialect it speaks. The newest dialect
+// that any stream shows wins: control messages lack the fields by which the newest dialects
+// differ from older ones, so a stream of control messages may look older than the job is.
 func (j *Job) noteActivity(at int64, d *pslite.Detector) {
 	if j.first == 0 {
 		j.first = at
 	}
 	j.last = max(j.last, at)
-	// Control messages leave out what would tell the newest dialects apart.
+	// Constants of newer dialects are smaller.
 	if dialect, _ := d.Dialect(); dialect != pslite.Unknown && (j.dialect == pslite.Unknown || dialect < j.dialect) {
 		j.dialect = dialect
 	}
 }
 
-// sampled notes whether a request's keys are looked at, and returns for how many
-// requests it stands.
+// sampled returns the weight of a request: the number of requests that it stands for. The
+// kernel puts its rate into the records of sampled requests. A request that was not sampled
+// shows that the rate is at least one in two.
 func (j *Job) sampled(r *bpf.Record) (weight uint64) {
 	oneIn := r.OneIn()
 	if oneIn == 0 {
@@ -157,7 +167,7 @@ func (j *Job) sampled(r *bpf.Record) (weight uint64) {
 	return uint64(max(oneIn, 1))
 }
 
-// addNode returns a new node of the job; nil beyond the limit.
+// addNode adds a node to the job. It returns nil, and counts a refusal, at maxNodes.
 func (j *Job) addNode(r role) *Node {
 	if len(j.nodes) >= maxNodes {
 		j.observer.misses.Refused++
@@ -169,8 +179,8 @@ func (j *Job) addNode(r role) *Node {
 	return n
 }
 
-// setRole gives a node its role, once: its index in the job's counts follows from it
-// and cannot change later.
+// setRole gives a node its role, once. The node's index in the job's counts follows from it, so
+// it can never change.
 func (n *Node) setRole(r role) {
 	if n.role != roleUnknown || r == roleUnknown {
 		return
@@ -190,6 +200,8 @@ func (n *Node) setRole(r role) {
 	}
 }
 
+// setAddress adds an address at which the node listens, unless another node has it. The first
+// one becomes the node's own; a process that listens on several interfaces has more.
 func (n *Node) setAddress(a netip.AddrPort) {
 	if !a.IsValid() || n.job.byAddress[a] != nil {
 		return
@@ -200,9 +212,10 @@ func (n *Node) setAddress(a netip.AddrPort) {
 	}
 }
 
-// setID gives the node its PS-lite id, which also tells the role: servers have
-// even ids from 8 on, workers odd ones from 9 on. Another that had it, in an
-// earlier run of the job, has none then.
+// setID gives the node a PS-lite id, which implies the role: 1 is the scheduler, servers have
+// even ids from 8 on, workers odd ones from 9 on. An id that contradicts the node's role, or a
+// reliable id that the node has, is ignored. Another node that had the id loses it; it belongs
+// to an earlier run.
 func (n *Node) setID(id int32, from string) {
 	if r := roleOfID(id); r == roleUnknown || !n.mayBe(r) || n.id == id && !n.guessed() {
 		return
@@ -225,7 +238,8 @@ func roleOfID(id int32) role {
 	return roleUnknown
 }
 
-// rank returns the node's rank and how it is known; -1 if it is not.
+// rank returns the node's rank among those of its role and how it became known; -1 if it is
+// not.
 func (n *Node) rank() (int, string) {
 	switch {
 	case n.id >= 8:
@@ -236,7 +250,8 @@ func (n *Node) rank() (int, string) {
 	return -1, ""
 }
 
-// Ways in which a rank became known.
+// Ways in which a rank became known, from the most to the least reliable. Those from keys and
+// order are guesses, which better evidence replaces (guessed).
 const (
 	fromIdentity = "identity"
 	fromTable    = "node table"
@@ -245,8 +260,8 @@ const (
 	fromOrder    = "address order"
 )
 
-// Name returns what users see: scheduler, server0, worker3, or the role and
-// the address while the rank is not known.
+// Name returns the name that users see: scheduler, server0 or worker3, or role and address
+// while the rank is unknown. Callers hold the observer's lock, as during Options.Uses.
 func (n *Node) Name() string {
 	if n.role == roleScheduler {
 		return "scheduler"
@@ -260,17 +275,17 @@ func (n *Node) Name() string {
 	return fmt.Sprintf("%s-pid-%d", n.role, n.process.PID)
 }
 
-// Ranked reports whether the node's rank, and with it its name, is known. It holds
-// during Options.Uses, as Name does.
+// Ranked reports whether the node's rank, and with it its final name, is known. The locking is
+// that of Name.
 func (n *Node) Ranked() bool {
 	rank, _ := n.rank()
 	return rank >= 0
 }
 
-// asked notes between which keys a server is asked for some: they tell its rank, each
-// server having its share of the key space. Where the keys of several servers
-// are asked of one, or one's of several, the job slices keys in a way of its
-// own, and nothing follows from them.
+// asked notes the first and last key of a request to a server. PS-lite gives each server an
+// equal range of the key space, so the keys tell the server's rank. Where a request spans
+// several ranges, or two servers get requests for the same one, the job divides its keys in a
+// way of its own and nothing is concluded.
 func (n *Node) asked(first, last uint64) {
 	if n.id != 0 && n.idFrom != fromOrder || n.conflict || n.job.serverCount < 2 {
 		return

@@ -8,7 +8,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// readControl takes from a control message what it says of the job's nodes.
+// readControl learns about the job's nodes from a control message. A node that starts asks the
+// scheduler to be added (takeJoin). When all have asked, the scheduler sends everybody the node
+// table, with ids (takeTable). Heartbeats and acks name ids later on, which helps an agent that
+// started in the middle of a run.
 func (o *Observer) readControl(s *stream, m *pslite.Meta, at int64) {
 	c := &m.Control
 	switch c.Cmd {
@@ -29,8 +32,9 @@ func (o *Observer) readControl(s *stream, m *pslite.Meta, at int64) {
 			s.sender = o.identify(s.sender, c.Nodes[0].ID, fromMessage)
 		}
 	case pslite.Ack:
-		// The signature is that of the acknowledged message, which went the
-		// other way: its sender receives this one.
+		// An ack carries the signature of the message that it acknowledges, which went the
+		// other way: that message's sender receives this one. The signature has the low byte of
+		// both ids.
 		o.place(s, at)
 		if j := s.job(); j == nil || max(j.serverCount, j.workerCount) > 123 {
 			return // ids beyond 255 are cut off in signatures
@@ -45,8 +49,8 @@ func (o *Observer) readControl(s *stream, m *pslite.Meta, at int64) {
 	}
 }
 
-// schedulerOf returns the scheduler's address, if nodes are a job's node
-// table.
+// schedulerOf returns the scheduler's address if nodes are a job's node table, an invalid
+// address otherwise.
 func schedulerOf(nodes []pslite.Node) netip.AddrPort {
 	for i := range nodes {
 		if nodes[i].Role == pslite.Scheduler && len(nodes) > 1 {
@@ -56,6 +60,7 @@ func schedulerOf(nodes []pslite.Node) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// addressOf returns where a node listens; invalid if its host is not an IP address.
 func addressOf(n *pslite.Node) netip.AddrPort {
 	ip, err := netip.ParseAddr(n.Hostname)
 	if err != nil || n.Port <= 0 || n.Port > 65535 {
@@ -64,8 +69,8 @@ func addressOf(n *pslite.Node) netip.AddrPort {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(n.Port))
 }
 
-// digestOf tells runs apart by their whole node tables; 0 where a node comes back
-// into a run.
+// digestOf returns a digest of a node table, by which runs are told apart. It is 0 for the
+// table that is sent when a node recovers: the run is the same, with another address in it.
 func digestOf(nodes []pslite.Node) uint64 {
 	if slices.ContainsFunc(nodes, func(n pslite.Node) bool { return n.IsRecovery }) {
 		return 0
@@ -75,25 +80,29 @@ func digestOf(nodes []pslite.Node) uint64 {
 	return t.Digest()
 }
 
-// takeTable takes the node table that the scheduler sends to everybody.
+// takeTable learns from the node table that the scheduler sends to every node. A table with
+// another digest, or one after requests to join, begins a new run: sums restart, and what
+// earlier runs left at addresses and PIDs is forgotten. The same table comes by once for each
+// node, so it must be idempotent.
 func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 	j := o.job(scheduler)
 	if j == nil {
 		return
 	}
 	digest := digestOf(nodes)
-	isNew := j.joining || j.table != 0 && digest != 0 && digest != j.table // ids may be dealt again
+	isNew := j.joining || j.table != 0 && digest != 0 && digest != j.table // in a new run, the ids may be assigned differently
 	if isNew {
 		j.joining = false
 		j.Sums.Restart()
 		clear(j.looked.clocks)
 		if digest != 0 {
-			j.table = digest // after the window of the run before is gone
+			j.table = digest // after Restart, which drops the window of the run before
 		}
 	} else if digest != j.table && digest != 0 {
-		j.Sums.DropWindow() // it began within a run: which one the window is of is not known
+		j.Sums.DropWindow() // the first table seen, in the middle of a run: it is unknown which run the window is of
 	}
 	now := map[netip.AddrPort]bool{}
+	// Taken before ids move: which process is at which address does not change by the table.
 	running := j.processes()
 	servers, workers := 0, 0
 	for i := range nodes {
@@ -112,7 +121,7 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 		if n != nil {
 			n = o.identify(n, entry.ID, fromTable)
 		} else {
-			n = j.withID(entry.ID, fromTable) // the one that has this id now listens there
+			n = j.withID(entry.ID, fromTable) // unknown address: the node of this id listens there now
 		}
 		if n == nil {
 			break // beyond the limit
@@ -132,7 +141,8 @@ func (o *Observer) takeTable(scheduler netip.AddrPort, nodes []pslite.Node) {
 	j.serverCount, j.workerCount = max(j.serverCount, servers), max(j.workerCount, workers)
 }
 
-// takeJoin takes a node's request to be added, which says where it listens.
+// takeJoin learns from a node's request to be added, which it sends to the scheduler and which
+// says where it listens. The receiver of the message is the scheduler, whatever else is known.
 func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
 	j := o.job(s.to)
 	if j == nil {
@@ -140,7 +150,7 @@ func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
 	}
 	if (entry.ID == pslite.Empty || entry.ID <= 0) && !j.joining {
 		j.joining = true
-		j.Sums.DropWindow() // the table need not come by here
+		j.Sums.DropWindow() // the new run's table may never pass this host
 	}
 	if scheduler := j.byAddress[s.to]; scheduler == nil {
 		if n := j.addNode(roleScheduler); n != nil {
@@ -159,16 +169,17 @@ func (o *Observer) takeJoin(s *stream, entry *pslite.Node) {
 	}
 }
 
-// Meet tells the observer of a PS-lite process on this host, so that its node
-// is known before it says anything.
+// Meet adds the node of a PS-lite process on this host before it sends anything, so that jobs
+// appear as soon as they start.
 func (o *Observer) Meet(p Process) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.nodeOf(p)
 }
 
-// Reconcile asks again for the processes of senders on this host that were met
-// by what they said alone. Call it every second or so.
+// Reconcile looks up the processes of senders on this host that are known by their messages
+// alone, up to ten times for each stream. Call it every second or so; it may block in the
+// Resolver, for which it does not hold the lock.
 func (o *Observer) Reconcile() {
 	if o.opts.Resolver == nil {
 		return
@@ -188,6 +199,7 @@ func (o *Observer) Reconcile() {
 			continue
 		}
 		o.mu.Lock()
+		// The lock was released meanwhile: the stream's sender may be another node now.
 		if n, known := o.nodeOf(p), s.sender; n != nil && n != known && n.id == 0 && n.job == known.job {
 			o.absorb(known, n)
 		}

@@ -7,19 +7,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A Link is an open connection on which a node of this host sends to another
-// node of its job.
+// A Link is an open connection on which a node of this host sends to another node of its job.
 type Link struct {
-	From, To    string // names
-	Worker      int    // numbers, as Sums counts them
-	Server      int
-	ToServer    bool
+	From, To    string         // names of the nodes
+	Worker      int            // index, as Sums counts workers
+	Server      int            // index, as Sums counts servers
+	ToServer    bool           // the worker is the sender
 	PID         int            // of the sender
 	Local, Peer netip.AddrPort // as the sender's socket has them
 }
 
-// Links returns the job's connections between workers and servers, as far as
-// their senders run on this host.
+// Links returns the connections between workers and servers of a job whose senders run on this
+// host. job is the scheduler's address.
 func (o *Observer) Links(job string) (links []Link) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,8 +43,8 @@ func (o *Observer) Links(job string) (links []Link) {
 	return links
 }
 
-// barrier notes that a worker has come to a barrier, or that the scheduler lets
-// it go on.
+// barrier records that a worker has entered a barrier (its request), or that the scheduler has
+// released it (the response). Time between the two is waiting for other nodes, not for servers.
 func (o *Observer) barrier(s *stream, isRequest bool, at int64) {
 	o.place(s, at)
 	n := s.receiver
@@ -57,9 +56,10 @@ func (o *Observer) barrier(s *stream, isRequest bool, at int64) {
 	}
 }
 
-// lastPush tells of a worker's barrier in which servers take part, which is the last
-// thing that it says: PS-lite's Finalize makes one, and so does its Start. What a
-// proxy carries it sees itself.
+// lastPush reports a worker's barrier that includes servers. PS-lite enters one in Start,
+// before the first push, and one in Finalize, after the last, so at the end of training it is
+// the last message of a worker. Messages that a proxy carries are left out, since the proxy
+// sees them itself.
 func (o *Observer) lastPush(s *stream, m *pslite.Meta, at int64) {
 	direct := s.id.Direction() == bpf.Egress && s.ends[1] == s.to
 	if o.opts.LastPush == nil || !direct || !m.Request || m.Control.BarrierGroup&pslite.ServerGroup == 0 {
@@ -71,8 +71,8 @@ func (o *Observer) lastPush(s *stream, m *pslite.Meta, at int64) {
 	}
 }
 
-// Senders returns which of the job's nodes have open connections on which they
-// are seen to send: they run on this host.
+// Senders returns the names of the job's nodes that send on open connections of this host,
+// which means that they run on it.
 func (o *Observer) Senders(job string) map[string]bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

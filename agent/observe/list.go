@@ -7,36 +7,40 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 )
 
-// A list is the keys of one message, put together from the pieces in which the
-// kernel tells them. Runs stay runs, so that a long list of dense keys takes
-// no more memory and time than a short one.
+// A list holds the keys of one message, assembled from the records in which the kernel reports
+// them. Arithmetic progressions stay runs, so a long list of dense keys takes no more memory
+// and time than a short one.
+//
+// Invariants: the pieces are in message order, no two neighbours are both literal, and the sum
+// of their n is len(keys); runs is the sum of their run.N.
 type list struct {
-	keys   []uint64 // of the pieces that are no runs, one piece after the other
+	keys   []uint64 // of the literal pieces, concatenated
 	pieces []piece
-	split  [8]byte // the key that the next bytes go on with
-	have   int     // bytes of it
-	runs   int     // keys in runs
+	split  [8]byte // the first bytes of a key that a segment boundary cut
+	have   int     // bytes in split, below 8 between calls
+	runs   int     // number of keys in runs
 }
 
-// A piece is a run, or, where run.N is 0, the next n of the list's keys.
+// A piece is a run, or, if run.N is 0, the next n literal keys of the list.
 type piece struct {
 	run    counts.Run
 	n      int
-	rising bool // these ascend strictly
+	rising bool // the literal keys ascend strictly
 }
 
+// pieceBytes is the size of a piece in memory.
 const pieceBytes = 48
 
-// reset empties the list, but keeps its memory.
+// reset empties the list and keeps its buffers.
 func (l *list) reset() { *l = list{keys: l.keys[:0], pieces: l.pieces[:0]} }
 
-// len returns how many keys there are.
+// len returns the number of whole keys.
 func (l *list) len() int { return len(l.keys) + l.runs }
 
-// memory returns the memory that is in use.
+// memory returns the bytes in use, which count against heldBytes.
 func (l *list) memory() int { return 8*len(l.keys) + pieceBytes*len(l.pieces) }
 
-// ends returns the list's first and last key, of which there must be one.
+// ends returns the first and the last key. The list must not be empty.
 func (l *list) ends() (first, last uint64) {
 	first, last = l.pieces[0].run.First, l.pieces[len(l.pieces)-1].run.Last()
 	if l.pieces[0].run.N == 0 {
@@ -48,8 +52,8 @@ func (l *list) ends() (first, last uint64) {
 	return first, last
 }
 
-// addBytes adds keys as they stand in a frame. They may be cut in two between
-// calls.
+// addBytes adds keys as they stand in a frame, 8 bytes each in little-endian order. b may begin
+// and end within a key; it is copied.
 func (l *list) addBytes(b []byte) {
 	if l.have > 0 {
 		n := copy(l.split[l.have:], b)
@@ -69,8 +73,9 @@ func (l *list) addBytes(b []byte) {
 	l.have = copy(l.split[:], b[whole:])
 }
 
-// addKey adds a key that may go on with a run: segments cut keys in two, and
-// the kernel tells such a key alone.
+// addKey adds a single key, which may continue a run: a segment boundary cuts keys in two, and
+// the kernel reports such a key apart from the runs on either side. Without this, each boundary
+// would end a run.
 func (l *list) addKey(k uint64) {
 	if len(l.pieces) > 0 {
 		last := &l.pieces[len(l.pieces)-1]
@@ -86,7 +91,8 @@ func (l *list) addKey(k uint64) {
 	at.n++
 }
 
-// literal returns the piece that takes the next keys one by one.
+// literal returns the literal piece at the end of the list, appending one if the last is a run.
+// The pointer is valid until the next piece is appended.
 func (l *list) literal() *piece {
 	if len(l.pieces) == 0 || l.pieces[len(l.pieces)-1].run.N > 0 {
 		l.pieces = append(l.pieces, piece{rising: true})
@@ -94,7 +100,7 @@ func (l *list) literal() *piece {
 	return &l.pieces[len(l.pieces)-1]
 }
 
-// addKeys adds whole keys, and looks whether they ascend.
+// addKeys adds whole keys to the literal piece at the end and checks whether they ascend.
 func (l *list) addKeys(b []byte) {
 	last := l.literal()
 	at := len(l.keys)
@@ -107,8 +113,8 @@ func (l *list) addKeys(b []byte) {
 	last.n += len(to)
 }
 
-// checkOrder finds out whether the piece still ascends with the keys from number at
-// on, which are being added to it.
+// checkOrder updates p.rising for the keys from index at on, which have been appended to l.keys
+// and are not yet counted in p.n. The first key of a piece has no predecessor in it.
 func (l *list) checkOrder(p *piece, at int) {
 	if p.n == 0 {
 		at++
@@ -118,8 +124,8 @@ func (l *list) checkOrder(p *piece, at int) {
 	}
 }
 
-// addRun adds a run of keys, as such unless they are wanted one by one or do
-// not ascend.
+// addRun adds a run of keys. It becomes literal keys if the caller needs them one by one, or if
+// it does not ascend, since batches of counts take ascending runs only.
 func (l *list) addRun(r counts.Run, oneByOne bool) {
 	switch {
 	case r.N == 0:
@@ -134,8 +140,8 @@ func (l *list) addRun(r counts.Run, oneByOne bool) {
 	}
 }
 
-// appendRun adds the run to the piece before it, which it goes on with: a run, or
-// a single key.
+// appendRun merges a run into the last piece if it continues that piece, which is a run of the
+// same step or a single literal key. It reports whether it did.
 func (l *list) appendRun(r counts.Run) bool {
 	if len(l.pieces) == 0 {
 		return false

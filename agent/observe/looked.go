@@ -5,23 +5,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Looked says how much of a job's keys was looked at.
+// Looked says which part of a job's requests was sampled. Sampling takes whole requests: of a
+// sampled request, all keys are copied.
 type Looked struct {
-	Requests uint64 // with keys
+	Requests uint64 // requests with keys
 	Sampled  uint64 // of them, those whose keys were copied
-	// Estimated is how many those that were sampled stand for: about Requests.
+	// Estimated is the sum of the weights of the sampled requests, an unbiased estimate of
+	// Requests.
 	Estimated uint64
-	// Spread is the sum, over those that were sampled, of n (n - 1), where n is how
-	// many each stands for: the variance of Estimated, were each chosen by chance.
+	// Spread is the sum of n(n-1) over the sampled requests, n being their weights. It is the
+	// variance of Estimated if each request was chosen independently with probability 1/n.
 	Spread   uint64
-	KeyBytes uint64 // of key and lens frames that were copied, or reported as runs
-	AllBytes uint64 // what they would have been had all been sampled, by estimate
-	// Clocks are the highest timestamps of the job's customers: each counts its
-	// own requests.
+	KeyBytes uint64 // bytes of key and lens frames that were copied, or reported as runs
+	AllBytes uint64 // estimate of KeyBytes had every request been sampled
+	// Clocks has the highest timestamp of each customer; each counts its own requests.
 	Clocks map[Customer]int32
 }
 
-// Customer is one of the counters of timestamps that a job's workers have alike.
+// Customer identifies a counter of request timestamps. A job's workers use the same customers.
 type Customer struct{ App, Customer int32 }
 
 // maxCustomers bounds the clocks of a job.
@@ -29,20 +30,21 @@ const maxCustomers = 64
 
 // clock is the highest timestamp of a customer, and when it was reached.
 type clock struct {
-	highest int32
-	at      int64
+	highest int32 // of all workers
+	at      int64 // time of the request that reached it, in nanoseconds since 1970
 }
 
-// staleClock is after how long without a higher timestamp a lower one is taken
-// for that of a customer that has started over.
+// staleClock is how long, in nanoseconds, a clock must have stood still before a lower
+// timestamp means that the customer has started over. Until then it comes from a slower worker.
 const staleClock = 10e9
 
-// looked is Looked as it is gathered; guarded by the observer's mutex.
+// looked accumulates Looked. It is guarded by the observer's lock.
 type looked struct {
 	Looked
 	clocks map[Customer]clock
 }
 
+// view returns a copy that may be used without the lock.
 func (l *looked) view() Looked {
 	v := l.Looked
 	v.Clocks = make(map[Customer]int32, len(l.clocks))
@@ -52,7 +54,7 @@ func (l *looked) view() Looked {
 	return v
 }
 
-// asked notes a request of a worker.
+// asked advances the clock of a request's customer. Customers beyond maxCustomers have none.
 func (l *looked) asked(m *pslite.Meta, at int64) {
 	if l.clocks == nil {
 		l.clocks = map[Customer]clock{}
@@ -67,8 +69,7 @@ func (l *looked) asked(m *pslite.Meta, at int64) {
 	}
 }
 
-// weighed notes that a request with keys was looked at, and for how many it
-// stands, or that it was not.
+// weighed counts a request with keys. weight is used only if it was sampled.
 func (l *looked) weighed(sampled bool, weight uint64) {
 	l.Requests++
 	if sampled {
@@ -78,7 +79,7 @@ func (l *looked) weighed(sampled bool, weight uint64) {
 	}
 }
 
-// copied notes a piece of a key or lens frame.
+// copied counts a record of a key frame. A run counts with the bytes that it stands for.
 func (l *looked) copied(r *bpf.Record, weight uint64) {
 	n := uint64(len(r.Data))
 	if r.Kind == bpf.KindKeyRun {
@@ -89,8 +90,9 @@ func (l *looked) copied(r *bpf.Record, weight uint64) {
 	l.AllBytes += n * max(weight, 1)
 }
 
-// SetOneIn tells the observer how the job's requests are sampled from now on,
-// where that differs from what Options.OneIn says.
+// SetOneIn sets the sampling rate of one job: one request in oneIn from now on, in place of
+// Options.OneIn. The kernel's rate is set separately; this one weighs requests whose records do
+// not carry it.
 func (o *Observer) SetOneIn(job string, oneIn uint32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,8 +103,8 @@ func (o *Observer) SetOneIn(job string, oneIn uint32) {
 	}
 }
 
-// StreamsByJob returns the streams of each job that are open, by the job's
-// scheduler.
+// StreamsByJob returns the open streams of each job, by the scheduler's address. Streams on
+// which answers are only timed are left out.
 func (o *Observer) StreamsByJob() map[string][]bpf.StreamID {
 	o.mu.Lock()
 	defer o.mu.Unlock()

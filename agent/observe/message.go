@@ -8,40 +8,43 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A message is the state of the message that a stream is in the middle of.
+// A message is the state of a stream's message in progress, from its meta frame to its last
+// record. The zero value means that none is.
 type message struct {
 	open     bool
-	data     bool // a data request or answer between placed nodes
-	fresh    bool // not a repeat
+	data     bool // a data request or answer between a worker and a server that are known
+	fresh    bool // not a retransmission or duplicate: it changes counts
 	answer   bool
-	sampled  bool
-	withLens bool
+	sampled  bool // the kernel copies its keys
+	withLens bool // a lens frame follows the values
 	job      *Job
-	exchange counts.Request
-	each     counts.Sums // accesses that each key gets
-	weight   uint64
-	dataSize uint64 // of all data frames, as its meta says; 0 unknown
-	keyBytes uint64 // of the key frame
-	flushed  uint64 // keys that were counted before the end
-	perKey   uint64 // bytes a key that they were counted with
+	exchange counts.Request // identifies the request that it is, or that it answers
+	each     counts.Sums    // what is added for each key: accesses, by kind
+	weight   uint64         // number of requests that this one stands for
+	dataSize uint64         // bytes of all data frames, as its meta says; 0: unknown
+	keyBytes uint64         // length of the key frame
+	flushed  uint64         // keys that were counted before the end of the message
+	perKey   uint64         // bytes a key that those were counted with
 }
 
-// A Use is one use of keys by a worker.
+// A Use is one use of keys by a worker, as passed to Options.Uses. Slices are valid during the
+// call only.
 type Use struct {
 	Job            *Job
 	Worker, Server *Node
 	Request        counts.Request
 	Answer         bool
 	Keys           []uint64 // valid during the call
-	Bytes          uint64   // of the values to these keys
-	Lens           []int32  // nil where all keys have as many bytes
-	OneIn          uint32   // requests that it stands for, where requests are sampled
+	Bytes          uint64   // of the values for these keys
+	Lens           []int32  // elements for each key; nil if all keys have the same number of bytes
+	OneIn          uint32   // number of requests that it stands for
 }
 
-// metaRecord takes in a meta frame, or a piece of one. Pieces are joined by their
-// offsets; a gap gives the message up. A meta that cannot be parsed does not end the
-// stream: the next one may be whole.
+// metaRecord handles a record of a meta frame, which is whole or a piece. Pieces are joined by
+// offset; after a gap the message is given up. A meta that cannot be parsed does not end the
+// stream, since the next one may be whole.
 func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
+	// The end of the message before was lost.
 	if r.Offset == 0 && s.message.open {
 		o.giveUp(s)
 	}
@@ -73,15 +76,17 @@ func (o *Observer) metaRecord(s *stream, r *bpf.Record) {
 	o.beginMessage(s, r, &o.meta)
 	s.metaBuf = s.metaBuf[:0]
 	if r.Has(bpf.EndsMessage) {
+		// A message that consists of a meta alone has no KindEnd record. Its size includes the
+		// ZMTP frame header.
 		const header = 2
 		o.finish(s, r, r.Length+header, [4]uint64{r.Length})
 	}
 }
 
-// time takes the meta of a received message: an answer to a request of this
-// host ends its wait, and what the scheduler says of the job's nodes is known
-// to their own hosts too. A message that was seen where it was sent as well
-// says nothing new.
+// time handles the meta of a received message on a timing stream. An answer to a request of
+// this host ends the request's wait. What the scheduler says about nodes is learned too, since
+// it may be on another host. A message that this agent also sees where it is sent (a twin) says
+// nothing new.
 func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 	at := o.opts.Wall(r.Time)
 	o.markTwin(s)
@@ -106,8 +111,9 @@ func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 	worker.job.Sums.Timed(answer)
 }
 
-// giveUpBefore has no request wait for ever whose answer passed here and was not
-// matched with it.
+// giveUpBefore gives up waiting for requests older than the one answered now, after messages
+// passed unread on this stream: one of those may have been their answer, and they would wait
+// for ever.
 func (s *stream) giveUpBefore(j *Job, answer counts.Request) {
 	if s.skipped {
 		s.skipped = false
@@ -115,7 +121,9 @@ func (s *stream) giveUpBefore(j *Job, answer counts.Request) {
 	}
 }
 
-// beginMessage notes a message of which the meta frame is there.
+// beginMessage starts a message whose meta frame is complete. It decides what is counted at the
+// end: only data messages between a placed worker and a placed server, in their job, and only
+// where they are sent.
 func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	at := o.opts.Wall(r.Time)
 	o.readControl(s, m, at)
@@ -145,12 +153,14 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	if s.twin {
 		return
 	}
+	// Sums match requests with answers and recognize retransmissions.
 	if msg.answer {
 		s.giveUpBefore(msg.job, msg.exchange)
 		msg.fresh = msg.job.Sums.Answer(msg.exchange)
 	} else {
 		msg.fresh = msg.job.Sums.Ask(msg.exchange)
 	}
+	// A request of a meta alone, such as a pull of a command without keys, is never sampled.
 	withKeys := !r.Has(bpf.EndsMessage)
 	msg.weight = 1
 	if withKeys {
@@ -172,9 +182,10 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	msg.dataSize = uint64(max(m.DataSize, 0))
 }
 
-// keysRecord takes in a piece of a key frame. Keys are held until the message ends,
-// since the lens frame may follow; where too many are held, here or in all streams,
-// they are counted at once with an even share of the data's bytes.
+// keysRecord handles a record of a key frame: bytes or a run. Keys are held until the message
+// ends, because the lens and the size of the values are known only then. If too many are held,
+// in this message or over all streams, they are counted at once with an equal share of the
+// bytes.
 func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	msg := &s.message
 	if msg.open && msg.job != nil {
@@ -189,7 +200,8 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	if !full {
 		return
 	}
-	// Too many to hold: the meta's data size must do for the bytes a key.
+	// The size of the values is not known yet. The data size in the meta, less the key frame,
+	// is their size if there is no lens frame.
 	if msg.withLens || msg.dataSize < msg.keyBytes {
 		msg.perKey = 0
 	} else {
@@ -198,12 +210,13 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	o.use(s, msg.perKey, nil, 0)
 	msg.flushed += uint64(s.list.len())
 	o.held -= s.list.memory()
+	// A key that is cut in two continues in the next record.
 	split, have := s.list.split, s.list.have
 	s.list.reset()
 	s.list.split, s.list.have = split, have
 }
 
-// endMessage takes a message's last record.
+// endMessage handles the record that ends a message. It has the sizes of the frames.
 func (o *Observer) endMessage(s *stream, r *bpf.Record) {
 	if !s.message.open {
 		return
@@ -211,12 +224,15 @@ func (o *Observer) endMessage(s *stream, r *bpf.Record) {
 	frames := r.FrameBytes()
 	if r.Has(bpf.Incomplete) {
 		o.misses.Incomplete++
+		// Part of it was lost on the way to the ring buffer. It counts as traffic, not as a
+		// use.
 		s.message.fresh = false
 	}
 	o.finish(s, r, r.Offset, frames)
 }
 
-// finish counts a message of the given size.
+// finish counts a message and resets the stream's state. size is that of the whole message on
+// the wire, frames are the lengths of its first four frames: meta, keys, values, lens.
 func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint64) {
 	msg := &s.message
 	defer func() {
@@ -257,7 +273,9 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 	}
 }
 
-// finishKeys counts the keys that were held, with the bytes of their values.
+// finishKeys counts the held keys with the bytes of their values: by lens if the message has
+// them and they fit, else in equal shares. Bytes that cannot be attributed are counted as
+// misses.
 func (o *Observer) finishKeys(s *stream, frames [4]uint64) {
 	msg := &s.message
 	keys, values := frames[1]/8, frames[2]
@@ -277,15 +295,16 @@ func (o *Observer) finishKeys(s *stream, frames [4]uint64) {
 	if extra := values - perKey*keys; extra > 0 {
 		o.misses.Unattributed += extra
 	}
+	// Keys that were flushed early were counted with a share that turned out wrong.
 	if msg.flushed > 0 && msg.perKey != perKey {
 		o.misses.Unattributed += max(perKey, msg.perKey) * msg.flushed
 	}
 	o.use(s, perKey, nil, 0)
 }
 
-// lensUnit returns how many bytes one of the lens stands for: values are
-// counted in elements, whose size the lens alone do not tell. 0 if they do not
-// fit the values.
+// lensUnit returns the size in bytes of one element: lens count elements, whose size the
+// message does not state. It is 0 if the lens do not fit the number of keys or the length of
+// the values.
 func lensUnit(lens []byte, keys int, values uint64) uint64 {
 	if len(lens) != 4*keys {
 		return 0
@@ -300,8 +319,10 @@ func lensUnit(lens []byte, keys int, values uint64) uint64 {
 	return values / sum
 }
 
-// use counts the keys that are held of the message in progress: each with
-// perKey bytes, or with as many units as lens say.
+// use counts the keys held for the message in progress, each with perKey bytes or with lens
+// times unit. Counts and bytes are scaled by the message's weight. An access counts at the
+// request; bytes count where the values travel, pushed ones at the request and pulled ones at
+// the answer.
 func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 	msg := &s.message
 	if s.list.len() == 0 {
@@ -337,7 +358,8 @@ func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 	}
 }
 
-// readLens puts lens into o.lens and returns the bytes that they say.
+// readLens decodes lens into o.lens, a buffer that is valid until the next call, and returns
+// the number of bytes that they stand for. Negative lens count as 0.
 func (o *Observer) readLens(lens []byte, unit uint64) (bytes uint64) {
 	o.lens = o.lens[:0]
 	for i := 0; i+4 <= len(lens); i += 4 {
@@ -348,7 +370,8 @@ func (o *Observer) readLens(lens []byte, unit uint64) (bytes uint64) {
 	return bytes
 }
 
-// reportKeys tells of the keys that are held, none of them in runs.
+// reportKeys passes the held keys to Options.Uses. None of them is in a run, since hold expands
+// runs when Uses is set.
 func (o *Observer) reportKeys(s *stream, bytes uint64, withLens bool) {
 	msg := &s.message
 	use := Use{Job: msg.job, Worker: s.sender, Server: s.receiver, Request: msg.exchange, Answer: msg.answer, Keys: s.list.keys, Bytes: bytes, OneIn: uint32(msg.weight)}
@@ -356,7 +379,7 @@ func (o *Observer) reportKeys(s *stream, bytes uint64, withLens bool) {
 		use.Worker, use.Server = use.Server, use.Worker
 	}
 	if !use.Worker.Ranked() || !use.Server.Ranked() {
-		msg.job.rankByAddress() // whoever notes names need not wait until somebody asks for the job
+		msg.job.rankByAddress() // names given out now are final where they can be
 	}
 	if withLens {
 		use.Lens = o.lens

@@ -4,7 +4,10 @@ import (
 	"net/netip"
 )
 
-// place finds the nodes at the ends of a stream.
+// place finds the nodes at the ends of a stream, as far as they are not known yet. It goes from
+// certain to derived evidence: the node that listens at the destination; for answers that flow
+// back on a connection, its forward direction; the processes of this host; the sender's ZMTP
+// identity; and the role that faces the sender.
 func (o *Observer) place(s *stream, at int64) {
 	o.markTwin(s)
 	if s.sender != nil && s.receiver != nil {
@@ -19,6 +22,7 @@ func (o *Observer) place(s *stream, at int64) {
 	if (s.sender == nil || s.receiver == nil) && s.mayAsk(at) {
 		o.placeByProcess(s)
 	}
+	// The sender is on another host, and its source port is not the one that it listens on.
 	if s.timing && s.sender == nil && s.identity <= 0 && s.receiver != nil {
 		s.sender = s.receiver.job.onlyServerAt(s.from.Addr())
 	}
@@ -33,8 +37,9 @@ func (o *Observer) place(s *stream, at int64) {
 	}
 }
 
-// onlyServerAt returns the job's server at the address; nil where there are
-// several, or none, or where not all servers are known yet.
+// onlyServerAt returns the job's only server at an address. It returns nil if there are several
+// or none, or if not all servers are known, in which case another may turn up at the same
+// address.
 func (j *Job) onlyServerAt(a netip.Addr) *Node {
 	var found *Node
 	known := 0
@@ -56,8 +61,8 @@ func (j *Job) onlyServerAt(a netip.Addr) *Node {
 	return found
 }
 
-// placeBackward places a stream that flows from a listening node back to the
-// one that connected, as BytePS's answers do.
+// placeBackward places a stream that flows from a listening node back to the one that
+// connected, as BytePS's answers do. Plain PS-lite uses a connection in one direction only.
 func (o *Observer) placeBackward(s *stream) {
 	node := o.nodeAt(s.from)
 	forward := o.streams[o.sending[[2]netip.AddrPort{s.to, s.from}]]
@@ -67,7 +72,8 @@ func (o *Observer) placeBackward(s *stream) {
 	s.sender, s.receiver, s.identity = node, forward.sender, 0
 }
 
-// markTwin finds a received stream that is seen where it is sent as well.
+// markTwin marks a received stream whose sender is watched by this agent too. Its messages are
+// counted where they are sent.
 func (o *Observer) markTwin(s *stream) {
 	if s.twin || s.id.Direction() == 0 {
 		return
@@ -75,7 +81,8 @@ func (o *Observer) markTwin(s *stream) {
 	_, s.twin = o.sending[[2]netip.AddrPort{s.from, s.to}]
 }
 
-// nodeAt returns the node that listens at the address, in whatever job.
+// nodeAt returns the node that listens at an address, in any job. If the jobs of several
+// network namespaces use the same address, the job that was active last wins.
 func (o *Observer) nodeAt(a netip.AddrPort) *Node {
 	var found *Node
 	for _, j := range o.jobs {
@@ -86,7 +93,7 @@ func (o *Observer) nodeAt(a netip.AddrPort) *Node {
 	return found
 }
 
-// withID returns the node with that id, made if need be; nil beyond the limit.
+// withID returns the node with an id, adding one if there is none; nil at maxNodes.
 func (j *Job) withID(id int32, from string) *Node {
 	if n := j.byID[id]; n != nil {
 		return n
@@ -98,8 +105,8 @@ func (j *Job) withID(id int32, from string) *Node {
 	return n
 }
 
-// mayAsk limits how often it is asked for the processes at a stream's ends: a
-// hundred times a second at first, then once.
+// mayAsk rations questions to the Resolver, which may scan /proc: a hundred a second for the
+// first 200, then one a second. at is in nanoseconds.
 func (s *stream) mayAsk(at int64) bool {
 	again := int64(10e6)
 	if s.tries > 200 {
@@ -113,7 +120,9 @@ func (s *stream) mayAsk(at int64) bool {
 	return true
 }
 
-// placeByProcess asks which processes of this host are at the stream's ends.
+// placeByProcess asks which processes of this host are at the ends of a stream. On a timing
+// stream, the sender is on another host. The socket's own addresses are used, which differ from
+// s.from and s.to where a proxy is in between.
 func (o *Observer) placeByProcess(s *stream) {
 	if o.opts.Resolver == nil {
 		return
@@ -130,17 +139,19 @@ func (o *Observer) placeByProcess(s *stream) {
 	}
 }
 
-// nodeOf returns the node that the process is, made if need be; nil if it is
-// none of PS-lite's.
+// nodeOf returns the node of a process, adding one if there is none. It returns nil if the
+// process is no PS-lite node, or does not listen yet and so cannot be told apart from others.
+// The node is found by PID, unless that was reused, then by the addresses at which the process
+// listens.
 func (o *Observer) nodeOf(p Process) *Node {
 	if p.Role == "" || !p.Scheduler.IsValid() || len(p.Listens) == 0 {
-		return nil // it is none, or has not come so far that others could reach it
+		return nil // no node, or one that others cannot reach yet
 	}
 	j := o.job(p.Scheduler)
 	if j == nil {
 		return nil
 	}
-	if p.Servers > 0 && p.Workers > 0 { // else it does not say; a run before may have had others
+	if p.Servers > 0 && p.Workers > 0 { // an earlier run may have had other numbers
 		j.serverCount, j.workerCount = p.Servers, p.Workers
 	}
 	role := roleNamed(p.Role)
@@ -175,8 +186,9 @@ func roleNamed(name string) role {
 	return roleUnknown
 }
 
-// facing returns the node at an address that n sends to. Nodes connect to the
-// scheduler and to those of the other role, so that the direction tells which.
+// facing returns the node at an address that n sends to, adding one if there is none. Its role
+// follows from n's: servers and workers connect to the scheduler and to each other, never to
+// nodes of their own role.
 func (n *Node) facing(to netip.AddrPort) *Node {
 	other := n.job.byAddress[to]
 	if other != nil {

@@ -6,12 +6,15 @@ import (
 	"slices"
 )
 
-// A job may run again with the same scheduler's address: other processes are its
-// nodes then, and have ports, and numbers, that those before them had. A node's
-// identity by address holds until better evidence contradicts it.
+// A job may run again under the same scheduler address. Its nodes are then other processes,
+// which may have ports and PIDs that nodes of an earlier run had. So an address or a PID
+// identifies a node only until better evidence, an id, contradicts it. The functions below move
+// addresses, processes and streams between nodes when that happens.
 
-// absorb makes n the node that m turned out to be: a job's second run has new
-// processes for the same ids. What m did before it had an id is left out.
+// absorb joins m into n, because they turned out to be the same member: typically n has the id,
+// from an earlier run, and m is the new process. Addresses, process and streams of m become
+// n's. What was counted for m before it had an id stays under m's index and is not shown, as m
+// is gone.
 func (o *Observer) absorb(n, m *Node) {
 	j := n.job
 	for a, node := range j.byAddress {
@@ -38,9 +41,9 @@ func (o *Observer) absorb(n, m *Node) {
 	j.nodes = slices.DeleteFunc(j.nodes, func(node *Node) bool { return node == m })
 }
 
-// listening returns the node that listens at the address and may have that
-// role. A job's next run deals the ports that one before it used again: one of
-// another role does not listen there any more.
+// listening returns the node that listens at an address, if it can have role r. Runs reuse
+// ports, so a node of another role that is recorded there belongs to an earlier run and loses
+// the address.
 func (j *Job) listening(a netip.AddrPort, r role) *Node {
 	n := j.byAddress[a]
 	if n != nil && !n.mayBe(r) {
@@ -50,7 +53,8 @@ func (j *Job) listening(a netip.AddrPort, r role) *Node {
 	return n
 }
 
-// removeNode notes that the node at the address, if there is one, is there no more.
+// removeNode records that the node at an address, if any, no longer listens there. The node
+// itself stays.
 func (j *Job) removeNode(a netip.AddrPort) {
 	if n := j.byAddress[a]; n != nil && n.address == a {
 		n.address = netip.AddrPort{}
@@ -58,8 +62,9 @@ func (j *Job) removeNode(a netip.AddrPort) {
 	delete(j.byAddress, a)
 }
 
-// prune forgets where nodes of earlier runs listened, and their processes' numbers.
-// Those at these addresses are there now.
+// prune forgets the addresses and PIDs of earlier runs. now has the addresses of the node
+// table; the addresses of this host's processes stay too, since a node may listen at more of
+// them than the table has.
 func (j *Job) prune(now map[netip.AddrPort]bool) {
 	for a, n := range j.byAddress {
 		if !now[a] && a != j.Scheduler && !slices.Contains(n.process.Listens, a) {
@@ -69,14 +74,16 @@ func (j *Job) prune(now map[netip.AddrPort]bool) {
 	maps.DeleteFunc(j.byPID, func(pid int, n *Node) bool { return n.process.PID != pid })
 }
 
-// place is where a node of a role listens.
+// place is where a node of a role listens. The role is part of it because two runs may use one
+// address for different roles.
 type place struct {
 	at   netip.AddrPort
 	role role
 }
 
-// processes returns the nodes that run on this host: of those in one place, which
-// are of several runs, the one that was met last.
+// processes returns the nodes with a process on this host, by where they listen. If nodes of
+// several runs share a place, the one that was met last has it. The nodes are copies: their
+// processes are about to be moved.
 func (j *Job) processes() map[place]Node {
 	all := map[place]Node{}
 	for _, n := range j.nodes {
@@ -89,8 +96,8 @@ func (j *Job) processes() map[place]Node {
 	return all
 }
 
-// giveProcesses gives each node the process that listens at its address, and takes
-// away one that cannot be its own any more.
+// giveProcesses gives each node the process that listens at its address, and takes away a
+// process that does not listen there.
 func (j *Job) giveProcesses(running map[place]Node) {
 	for _, n := range j.nodes {
 		if m, ok := running[place{n.address, n.role}]; ok {
@@ -101,10 +108,13 @@ func (j *Job) giveProcesses(running map[place]Node) {
 	}
 }
 
+// mayBe reports whether the node's role is r or may turn out to be.
 func (n *Node) mayBe(r role) bool { return n.role == r || n.role == roleUnknown || r == roleUnknown }
 
-// identify returns the node that reliable evidence gives that id, and the node that
-// was taken for n so far: n, which then has the id, or the node that had it before.
+// identify handles reliable evidence that n has an id, and returns the node that callers should
+// use in its place. That is n itself, which then has the id; the node that had the id before,
+// into which n is absorbed; or, if n has another role or another reliable id, a node of its
+// own, because n is left from an earlier run.
 func (o *Observer) identify(n *Node, id int32, from string) *Node {
 	if roleOfID(id) == roleUnknown {
 		return n
@@ -112,7 +122,7 @@ func (o *Observer) identify(n *Node, id int32, from string) *Node {
 	other := n.job.byID[id]
 	switch {
 	case !n.mayBe(roleOfID(id)) || n.id != id && !n.guessed():
-		// n is of an earlier run, and this one has its port, or its number.
+		// n is left from an earlier run; the node at hand has taken over its port or PID.
 		if other = n.job.withID(id, from); other != nil {
 			n.handProcess(other)
 		}
@@ -128,7 +138,7 @@ func (o *Observer) identify(n *Node, id int32, from string) *Node {
 	return other
 }
 
-// handProcess makes n's process, if it has one, another node's.
+// handProcess moves n's process to another node of the same role.
 func (n *Node) handProcess(to *Node) {
 	if n.process.PID == 0 || n.process.Role != to.role.String() {
 		return
@@ -137,5 +147,5 @@ func (n *Node) handProcess(to *Node) {
 	n.process = Process{}
 }
 
-// guessed reports whether the node's id, if it has one, may be wrong.
+// guessed reports whether the node's id is unknown or may be wrong.
 func (n *Node) guessed() bool { return n.id == 0 || n.idFrom == fromOrder || n.idFrom == fromKeys }

@@ -10,38 +10,39 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// A stream is one direction of a connection.
+// A stream is one direction of a TCP connection. It is guarded by the observer's lock.
 type stream struct {
 	id       bpf.StreamID
-	from, to netip.AddrPort // of what flows here
-	// ends are from and to as the processes' sockets have them: others where
-	// the connection was redirected to a proxy.
+	from, to netip.AddrPort // sender's and receiver's address, as if there were no proxy
+	// ends are from and to as the sockets have them. They differ if the connection was
+	// redirected to a proxy.
 	ends     [2]netip.AddrPort
-	late     bool
-	synced   bool
-	closed   bool
-	twin     bool // seen as egress of another watched process too: not counted
-	timing   bool // received: its answers are matched with requests, nothing more
-	missed   uint64
-	spoke    bool  // a message passed
-	foreign  bool  // counted in its job's unread
-	skipped  bool  // unreadable messages, answers perhaps, have passed since the last one that was read
-	identity int32 // of the sender, from its READY; 0 unknown
+	late     bool   // its beginning was missed
+	synced   bool   // the kernel follows its frames
+	closed   bool   // its end was seen
+	twin     bool   // its messages are also captured where they are sent: not counted
+	timing   bool   // received: its answers end the wait of requests, nothing else is counted
+	missed   uint64 // bytes that passed before the kernel was in sync
+	spoke    bool   // a message has passed
+	foreign  bool   // counted in Job.unread
+	skipped  bool   // messages, perhaps answers, have passed unread since the last one that was read
+	identity int32  // node id of the sender, from its READY command; 0: unknown
 	detector pslite.Detector
 
 	sender, receiver *Node
-	tried            int64 // when the ends were last looked for
-	tries            int   // how often
-	asked            int   // how often its sender's process was asked for since
+	tried            int64 // time of the last question to the Resolver
+	tries            int   // number of such questions
+	asked            int   // likewise for Reconcile
 
 	message message
-	metaBuf []byte // pieces of a meta frame in progress
+	metaBuf []byte // pieces of the meta frame in progress
 	list    list   // keys of the message in progress
-	lens    []byte // of the message in progress, as on the wire
+	lens    []byte // lens of the message in progress, as on the wire
 }
 
-// openStream takes in a connection that the kernel reports. Beyond maxStreams it is
-// refused and counted.
+// openStream adds a stream for a connection that the kernel reports. At maxStreams, closed
+// streams are dropped; if that does not help the connection is refused and counted. A stream
+// that was reported before starts a new synchronization.
 func (o *Observer) openStream(r *bpf.Record) {
 	local, peer := r.Endpoints()
 	if s := o.streams[r.Stream]; s != nil { // reported again: synchronised afresh
@@ -70,6 +71,7 @@ func (o *Observer) openStream(r *bpf.Record) {
 	o.streams[s.id] = s
 }
 
+// route applies Options.Route.
 func (o *Observer) route(id bpf.StreamID, local, peer netip.AddrPort) (to netip.AddrPort, follow bool) {
 	if o.opts.Route == nil {
 		return peer, true
@@ -77,7 +79,7 @@ func (o *Observer) route(id bpf.StreamID, local, peer netip.AddrPort) (to netip.
 	return o.opts.Route(id.Cookie(), local, peer)
 }
 
-// job returns the job that the stream belongs to, nil while it is not known.
+// job returns the job of the stream, nil while neither end is placed.
 func (s *stream) job() *Job {
 	switch {
 	case s.receiver != nil:
@@ -88,8 +90,9 @@ func (s *stream) job() *Job {
 	return nil
 }
 
-// leavesHost reports whether what flows here goes to another host, by way of a
-// proxy or not.
+// leavesHost reports whether the stream's bytes go to another host, directly or by way of a
+// proxy. A redirected connection has a loopback source address, so the sender's own is
+// compared.
 func (s *stream) leavesHost() bool {
 	from := s.from.Addr()
 	if s.ends[1] != s.to && s.sender != nil {
@@ -98,6 +101,7 @@ func (s *stream) leavesHost() bool {
 	return from != s.to.Addr() && !s.to.Addr().IsLoopback()
 }
 
+// dropClosed forgets all closed streams.
 func (o *Observer) dropClosed() {
 	for id, s := range o.streams {
 		if s.closed {
@@ -107,6 +111,8 @@ func (o *Observer) dropClosed() {
 	}
 }
 
+// closeStream releases what a stream holds outside itself. The caller deletes it from
+// o.streams.
 func (o *Observer) closeStream(s *stream) {
 	o.giveUp(s)
 	ends := [2]netip.AddrPort{s.from, s.to}
@@ -115,8 +121,9 @@ func (o *Observer) closeStream(s *stream) {
 	}
 }
 
-// close ends a stream. A closed one stays for a while, since repeated segments
-// may follow.
+// close ends a stream. A closed stream stays until room is needed or the kernel forgets it,
+// because retransmitted segments may follow. A foreign one, whose bytes are not ZMTP or
+// PS-lite, is dropped at once.
 func (o *Observer) close(s *stream, r *bpf.Record) {
 	s.closed = true
 	if r.Kind == bpf.KindForeign {
@@ -126,7 +133,8 @@ func (o *Observer) close(s *stream, r *bpf.Record) {
 	}
 }
 
-// ofFork notes that a message is of a fork that is not read, and reports whether it is.
+// ofFork reports whether a meta failed to parse because it is of a known PS-lite fork whose
+// messages are not read, and records that.
 func (s *stream) ofFork(err error) bool {
 	var fork *pslite.ForkError
 	if !errors.As(err, &fork) || fork.Fork == pslite.NoFork || s.job() == nil {
@@ -151,7 +159,7 @@ func (s *stream) unread(fork pslite.Fork) {
 	}
 }
 
-// Drop forgets a stream that the kernel has forgotten.
+// Drop forgets a stream that the kernel no longer follows.
 func (o *Observer) Drop(id bpf.StreamID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -161,7 +169,8 @@ func (o *Observer) Drop(id bpf.StreamID) {
 	}
 }
 
-// command takes a ZMTP command: READY has the identity, ps and the node's id.
+// command reads a ZMTP command. READY carries the socket's identity, which PS-lite sets to "ps"
+// and the node id.
 func (s *stream) command(body []byte) {
 	name, data, err := zmtp.ParseCommand(body)
 	if err != nil || string(name) != "READY" {
@@ -176,7 +185,7 @@ func (s *stream) command(body []byte) {
 	}
 }
 
-// giveUp forgets the message in progress, part of which was lost.
+// giveUp abandons the message in progress, part of which was lost, and counts it.
 func (o *Observer) giveUp(s *stream) {
 	if s.message.open && !s.timing {
 		o.misses.Incomplete++
@@ -186,7 +195,8 @@ func (o *Observer) giveUp(s *stream) {
 	s.metaBuf = s.metaBuf[:0]
 }
 
-// freeMessage frees the keys and lens of the message in progress.
+// freeMessage releases the keys and lens of the message in progress, keeping the key buffer for
+// another message.
 func (o *Observer) freeMessage(s *stream) {
 	o.held -= s.list.memory() + len(s.lens)
 	if cap(s.list.keys) > 0 && len(o.spare) < spareBuffers {
@@ -195,14 +205,13 @@ func (o *Observer) freeMessage(s *stream) {
 	s.list, s.lens = list{}, nil
 }
 
-// spareBuffers is how many buffers for keys are kept for the next messages.
+// spareBuffers is how many key buffers are kept.
 const spareBuffers = 16
 
-// hold adds a piece of the key frame to the message in progress: bytes of keys,
-// or a run of them.
+// hold adds a record of the key frame, bytes or a run, to the message in progress.
 func (o *Observer) hold(s *stream, r *bpf.Record) {
-	// A list may have begun without a spare buffer: then it has pieces, or the
-	// first bytes of a key, which must stay.
+	// A list that began without a spare buffer must be kept: it has pieces, or the first bytes
+	// of a key.
 	if s.list.pieces == nil && s.list.have == 0 && len(o.spare) > 0 {
 		s.list = o.spare[len(o.spare)-1]
 		s.list.reset()

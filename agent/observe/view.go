@@ -8,38 +8,39 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A JobView is a job at one moment.
+// A JobView is a copy of a job's state at one moment. Job itself may be used for its Sums only.
 type JobView struct {
 	Job            *Job
 	Dialect        pslite.Dialect
-	First, Last    int64  // nanoseconds since 1970, of its messages
+	First, Last    int64  // time of its first and last message, in nanoseconds since 1970
 	Table          uint64 // digest of the run's node table, 0 where it was not seen
-	Servers        int    // as configured, or as the node table says; 0 unknown
-	Workers        int
-	SampledOneIn   uint32 // the sparsest sampling so far
+	Servers        int    // as configured or as the node table says; 0: unknown
+	Workers        int    // likewise
+	SampledOneIn   uint32 // the sparsest sampling so far: one request in so many
 	Looked         Looked
 	Nodes          []NodeView
-	ServersByIndex []string // names, as Sums counts them; empty for one to be left out
+	ServersByIndex []string // names, in the order in which Sums counts; empty for a node that is not shown
 	WorkersByIndex []string
-	Synced         int
-	Unsynced       int
-	Unplaced       int
-	Missed         uint64
-	Unread         int         // directions of connections with messages of no dialect, so far
-	Fork           pslite.Fork // whose those are, where they show it
+	Synced         int         // open streams whose frames the kernel follows
+	Unsynced       int         // open streams whose frames it does not follow yet
+	Unplaced       int         // synced streams with an end that is not known
+	Missed         uint64      // bytes that passed on them before they were synced
+	Unread         int         // streams with messages of no known dialect, so far
+	Fork           pslite.Fork // the PS-lite fork of those, if it was recognized
 }
 
-// A NodeView is a node at one moment.
+// A NodeView is a copy of a node's state at one moment.
 type NodeView struct {
 	Name     string
 	Role     string
-	Rank     int // -1 unknown
-	RankFrom string
+	Rank     int    // -1: unknown
+	RankFrom string // how the rank became known
 	Address  netip.AddrPort
-	Process  Process // zero unless it runs on this host
+	Process  Process // zero if it runs on another host
 }
 
-// Jobs returns all jobs, by scheduler.
+// Jobs returns all jobs, ordered by the scheduler's address. It visits every stream for each
+// job.
 func (o *Observer) Jobs() []JobView {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,8 +52,8 @@ func (o *Observer) Jobs() []JobView {
 	return views
 }
 
-// Shifted reports whether a worker of any job has turned to other keys since its
-// last window of uses.
+// Shifted reports whether a worker of any job has turned to other keys since its last window of
+// uses, so that a report should not wait.
 func (o *Observer) Shifted() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,7 +65,7 @@ func (o *Observer) Shifted() bool {
 	return false
 }
 
-// Job returns the job whose scheduler's address, as text, is name.
+// Job returns the job with a scheduler's address, given as text.
 func (o *Observer) Job(name string) (JobView, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,7 +77,7 @@ func (o *Observer) Job(name string) (JobView, bool) {
 	return JobView{}, false
 }
 
-// Knows reports whether there is a job whose scheduler's address, as text, is name.
+// Knows reports whether a job with that scheduler address, given as text, is known.
 func (o *Observer) Knows(name string) bool {
 	at, err := netip.ParseAddrPort(name)
 	if err != nil {
@@ -87,6 +88,8 @@ func (o *Observer) Knows(name string) bool {
 	return o.jobs[at] != nil
 }
 
+// view copies a job's state. It derives ranks first, so that names are final where they can be.
+// The caller holds o.mu.
 func (o *Observer) view(j *Job) JobView {
 	j.rankByAddress()
 	v := JobView{
@@ -125,6 +128,8 @@ func (o *Observer) view(j *Job) JobView {
 	return v
 }
 
+// shownName returns the node's name, or "" for a node that would show up twice or means nothing
+// to users: it was absorbed, or its id, address and process were all taken over by a later run.
 func (n *Node) shownName() string {
 	if n.gone || n.id == 0 && !n.address.IsValid() && n.process.PID == 0 {
 		return ""

@@ -1,10 +1,9 @@
 // Package report sends an agent's reports to the planner.
 //
-// In comes a function that makes a report of what the agent knows; out go
-// reports over one gRPC stream, each sent only after the planner has taken in
-// the one before. While the planner is slow or away, the reports in between
-// are skipped: each holds sums since the agent began. The agent goes on
-// unharmed.
+// Its input is a function that makes a report; its output is a gRPC stream, on which each
+// report is sent only after the planner has acknowledged the one before. While the planner is
+// slow or away, reports in between are skipped without loss, since each holds sums since the
+// agent began. The agent is never held up.
 package report
 
 import (
@@ -27,22 +26,22 @@ import (
 // Every is how often a report is sent.
 const Every = 2 * time.Second
 
-// lookEvery is how often is looked whether something is urgent.
+// lookEvery is how often urgent is polled between reports.
 const lookEvery = 100 * time.Millisecond
 
-// again is how long to wait, the first time, before the planner is tried once more.
+// again is the first pause before a failed connection is tried again.
 const again = time.Second
 
-// Wanted is what the planner wants of the next report.
+// Wanted is what the planner asks for in the next report.
 type Wanted struct {
-	// Light: all that api.HostReport says of light ones may be left out.
+	// Light allows the agent to leave out what api.HostReport calls the heavy part.
 	Light bool
-	// WindowKeys is of how many keys a job's window may be; 0: as many as the agent
-	// likes.
+	// WindowKeys bounds the keys of a job's window; 0 leaves it to the agent.
 	WindowKeys int
 }
 
-// Link is the way to a planner.
+// A Link is the connection of an agent to its planner. Run owns it; State may be called from
+// any goroutine.
 type Link struct {
 	address string
 	host    string
@@ -51,29 +50,28 @@ type Link struct {
 	urgent  func() bool
 	every   time.Duration
 	options []grpc.DialOption
-	names   func(map[string]string) // nil: nobody wants to know
+	names   func(map[string]string) // called with the planner's names of jobs; may be nil
 
 	mu    sync.Mutex // guards state
 	state page.Planner
 }
 
-// New returns a link to the planner at the address. What is reported comes from
-// the function what, which is called before each report; the link adds whose it
-// is. A report is sent before the next one is due when urgent says so. Options
-// are those of the connection besides the credentials.
+// New returns a link to the planner at address, which is connected by Run. what makes the
+// content of a report; the link fills in host, incarnation, sequence and time, and owns the
+// result. A report is sent early when urgent returns true, which is asked every 100 ms. Both
+// are called from Run's goroutine. options are dial options besides the credentials.
 func New(address, host string, creds credentials.TransportCredentials, what func(Wanted) *api.HostReport, urgent func() bool, options ...grpc.DialOption) *Link {
 	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, options: options, state: page.Planner{Address: address}}
 }
 
-// SetEvery has reports be sent so often, instead of every [Every]. It is called
-// before Run.
+// SetEvery replaces the interval [Every]. Call it before Run.
 func (l *Link) SetEvery(every time.Duration) { l.every = every }
 
-// Names has settle called with what the planner calls jobs, by their schedulers'
-// addresses, whenever it has taken a report. Call it before Run.
+// Names sets a function that is called, after each report, with the planner's names of jobs by
+// their schedulers' addresses. Call it before Run.
 func (l *Link) Names(settle func(map[string]string)) { l.names = settle }
 
-// State returns how the link does.
+// State returns a copy of the link's state, for the page and status.
 func (l *Link) State() *page.Planner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,9 +79,10 @@ func (l *Link) State() *page.Planner {
 	return &s
 }
 
-// Run reports until ctx ends.
+// Run connects, reports and reconnects until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
-	// At random, not by the clock: that may have been set back since the last start.
+	// The incarnation tells the planner that sums have restarted from zero. It is random, since
+	// a clock may have been set back since the last start.
 	incarnation, sequence := rand.Uint64(), uint64(0)
 	report := func(w Wanted) *api.HostReport {
 		r := l.make(w)
@@ -107,7 +106,11 @@ func (l *Link) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stream reports over one stream until it breaks.
+// stream reports over one gRPC stream until it breaks.
+//
+// The first report is a light one. Its answer says whether this planner asks for whole reports
+// when it needs them; one that does not ask gets a whole report at once, without waiting for
+// the next interval.
 func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func(Wanted) *api.HostReport) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,12 +120,12 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 	}
 	ticker := time.NewTicker(min(lookEvery, l.every))
 	defer ticker.Stop()
-	wanted := Wanted{Light: true} // until the planner says that it does not ask
+	wanted := Wanted{Light: true} // until the planner answers
 	for {
 		next := report(wanted)
 		sent := time.Now()
 		if err := stream.Send(next); err != nil {
-			_, err = stream.Recv() // says why
+			_, err = stream.Recv() // Send reports io.EOF only; the cause comes with Recv
 			return err
 		}
 		answer, err := stream.Recv()
@@ -148,6 +151,8 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 	}
 }
 
+// taken records that the planner has taken a report. Reports that came due while it took its
+// time were skipped.
 func (l *Link) taken(after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
