@@ -2,7 +2,8 @@ package counts
 
 import "github.com/psidecar/psidecar/page/history"
 
-// Counted returns the sums of now.
+// Counted returns the job's running totals for the history of curves, which takes differences.
+// Bytes by server are those of both directions.
 func (j *Locality) Counted() history.Counted {
 	j.mu.Lock()
 	defer j.mu.Unlock()

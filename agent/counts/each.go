@@ -2,16 +2,18 @@ package counts
 
 import "math"
 
-// eachOf says what n keys of a leaf get, each something of its own: the key at places[i],
-// or i where places is nil, gets sums[at[i]], or sums[i] where at is nil.
+// eachOf are amounts that differ by key, for n keys of a leaf: the key at places[i], or at i if
+// places is nil, gets sums[at[i]], or sums[i] if at is nil.
 type eachOf struct {
 	sums       [][Planes]uint32
 	places, at []int32
 	n          int
 }
 
-// addEach adds its share to each key of a leaf of n, and returns the bytes by which the
-// plane grew.
+// addEach adds amount number which of each key to the plane of a leaf of n keys, and returns
+// the bytes by which the plane grew. The loop over the keys is in addSums, compiled for each
+// cell width; it returns here only when a key's amount does not fit, which happens a few times
+// in a plane's life.
 func (p *plane) addEach(n int, e *eachOf, which int) (grown int) {
 	for done := 0; done < e.n; {
 		switch c := p.cells.(type) {
@@ -28,7 +30,7 @@ func (p *plane) addEach(n int, e *eachOf, which int) (grown int) {
 				done++
 			}
 		}
-		if done < e.n { // it has no cells, too narrow ones, or its unit does not fit
+		if done < e.n { // no cells yet, too narrow ones, or an amount that is no multiple of the unit
 			units, more := p.units(e.amount(done, which), n)
 			grown += more + p.widen(p.at(e.place(done))/max(p.unit, 1)+units, n)
 		}
@@ -43,6 +45,7 @@ func (e *eachOf) amount(i, which int) uint64 {
 	return uint64(e.sums[i][which])
 }
 
+// place returns the key's place in the leaf.
 func (e *eachOf) place(i int) int {
 	if e.places != nil {
 		return int(e.places[i])
@@ -50,8 +53,8 @@ func (e *eachOf) place(i int) int {
 	return i
 }
 
-// addSums adds amounts, which are multiples of unit, to c from number done on, and
-// returns the number of the first that is none, or does not fit; e.n as a rule.
+// addSums adds amounts to the cells c, from number done on. It returns the number of the first
+// amount that is no multiple of unit or overflows its cell, or e.n if there is none.
 func addSums[T cell](c []T, e *eachOf, done, which int, unit, limit uint64) int {
 	for ; done < e.n; done++ {
 		amount := e.amount(done, which)
@@ -59,6 +62,7 @@ func addSums[T cell](c []T, e *eachOf, done, which int, unit, limit uint64) int 
 			continue
 		}
 		units := amount
+		// A division for each key costs more than the rest of the loop; unit 1 is common.
 		if unit != 1 {
 			if unit == 0 {
 				return done

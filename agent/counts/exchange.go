@@ -1,21 +1,23 @@
 package counts
 
-// exchange names a request and its answer: they travel on different
-// connections and are matched by what they say.
+// exchange identifies a request and its answer. They travel on different connections and have
+// no number in common but the timestamp, which counts per customer.
 type exchange struct {
 	worker, server           int32
 	app, customer, timestamp int32
 	push, pull               bool
 }
 
+// exchange returns the key under which the request, or the request of this answer, waits.
 func (r Request) exchange() exchange {
 	return exchange{int32(r.Worker), int32(r.Server), r.App, r.Customer, r.Timestamp, r.Push, r.Pull}
 }
 
-// unanswered is the state of a request in flight.
+// unanswered is a request in flight.
 type unanswered struct {
-	asked       int64
-	bytes, keys uint64 // keys 0: not known
+	asked       int64  // nanoseconds since 1970
+	bytes, keys uint64 // keys 0: unknown
+	// The ends of its key list, valid if keyed.
 	first, last uint64
 	keyed       bool
 }
@@ -23,14 +25,16 @@ type unanswered struct {
 // pair is a worker and a server.
 type pair struct{ worker, server int32 }
 
-// pending holds the requests that wait for their answers. When it is full, the
-// one that has waited longest is given up.
+// pending holds the requests in flight, at most as many as order has capacity for. When it is
+// full, the oldest is given up, so lost answers cannot fill it for ever.
+//
+// Invariant: the first request in each list of pairs is in at; lists are never empty.
 type pending struct {
 	at    map[exchange]unanswered
-	order []exchange // ring, oldest at next; may hold some that were answered
+	order []exchange // ring, oldest at next once it is full; some may have been answered
 	next  int
-	// pairs are the requests of each pair, oldest first; the first one waits,
-	// those after it may have been answered. Each is in order too.
+	// pairs has the requests of each pair of nodes, oldest first. Later ones in a list may have
+	// been answered out of turn.
 	pairs map[pair][]exchange
 }
 
@@ -38,8 +42,8 @@ func newPending(limit int) *pending {
 	return &pending{at: map[exchange]unanswered{}, order: make([]exchange, 0, limit), pairs: map[pair][]exchange{}}
 }
 
-// addRequest adds a request and reports whether another one was given up for it, and
-// whose.
+// addRequest adds a request. given reports whether another one was given up for it, which was
+// of the returned worker.
 func (p *pending) addRequest(r Request) (worker int, given bool) {
 	x := r.exchange()
 	if len(p.order) < cap(p.order) {
@@ -60,6 +64,8 @@ func (p *pending) addRequest(r Request) (worker int, given bool) {
 	return worker, given
 }
 
+// removeRequest removes the request that r answers and returns it. Its entry in order stays
+// until the ring comes round.
 func (p *pending) removeRequest(r Request) (w unanswered, ok bool) {
 	x := r.exchange()
 	w, ok = p.at[x]
@@ -68,8 +74,9 @@ func (p *pending) removeRequest(r Request) (w unanswered, ok bool) {
 	return w, ok
 }
 
-// giveUpBefore drops the requests of a pair that wait for longer than one that waits,
-// and returns how many they were.
+// giveUpBefore gives up the requests of a pair that are older than r, if r itself is in flight,
+// and returns their number. Servers may answer out of turn, so this is for the case that
+// answers were missed.
 func (p *pending) giveUpBefore(r Request) (given int) {
 	x := r.exchange()
 	if _, waits := p.at[x]; !waits {
@@ -89,8 +96,8 @@ func (p *pending) giveUpBefore(r Request) (given int) {
 	return given
 }
 
-// trim drops the requests of a pair that were answered, up to the first that
-// waits.
+// trim removes the answered requests at the head of a pair's list, which restores the invariant
+// after a removal.
 func (p *pending) trim(of pair) {
 	list := p.pairs[of]
 	n := 0
@@ -108,7 +115,7 @@ func (p *pending) trim(of pair) {
 	}
 }
 
-// oldest returns the oldest request of each pair that waits.
+// oldest returns the oldest request in flight of each pair.
 func (p *pending) oldest() []Wait {
 	var waits []Wait
 	for of, list := range p.pairs {
@@ -122,31 +129,34 @@ func (p *pending) oldest() []Wait {
 	return waits
 }
 
-// seenWindow is how far back, in timestamps, a repeat is recognised.
+// seenWindow is how far back a retransmission is recognized, in timestamps.
 const seenWindow = 1024
 
-// seenLimit is how many sequences of timestamps are followed at most.
+// seenLimit bounds the sequences that are followed, 150 bytes each. Beyond it all are
+// forgotten, and retransmissions of that moment count twice.
 const seenLimit = 1 << 16
 
-// A sequence is the requests, or answers, of one customer between two nodes.
+// A sequence is the requests, or the answers, of one customer between two nodes, whose
+// timestamps ascend.
 type sequence struct {
 	worker, server, app, customer int32
 	answers                       bool
 }
 
-// window says which of the last timestamps were seen: those up to highest.
+// window is a bitmap of the last seenWindow timestamps, up to highest; timestamp t has bit t
+// modulo seenWindow. It is the sliding window of RFC 4302 for replayed packets.
 type window struct {
 	highest int32
 	bits    [seenWindow / 64]uint64
 }
 
-// seen recognises what PS_RESEND sends again.
+// seen recognizes the messages that PS_RESEND sends again because their ack is late.
 type seen struct{ windows map[sequence]*window }
 
 func newSeen() *seen { return &seen{map[sequence]*window{}} }
 
-// noteMessage notes a request or an answer and reports whether it is new. One so old
-// that it is out of the window is taken as a repeat, since timestamps rise.
+// noteMessage records a request or an answer and reports whether it is new. A message older
+// than the window counts as a retransmission, since timestamps ascend.
 func (s *seen) noteMessage(r Request, answer bool) bool {
 	key := sequence{int32(r.Worker), int32(r.Server), r.App, r.Customer, answer}
 	w := s.windows[key]
@@ -166,6 +176,7 @@ func (s *seen) noteMessage(r Request, answer bool) bool {
 		w.highest = r.Timestamp
 	case ahead > 0:
 		for t := int64(w.highest) + 1; t <= int64(r.Timestamp); t++ {
+			// The slots of timestamps that were skipped still have bits of an earlier round.
 			at := uint64(t) % seenWindow
 			w.bits[at/64] &^= 1 << (at % 64)
 		}
@@ -179,20 +190,20 @@ func (s *seen) noteMessage(r Request, answer bool) bool {
 	return true
 }
 
-// progress is how far a worker has come.
+// progress is how far a worker has come, counted in steps.
 type progress struct {
 	started   bool
-	pushes    bool // it pushes; until then its pulls are its steps
-	timestamp int32
+	pushes    bool  // it has pushed; before that, its pulls are its steps
+	timestamp int32 // of its newest step
 	app       int32
 	customer  int32
-	stepTime  int64 // when its last step was seen
+	stepTime  int64 // when that step began
 }
 
-// step notes that a worker went on. A step is a round of pushes: those with
-// one timestamp, whatever servers they go to. For a worker that has not pushed
-// yet it is a round of pulls. Where a job has several customers in a worker,
-// the one that pushed first counts.
+// step counts a step if the request begins one. A step is a round of pushes: those with one
+// timestamp, to whichever servers. For a worker that has never pushed it is a round of pulls.
+// If a worker has several customers, only the one that pushed first counts; otherwise a step
+// would be counted once for each. The caller holds j.mu.
 func (j *Locality) step(now *Interval, r Request) {
 	for r.Worker >= len(j.progress) {
 		j.progress = append(j.progress, progress{})

@@ -2,21 +2,20 @@ package counts
 
 import "slices"
 
-// fewFrom is the share of a leaf's keys, one in this many, up to which new ones are
-// inserted in place instead of rebuilding the leaf.
+// fewFrom bounds in-place insertion: to at most one new key for this many in the leaf. Beyond
+// it the leaf is rebuilt.
 const fewFrom = 4
 
-// takesFew reports whether that many new keys are few for the leaf, and fit.
+// takesFew reports whether so many new keys can be inserted in place.
 func (l *leaf) takesFew(missing int) bool {
 	return l.keys != nil && l.n+missing <= leafKeys && missing*fewFrom <= l.n
 }
 
-// insertFew makes the keys of the batch in t.missing known to the leaf, and counts
-// the batch there, of which t.found are the places of the others. The totals of the
-// leaf's row have been added to already.
+// insertFew inserts the batch's keys in t.missing into a leaf, in place, and counts the batch
+// there; t.found are the places of its other keys. The leaf's totals include the batch already.
 //
-// Keys that are hashed come to a leaf a few at a time. The keys between them move as
-// blocks; where there is no room left, some is made for those that come next.
+// Hashed keys arrive at a leaf a few at a time. The keys between them move as blocks, and where
+// capacity has to grow it grows by more than is needed now.
 func (t *Table) insertFew(l *leaf, b *Batch, from, to int) {
 	keys, low := b.Keys[from:to], 0
 	t.from = t.from[:0]
@@ -28,7 +27,7 @@ func (t *Table) insertFew(l *leaf, b *Batch, from, to int) {
 	for i, m := range t.missing {
 		l.keys[int(t.from[i])+i] = keys[m]
 	}
-	if step := l.keys[1] - l.keys[0]; l.keys[l.n-1]-l.keys[0] == uint64(l.n-1)*step { // a gap was closed
+	if step := l.keys[1] - l.keys[0]; l.keys[l.n-1]-l.keys[0] == uint64(l.n-1)*step { // equidistant again, since a gap was closed: base and step suffice
 		t.used -= 8 * cap(l.keys)
 		l.setKeys(l.keys)
 		t.used += 8 * cap(l.keys)
@@ -46,8 +45,9 @@ func (t *Table) insertFew(l *leaf, b *Batch, from, to int) {
 	t.used += l.rows[b.Worker].addCounts(l, t.places, b, from, nil)
 }
 
-// makeRoom puts new keys, which are not set yet and were not used by anybody, before the
-// places at, which ascend, and returns the bytes by which the leaf grew.
+// makeRoom inserts a key before each of the places at, which ascend, and returns the bytes by
+// which the leaf grew. The keys themselves are set by the caller; their amounts are zero in
+// every plane.
 func (l *leaf) makeRoom(at []int32) (grown int) {
 	n, before := l.n, cap(l.keys)
 	l.keys = spaced(l.keys, n, at)[:n+len(at)]
@@ -64,10 +64,11 @@ func (l *leaf) makeRoom(at []int32) (grown int) {
 	return grown
 }
 
-// makeRoom puts zeros before the places at of a leaf of n keys, and returns the bytes by
-// which the plane grew.
+// makeRoom inserts a zero before each of the places at in the plane of a leaf of n keys, and
+// returns the bytes by which the plane grew.
 func (p *plane) makeRoom(n int, at []int32) (grown int) {
 	if p.cells == nil {
+		// A uniform plane of zeros stays one.
 		if p.value == 0 {
 			return 0
 		}
@@ -87,17 +88,17 @@ func (p *plane) makeRoom(n int, at []int32) (grown int) {
 	return grown + p.bytes() - before
 }
 
-// space puts zeros into c, the plane's cells. To put those into an interface takes memory
-// too, so that it is done only where they have moved, and then their length is another.
+// space inserts zeros into c, the plane's cells. Storing a slice in an interface allocates, so
+// that is done only if the slice has changed, which its length tells.
 func space[T cell](p *plane, c []T, n int, at []int32) {
 	if s := spaced(c, n, at); len(s) != len(c) {
 		p.cells = s
 	}
 }
 
-// spaced returns s, which has n elements and perhaps zeros after them, with a zero before
-// each of the places at, which ascend, in the same memory where that has room. Its length
-// is its capacity: what follows are zeros.
+// spaced inserts a zero before each of the places at, which ascend, into s, whose first n
+// elements are in use and whose others are zero. It works in place if the capacity suffices.
+// The result's length is its capacity.
 func spaced[T cell](s []T, n int, at []int32) []T {
 	to := s[:cap(s)]
 	if n+len(at) > cap(s) {
@@ -106,6 +107,7 @@ func spaced[T cell](s []T, n int, at []int32) []T {
 		copy(to, s[:at[0]])
 		clear(to[n+len(at):])
 	}
+	// From the end, so that no element is overwritten before it has moved.
 	end := n
 	for i := len(at) - 1; i >= 0; i-- {
 		from := int(at[i])

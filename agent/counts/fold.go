@@ -8,16 +8,20 @@ import (
 const (
 	// keptKeys is how many of its hottest keys a leaf keeps when it is folded.
 	keptKeys = 32
-	// keptFactor is how much hotter than the leaf's mean they have to be.
+	// keptFactor is how many times hotter than the leaf's mean they must be. In a leaf of even
+	// heat, no key is worth a place of its own.
 	keptFactor = 4
-	// promoteLeast is the least estimate at which a key is promoted.
+	// promoteLeast is the lowest estimate from which a key can be promoted.
 	promoteLeast = 64
-	// shrinkTo is the share of the allowed memory that is left in use.
+	// shrinkTo is the fraction of the memory that is in use after shrinking. The rest makes the
+	// next time come later: shrinking visits all leaves.
 	shrinkTo = 0.85
 )
 
-// shrink makes the table fit its memory: planes that became uniform are stored
-// so, then the coldest leaves are folded, then folded neighbours are merged.
+// shrink makes the table fit its memory, at the least loss of detail: planes whose amounts have
+// become equal are stored as one number (no loss), then the coldest leaves are folded (keys
+// become estimates), then folded neighbours are merged (blocks become coarser). The caller
+// holds t.mu and has counted what was put off.
 func (t *Table) shrink() {
 	goal := int(shrinkTo * float64(t.room()))
 	t.settle()
@@ -31,6 +35,7 @@ func (t *Table) shrink() {
 	}
 }
 
+// settle compacts all planes.
 func (t *Table) settle() {
 	for _, l := range t.leaves {
 		t.used -= l.bytes()
@@ -43,6 +48,8 @@ func (t *Table) settle() {
 	}
 }
 
+// foldColdest folds leaves in the order of their accesses per key until the goal, in bytes, is
+// reached. Leaves with no more than keptKeys keys would gain nothing.
 func (t *Table) foldColdest(goal int) {
 	type candidate struct {
 		leaf *leaf
@@ -55,6 +62,7 @@ func (t *Table) foldColdest(goal int) {
 		}
 	}
 	slices.SortStableFunc(open, func(a, b candidate) int { return cmp.Compare(a.heat, b.heat) })
+	// Only now: most tables are exact for ever and need no sketch.
 	if t.sketch == nil && len(open) > 0 {
 		t.sketch = newSketch(t.opts.SketchBytes)
 	}
@@ -68,14 +76,14 @@ func (t *Table) foldColdest(goal int) {
 	}
 }
 
-// fold gives up all keys of the leaf but its hottest.
+// fold turns an open leaf into a folded one that knows its hottest keys only.
 func (t *Table) fold(l *leaf) {
 	l.folded = &folded{threshold: promoteLeast}
 	t.keep(l, l.hottest(keptKeys, keptFactor))
 }
 
-// hottest returns the places of at most limit keys that have at least factor
-// times the leaf's mean accesses, ascending.
+// hottest returns the places of at most limit keys with at least factor times the leaf's mean
+// accesses, in ascending order of places.
 func (l *leaf) hottest(limit int, factor float64) []int32 {
 	type hot struct {
 		place    int32
@@ -98,8 +106,9 @@ func (l *leaf) hottest(limit int, factor float64) []int32 {
 	return places
 }
 
-// keep gives up all keys of a folded leaf but those at the given places: their
-// accesses go to the sketch. The rows' totals stay what they are.
+// keep drops all keys of a folded leaf except those at the given places: their accesses move to
+// the sketch, and the keys are counted in the leaf's distinct registers. The totals of the rows
+// do not change, so sums of blocks stay exact.
 func (t *Table) keep(l *leaf, places []int32) {
 	next := 0
 	for i := range l.n {
@@ -113,7 +122,7 @@ func (t *Table) keep(l *leaf, places []int32) {
 			if r == nil {
 				continue
 			}
-			l.folded.accesses += r.planes[Earlier].at(i) // still in the sketch
+			l.folded.accesses += r.planes[Earlier].at(i) // these were never removed from the sketch
 			if n := r.planes[Pulls].at(i) + r.planes[Pushes].at(i); n > 0 {
 				t.sketch.addAccesses(pairHash(w, key), n)
 				l.folded.accesses += n
@@ -136,14 +145,14 @@ func (t *Table) keep(l *leaf, places []int32) {
 	l.setKeys(kept)
 }
 
-// addFolded counts the batch's keys in t.missing, which the folded leaf does
-// not know one by one, and promotes those that turn out hot.
+// addFolded counts the batch's keys in t.missing in the sketch, because the folded leaf does
+// not know them one by one, and promotes those whose estimate reaches the threshold.
 func (t *Table) addFolded(l *leaf, b *Batch, from int) {
 	var hot []int32
 	for _, m := range t.missing {
 		n := b.accesses(from + int(m))
 		if n == 0 {
-			continue // bytes are in the totals
+			continue // an answer: its bytes are in the totals, and the sketch counts accesses only
 		}
 		key := b.Keys[from+int(m)]
 		l.folded.distinct.addKey(key)
@@ -157,8 +166,10 @@ func (t *Table) addFolded(l *leaf, b *Batch, from int) {
 	}
 }
 
-// promote makes keys of the batch known one by one in a folded leaf, if they
-// are far above the leaf's others and above the sketch's error.
+// promote makes keys of the batch known one by one in a folded leaf if their estimates are far
+// above the leaf's mean and above the sketch's error. Otherwise a key that collides with a hot
+// one would be promoted in its place. The threshold is renewed on each attempt, so a leaf that
+// gets many accesses does not try again with every batch.
 func (t *Table) promote(l *leaf, b *Batch, from int, hot []int32) {
 	rest := max(l.folded.distinct.estimate(), 1)
 	mean := l.folded.accesses / rest
@@ -166,6 +177,7 @@ func (t *Table) promote(l *leaf, b *Batch, from int, hot []int32) {
 	hot = slices.DeleteFunc(hot, func(m int32) bool {
 		return t.sketch.estimate(pairHash(b.Worker, b.Keys[from+int(m)])) < l.folded.threshold
 	})
+	// A folded leaf does not exceed the size of an open one.
 	hot = hot[:min(len(hot), leafKeys-l.n)]
 	if len(hot) == 0 {
 		return
@@ -181,8 +193,11 @@ func (t *Table) promote(l *leaf, b *Batch, from int, hot []int32) {
 		r = arrangedRow(r, t.from)
 		for i, place := range t.from {
 			if place < 0 {
+				// For every worker, not just the batch's: each has a count of its own in the
+				// sketch.
 				before := t.sketch.estimate(pairHash(w, t.fresh[i]))
 				r.planes[Earlier].addAt(len(t.fresh), []int32{int32(i)}, before)
+				// Estimates may exceed what was counted.
 				l.folded.accesses -= min(before, l.folded.accesses)
 			}
 		}
@@ -191,8 +206,8 @@ func (t *Table) promote(l *leaf, b *Batch, from int, hot []int32) {
 	l.setKeys(t.fresh)
 }
 
-// mergeFolded merges folded neighbours in pairs and reports whether there were
-// any.
+// mergeFolded merges folded neighbours, two by two, and reports whether there were any. Each
+// call halves at most the number of folded leaves.
 func (t *Table) mergeFolded() bool {
 	merged := false
 	kept := t.leaves[:0]
@@ -219,8 +234,8 @@ func (t *Table) mergeFolded() bool {
 	return merged
 }
 
-// mergeInto adds the folded leaf m to its folded lower neighbour l, which
-// keeps the hottest keys of both.
+// mergeInto merges the folded leaf m into its lower neighbour l, which then covers both ranges
+// and keeps the hottest keys of both.
 func (t *Table) mergeInto(l, m *leaf) {
 	keys := make([]uint64, 0, l.n+m.n)
 	left, right := make([]int32, 0, l.n+m.n), make([]int32, 0, l.n+m.n)
@@ -242,10 +257,13 @@ func (t *Table) mergeInto(l, m *leaf) {
 	l.folded.threshold = max(l.folded.threshold, m.folded.threshold)
 	if len(keys) > 0 {
 		l.setKeys(keys)
+		// Factor 0: these keys have earned their place already, they only compete for the
+		// number of places.
 		t.keep(l, l.hottest(keptKeys, 0))
 	}
 }
 
+// rowOrNil returns a worker's row, nil if it was never here.
 func (l *leaf) rowOrNil(worker int) *row {
 	if worker < len(l.rows) {
 		return l.rows[worker]
@@ -253,8 +271,8 @@ func (l *leaf) rowOrNil(worker int) *row {
 	return nil
 }
 
-// joinedRow returns the row of two leaves' keys one after the other, where
-// left and right say which place a key had in which of them.
+// joinedRow returns the row for the keys of two leaves. Key i was at place left[i] of a or
+// right[i] of b; the other one is -1. Either row may be nil.
 func joinedRow(a, b *row, left, right []int32) *row {
 	if a == nil && b == nil {
 		return nil

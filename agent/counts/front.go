@@ -7,25 +7,27 @@ import (
 	"slices"
 )
 
-// A front gathers uses of keys before they are counted in leaves. To look up some
-// keys each in hundreds of leaves, and to make a new key known in one, costs far more
-// than the counting; here it is done once for all uses that have gathered.
+// A front gathers uses of keys before they are counted in leaves. Looking up a few keys in each
+// of hundreds of leaves, and inserting a new key into one, costs far more than the counting
+// itself. Here that is done once for all uses that have gathered.
 //
-// Lists that come again while they are remembered, as those of a pull, of its answer
-// and of the push that follows do, are added up as lists. What falls out of there
-// is added up key by key. Nothing is lost or rounded: whoever asks the table
-// has all of it counted before (Table.lock).
+// It has two stages. Lists that come again while they are remembered, as those of a pull, its
+// answer and the push that follows do, are summed up as whole lists (lists). What is displaced
+// from there is summed up by key and worker in a hash table (slots). When that is full, or
+// before a query, its content is sorted and counted in the leaves (drain). Nothing is lost or
+// rounded: every query counts everything first (Table.lock).
 //
-// Invariants: of each list that waits, sums are not counted yet; of each slot whose
-// worker is not 0, likewise; held is the sum of the capacities of the lists' keys.
+// Invariants: a list that waits is not counted in slots or leaves yet; a slot whose worker is
+// not 0 is not counted in leaves yet; held is the sum of the capacities of the lists' keys;
+// used counts the slots in use. All of it is guarded by Table.mu.
 type front struct {
 	lists []list
-	held  int    // keys
-	slots []slot // a hash table, open addressing; as many as a power of two
-	used  int    // slots
-	most  int    // slots that may be used, and keys that lists may hold
+	held  int    // keys that lists have room for
+	slots []slot // hash table with open addressing and linear probing; a power of two
+	used  int    // slots in use
+	most  int    // bound of used, and of held
 
-	order   []placed // scratch of drain, and what follows
+	order   []placed // scratch of drain, like the fields that follow
 	ends    []int
 	sorted  []placed
 	buckets []int32
@@ -33,23 +35,24 @@ type front struct {
 	sums    [][Planes]uint32
 }
 
-// list is a list of keys that one worker used, and what each of its keys gets.
+// list is a list of keys that one worker used, with what each of its keys gets.
 type list struct {
 	worker int
 	keys   []uint64
 	sums   Sums
-	waits  bool // to be counted
+	waits  bool // sums are not counted yet
 }
 
-// slot is what one worker did with one key.
+// slot is what one worker did with one key. Amounts are 32 bits wide, to fit two slots in a
+// cache line.
 type slot struct {
 	key    uint64
-	worker uint32 // its number and 1; 0: the slot is free
+	worker uint32 // its index plus 1; 0: the slot is free
 	_      uint32
 	sums   [Planes]uint32
 }
 
-// placed is a used slot, in the order of keys.
+// placed is a slot in use: its key and its number.
 type placed struct {
 	key uint64
 	at  int32
@@ -57,21 +60,21 @@ type placed struct {
 
 const (
 	slotBytes = 32
-	// frontShare is the part of a table's memory that its front takes at most, one
-	// in this many, for slots, and as much for lists and scratch.
+	// frontShare bounds the front's memory: one part in so many of the table's for slots, and
+	// about as much again for lists and scratch.
 	frontShare = 32
-	// maxSlots are as many as stay in a processor's cache.
+	// maxSlots slots, 1 MiB, stay in a processor's cache.
 	minSlots, maxSlots = 1 << 8, 1 << 15
-	// shortList is how many keys a list has at least that is remembered as a list.
+	// shortList is the least number of keys of a list that is remembered as a list. For a
+	// shorter one, the comparison costs as much as the counting.
 	shortList = 4
-	// denseShare is how many keys a leaf, on average, a list must have to be counted
-	// in the leaves at once: then it gains nothing by waiting. Nor does one that would
-	// fill half of the slots by itself.
+	// denseShare is how many keys a leaf, on average, a list must have to be counted in the
+	// leaves at once, since it would gain nothing by waiting. So is a list that would fill half
+	// of the slots by itself.
 	denseShare = 16
 )
 
-// frontSlots is how many slots the front of a table of so much memory has; 0: it has no
-// front.
+// frontSlots returns the number of slots for a table of so many bytes; 0: it has no front.
 func frontSlots(memory int) int {
 	slots := maxSlots
 	for slots > 0 && slots*slotBytes > memory/frontShare {
@@ -83,12 +86,14 @@ func frontSlots(memory int) int {
 	return slots
 }
 
-// newFront returns an empty front; slots is a power of two.
+// newFront returns an empty front; slots is a power of two. It is filled to three quarters at
+// most, which keeps probing short.
 func newFront(slots int) *front {
 	return &front{lists: make([]list, max(slots/128, 16)), slots: make([]slot, slots), most: slots / 4 * 3}
 }
 
-// bytes returns the memory that the front takes at most; none without one.
+// bytes returns the most memory that the front can take. It is reserved in full from the start,
+// so that filling the front never makes the table fold.
 func (f *front) bytes() int {
 	if f == nil {
 		return 0
@@ -97,7 +102,10 @@ func (f *front) bytes() int {
 	return slotBytes*len(f.slots) + (scratch+8)*f.most + 64*len(f.lists)
 }
 
-// gather takes a batch of keys, none of them a run.
+// gather takes a batch of keys that is no run.
+//
+// A list is found by a hash of its ends and length and compared in full. Comparing memory is
+// some ten times faster than counting the keys.
 func (t *Table) gather(b *Batch) {
 	if t.front == nil {
 		slots := frontSlots(t.opts.MemoryBytes)
@@ -120,7 +128,7 @@ func (t *Table) gather(b *Batch) {
 		return
 	}
 	t.giveUp(l)
-	if f.held -= cap(l.keys); f.held+n > f.most {
+	if f.held -= cap(l.keys); f.held+n > f.most { // no room: all lists are counted and released
 		l.keys = nil
 		t.countLists()
 		for i := range f.lists {
@@ -134,12 +142,15 @@ func (t *Table) gather(b *Batch) {
 	l.waits, t.waiting = true, true
 }
 
+// listHash reads the ends of the list only. Lists that differ in the middle share a place and
+// displace each other, which is slow but correct.
 func listHash(worker int, keys []uint64) uint64 {
 	h := uint64(worker)*0x9e3779b97f4a7c15 ^ keys[0] ^ keys[len(keys)-1]*0x94d049bb133111eb ^ uint64(len(keys))
 	return h * 0xbf58476d1ce4e5b9 >> 48
 }
 
-// giveUp counts what a list has gathered. Its keys stay.
+// giveUp counts what a list has gathered. Its keys stay, so the list is recognized when it
+// comes again.
 func (t *Table) giveUp(l *list) {
 	if !l.waits {
 		return
@@ -149,13 +160,15 @@ func (t *Table) giveUp(l *list) {
 	t.pass(&b)
 }
 
+// countLists counts what all lists have gathered.
 func (t *Table) countLists() {
 	for i := range t.front.lists {
 		t.giveUp(&t.front.lists[i])
 	}
 }
 
-// pass takes a batch that is not to be remembered as a list.
+// pass adds a batch to the slots, or to the leaves directly if it is dense or its amounts do
+// not fit a slot.
 func (t *Table) pass(b *Batch) {
 	each, fits := narrow(b)
 	if !fits || len(b.Keys) >= min(denseShare*len(t.leaves), t.front.most/2) {
@@ -168,6 +181,7 @@ func (t *Table) pass(b *Batch) {
 			each[b.LenPlane] = uint32(b.Each[b.LenPlane] + b.lenBytes(i))
 		}
 		s := t.front.slot(k, uint32(b.Worker)+1)
+		// After draining, all slots are free, so there is one for this key.
 		if s == nil || s.full(&each) {
 			t.later(t.drain)
 			s = t.front.slot(k, uint32(b.Worker)+1)
@@ -178,8 +192,8 @@ func (t *Table) pass(b *Batch) {
 	}
 }
 
-// slot returns that of a worker, its number and 1, and a key; nil where there is none
-// and there is no room for another.
+// slot returns the slot of a key and a worker (its index plus 1), taking a free one if there is
+// none; nil if the table is full.
 func (f *front) slot(key uint64, worker uint32) *slot {
 	mask := uint64(len(f.slots) - 1)
 	at := (key ^ uint64(worker)*0x94d049bb133111eb) * 0x9e3779b97f4a7c15 >> 32 & mask
@@ -200,7 +214,8 @@ func (f *front) slot(key uint64, worker uint32) *slot {
 	}
 }
 
-// full reports whether the slot cannot take as much more.
+// full reports whether adding each would overflow one of the slot's amounts. It has one branch
+// for all of them.
 func (s *slot) full(each *[Planes]uint32) bool {
 	carry := uint64(0)
 	for p := range s.sums {
@@ -209,8 +224,8 @@ func (s *slot) full(each *[Planes]uint32) bool {
 	return carry > math.MaxUint32
 }
 
-// narrow returns what each key of the batch gets, but for its lens, and whether that,
-// with its lens, fits a slot.
+// narrow returns what each key of the batch gets, without its lens, in 32 bits, and whether the
+// amounts, with the lens, fit a slot.
 func narrow(b *Batch) (each [Planes]uint32, fits bool) {
 	all := uint64(0)
 	for p, n := range b.Each {
@@ -224,7 +239,8 @@ func narrow(b *Batch) (each [Planes]uint32, fits bool) {
 	return each, all <= math.MaxInt32 && (b.Lens == nil || fits)
 }
 
-// drain counts what slots have gathered, in the leaves.
+// drain counts what the slots have gathered in the leaves, worker by worker, in ascending order
+// of keys, and empties them.
 func (t *Table) drain() {
 	f := t.front
 	if f.used == 0 {
@@ -248,8 +264,8 @@ func (t *Table) drain() {
 	f.used = 0
 }
 
-// group puts the used slots into f.order, by worker; those of worker number i end at
-// f.ends[i].
+// group puts the slots in use into f.order, grouped by worker (a counting sort). The slots of
+// worker i end at f.ends[i].
 func (f *front) group() {
 	f.ends = f.ends[:0]
 	for i := range f.slots {
@@ -257,7 +273,7 @@ func (f *front) group() {
 			for w >= len(f.ends) {
 				f.ends = append(f.ends, 0)
 			}
-			f.ends[w]++ // of the worker before, for now
+			f.ends[w]++ // counted at index worker+1, so the prefix sums are the starts
 		}
 	}
 	for w := 1; w < len(f.ends); w++ {
@@ -275,8 +291,9 @@ func (f *front) group() {
 
 func comparePlaced(a, b placed) int { return cmp.Compare(a.key, b.key) }
 
-// sort sorts by key. Keys are hashed as a rule, or near to each other: they are dealt
-// to buckets, each for a part of the span of keys, of which few get many.
+// sort sorts by key. Keys are usually hashed, and so evenly spread, or close together. They are
+// distributed into about a quarter as many buckets, of equal width, and each bucket is sorted
+// by itself, which takes linear time as long as few buckets get many keys.
 func (f *front) sort(some []placed) {
 	if len(some) < 64 {
 		slices.SortFunc(some, comparePlaced)
@@ -309,6 +326,7 @@ func (f *front) sort(some []placed) {
 	}
 }
 
+// sortFew sorts a bucket: by insertion if it is small, as nearly all are.
 func sortFew(some []placed) {
 	if len(some) > 24 {
 		slices.SortFunc(some, comparePlaced)

@@ -7,7 +7,8 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// AddTo counts the batch in a grid.
+// AddTo counts the batch in a grid. It walks the blocks forward with the keys and starts over
+// only where the keys descend.
 func (b *Batch) AddTo(g *page.Grid) {
 	for b.Worker >= len(g.Rows) {
 		g.Rows = append(g.Rows, nil)
@@ -43,7 +44,8 @@ func (b *Batch) AddTo(g *page.Grid) {
 	}
 }
 
-// blockOf returns the number of the block that key is in, not below the first.
+// blockOf returns the number of the block that has key, which must not be below the first
+// block.
 func blockOf(firsts []uint64, key uint64) int {
 	at, ok := slices.BinarySearch(firsts, key)
 	if !ok {
@@ -52,10 +54,10 @@ func blockOf(firsts []uint64, key uint64) int {
 	return at
 }
 
-// Firsts lays down at most n blocks for a [Grid], with about as many of the
-// table's keys each. They begin at multiples of powers of two, each block
-// being one half of a wider one, so that blocks laid down at different times
-// nest: what two grids have in common are whole blocks of both.
+// Firsts lays out at most n blocks for a [Grid], with about equally many of the table's keys
+// each. A block is always one half of a wider one, so it begins at a multiple of its size, a
+// power of two. Blocks laid out at different times therefore nest: two grids have whole blocks
+// in common, and can be added up.
 func (t *Table) Firsts(n int) []uint64 {
 	const finer = 8
 	blocks := t.Blocks(0, math.MaxUint64, finer*n)
@@ -63,7 +65,7 @@ func (t *Table) Firsts(n int) []uint64 {
 	for i, b := range blocks {
 		sample[i] = b.First
 	}
-	least := max((2*len(sample)+n-1)/max(n, 1), 1) // a block with more is halved
+	least := max((2*len(sample)+n-1)/max(n, 1), 1) // a block with more of the sampled keys is halved
 	firsts := halve(nil, 0, 64, sample, least)
 	if len(firsts) == 0 || firsts[0] != 0 {
 		firsts = append([]uint64{0}, firsts...)
@@ -71,8 +73,9 @@ func (t *Table) Firsts(n int) []uint64 {
 	return firsts
 }
 
-// halve appends the firsts of the blocks into which the 2^bits keys from low
-// on are cut; sample are those of the sampled keys that are among them.
+// halve appends the firsts of the blocks into which the 2^bits keys from low on are divided.
+// sample are the sampled keys among them. An empty half gets no block of its own and belongs to
+// the block below.
 func halve(firsts []uint64, low uint64, bits int, sample []uint64, least int) []uint64 {
 	if len(sample) == 0 {
 		return firsts

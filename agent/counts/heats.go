@@ -4,15 +4,15 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// A Heat is which worker used which keys in a stretch of time.
+// A Heat says which worker used which keys in a stretch of time.
 type Heat struct {
-	Start, End int64 // nanoseconds since 1970
-	Rows       [][]Sums
+	Start, End int64    // nanoseconds since 1970
+	Rows       [][]Sums // by worker and block
 }
 
-// Heats returns, for each interval that overlaps a stretch of time (nanoseconds
-// since 1970; 0 for an open end), which keys were used, oldest first, all by the
-// same blocks, and the first keys of those.
+// Heats returns the heat of each interval that overlaps a stretch of time (nanoseconds since
+// 1970; 0 for an open end), oldest first, and the first keys of the blocks, which are the same
+// for all of them: those that all intervals' grids have in common.
 func (j *Locality) Heats(from, to int64) (heats []Heat, firsts []uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -31,8 +31,8 @@ func (j *Locality) Heats(from, to int64) (heats []Heat, firsts []uint64) {
 	return heats, firsts
 }
 
-// EachInterval calls f with each interval that is kept, oldest first. f must not
-// keep it or change it, nor call the job.
+// EachInterval calls f with each interval, oldest first. It holds the job's lock meanwhile, so
+// f must be quick, must not call the job, and must not keep or change the interval.
 func (j *Locality) EachInterval(f func(in *Interval)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// A HotKey is a key with the accesses of all workers.
+// A HotKey is a key with its accesses by all workers.
 type HotKey struct {
 	Key     uint64
-	Sums    Sums   // of all workers, as counted one by one
-	Earlier uint64 // estimate of accesses before it was promoted, see Count
-	Workers []Count
+	Sums    Sums    // counted one by one
+	Earlier uint64  // estimate of its accesses before it was promoted; see Count
+	Workers []Count // by worker
 }
 
-// Accesses returns all of the key's accesses, the estimated ones with them.
+// Accesses returns all accesses of the key, estimated ones included.
 func (k *HotKey) Accesses() uint64 { return k.Sums.Accesses() + k.Earlier }
 
 // A SkewPoint says that the Keys most used keys have Accesses together.
@@ -23,16 +23,17 @@ type SkewPoint struct {
 	Accesses uint64
 }
 
-// Hottest returns the n keys with the most accesses, most first, and the skew
-// curve: how many accesses fall to how many of the hottest keys, in points of
-// falling heat whose last has all keys and all accesses. Keys of folded blocks
-// that are not counted one by one enter the curve with their block's mean.
+// Hottest returns the n keys with the most accesses, hottest first, and the skew curve:
+// cumulative accesses over the number of keys in descending heat; its last point has all keys
+// and all accesses. Keys of folded blocks that are not counted one by one enter the curve with
+// their block's mean.
 //
-// The table goes on counting meanwhile: it is locked for some leaves at a time.
+// It visits every key but locks the table for a few leaves at a time, so that counting
+// continues. The result is therefore not a snapshot of one moment.
 func (t *Table) Hottest(n int) ([]HotKey, []SkewPoint) {
 	top := &hotHeap{}
 	var heat heatHistogram
-	t.lock() // uses noted meanwhile wait for the next time
+	t.lock() // counts what was put off; later uses are missed
 	t.mu.Unlock()
 	next, more := uint64(0), true
 	for more {
@@ -70,8 +71,9 @@ func b2i(b bool) int {
 	return 0
 }
 
-// scan calls visit for at most limit leaves from the one that covers key on,
-// and returns where to go on and whether there is more.
+// scan calls visit for at most limit leaves, starting with the one that covers key, and returns
+// the key to continue at. Positions are keys rather than leaf numbers, because leaves are cut
+// and merged between calls.
 func (t *Table) scan(key uint64, limit int, visit func(*leaf)) (next uint64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +104,7 @@ type heapKey struct {
 	accesses uint64
 }
 
-// hotHeap has the coldest of the keys on top.
+// hotHeap is a heap with the coldest key on top, the next to be displaced.
 type hotHeap []heapKey
 
 func (h hotHeap) Len() int           { return len(h) }
@@ -116,12 +118,13 @@ func (h *hotHeap) Pop() any {
 	return k
 }
 
-// A heatHistogram counts keys by their accesses, in classes that are exact up
-// to 64 and 1/32 wide above.
+// A heatHistogram counts keys by their accesses. Classes are exact up to 64 accesses, and 1/32
+// wide above. Its size is fixed, however many keys there are.
 type heatHistogram struct {
 	keys, accesses [64 * 32]uint64
 }
 
+// heatClass returns the class of a number of accesses: the top six bits and their position.
 func heatClass(accesses uint64) int {
 	if accesses < 64 {
 		return int(accesses)
@@ -136,7 +139,8 @@ func (h *heatHistogram) add(accesses, keys uint64) {
 	h.accesses[c] += accesses * keys
 }
 
-// addRest adds the keys that a folded leaf does not know one by one.
+// addRest adds the keys that a folded leaf does not know one by one, as if they were equally
+// hot.
 func (h *heatHistogram) addRest(l *leaf) {
 	if l.folded == nil {
 		return
@@ -147,6 +151,7 @@ func (h *heatHistogram) addRest(l *leaf) {
 	h.accesses[c] += l.folded.accesses
 }
 
+// curve sums the classes up from the hottest.
 func (h *heatHistogram) curve() []SkewPoint {
 	var curve []SkewPoint
 	var sum SkewPoint

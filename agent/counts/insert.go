@@ -2,10 +2,10 @@ package counts
 
 import "slices"
 
-// insert makes the keys from:to of the batch known to leaf number at, where
-// t.missing are those that are not yet, counts the batch there, and returns
-// how many leaves the leaf was cut into beyond one. The totals of the leaf's
-// row have been added to already.
+// insert makes the batch's keys [from, to) known to leaf number at and counts the batch there.
+// t.missing are those that the leaf lacks. A leaf that gets too full is cut into pieces of
+// equal size; insert returns the number of leaves beyond one. The leaf's totals include the
+// batch already.
 func (t *Table) insert(at int, b *Batch, from, to int) int {
 	l := t.leaves[at]
 	if l.takesFew(len(t.missing)) {
@@ -46,8 +46,8 @@ func (t *Table) insert(at int, b *Batch, from, to int) int {
 	return len(cut) - 1
 }
 
-// mergeKeys puts into t.fresh the leaf's keys and the missing ones, ascending,
-// and into t.from the place each had in the leaf, or -1.
+// mergeKeys merges the leaf's keys and the missing ones into t.fresh, ascending, and puts the
+// place that each had in the leaf, or -1, into t.from.
 func (t *Table) mergeKeys(l *leaf, keys []uint64) {
 	t.fresh, t.from = t.fresh[:0], t.from[:0]
 	i := 0
@@ -63,7 +63,8 @@ func (t *Table) mergeKeys(l *leaf, keys []uint64) {
 	}
 }
 
-// setKeys gives the leaf its keys, as base and step where that says it all.
+// setKeys sets the leaf's keys, which must not be empty, as base and step if they are
+// equidistant. Dense keys then take no memory. Otherwise it copies them.
 func (l *leaf) setKeys(keys []uint64) {
 	l.n, l.keys, l.base, l.step = len(keys), nil, keys[0], 0
 	if len(keys) > 1 {
@@ -79,6 +80,8 @@ func (l *leaf) setKeys(keys []uint64) {
 	}
 }
 
+// arrangedRow returns a copy of a row for keys that were at the places from, or are new where
+// that is -1. Totals are kept.
 func arrangedRow(r *row, from []int32) *row {
 	fresh := slices.Contains(from, -1)
 	s := &row{total: r.total}
@@ -88,9 +91,9 @@ func arrangedRow(r *row, from []int32) *row {
 	return s
 }
 
-// shareTotals gives each piece of a leaf the totals of its keys. The leaf was
-// not folded, so the planes hold all of them, but for the batch being added,
-// whose share addToPieces adds; rows are those from before.
+// shareTotals gives each piece of a leaf the totals of its own keys. Only open leaves are cut,
+// whose planes hold all amounts except those of the batch in progress, which addToPieces adds.
+// rows are those of the leaf before it was cut.
 func shareTotals(cut []*leaf, rows []*row) {
 	for w, r := range rows {
 		if r == nil {
@@ -103,7 +106,7 @@ func shareTotals(cut []*leaf, rows []*row) {
 	}
 }
 
-// sums returns the planes' sums over n keys.
+// sums returns the sums of the planes over n keys.
 func (r *row) sums(n int) (sum [Planes]uint64) {
 	for p := range sum {
 		if r.planes[p].cells == nil {
@@ -117,7 +120,7 @@ func (r *row) sums(n int) (sum [Planes]uint64) {
 	return sum
 }
 
-// replace puts the pieces in place of leaf number at.
+// replace puts the pieces in the place of leaf number at.
 func (t *Table) replace(at int, cut []*leaf) {
 	if len(cut) == 1 {
 		return
@@ -130,8 +133,8 @@ func (t *Table) replace(at int, cut []*leaf) {
 	t.firsts = slices.Replace(t.firsts, at, at+1, firsts...)
 }
 
-// addToPieces adds the batch's keys, all of which the pieces know now. Where
-// the leaf stayed whole, its totals have the batch already.
+// addToPieces counts the batch's keys [from, to), all of which the pieces know now. A leaf that
+// was not cut has the batch in its totals already.
 func (t *Table) addToPieces(cut []*leaf, b *Batch, from, to int) {
 	for i, piece := range cut {
 		end := to

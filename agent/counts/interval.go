@@ -7,16 +7,18 @@ import (
 	"github.com/psidecar/psidecar/page/history"
 )
 
-// An Interval is what happened in a stretch of time.
+// An Interval is what a job did in a stretch of time. Slices by worker or server are as long as
+// the highest number seen needs. Guarded by Locality.mu.
 type Interval struct {
-	Start, End int64    // nanoseconds since 1970, of its first and last message
-	Pairs      [][]Pair // [worker][server], rows may be short
-	Heat       page.Grid
-	Steps      []uint64         // by worker: rounds of pushes (of pulls where it pushes nothing)
-	Latency    *history.Latency // of all requests
-	ByWorker   []*history.Latency
+	Start, End int64              // time of its first and last message, in nanoseconds since 1970
+	Pairs      [][]Pair           // [worker][server], rows may be short
+	Heat       page.Grid          // sums by worker and block of keys
+	Steps      []uint64           // by worker: rounds of pushes, or of pulls where it pushes nothing
+	Latency    *history.Latency   // of all requests
+	ByWorker   []*history.Latency // nil entries: no answers
 	ByServer   []*history.Latency
 
+	// Of all messages, as in Totals.
 	Bytes, LeftHost, Repeated, Messages uint64
 }
 
@@ -24,6 +26,8 @@ func newInterval(at int64, firsts []uint64) *Interval {
 	return &Interval{Start: at, End: at, Heat: page.Grid{Firsts: firsts}}
 }
 
+// pair returns the entry of a pair, growing the matrix as needed. The pointer is valid until
+// the next call.
 func (in *Interval) pair(worker, server int) *Pair {
 	for worker >= len(in.Pairs) {
 		in.Pairs = append(in.Pairs, nil)
@@ -52,6 +56,7 @@ func (in *Interval) stepped(worker int) {
 	in.Steps[worker]++
 }
 
+// took records the latency of a request under all, its worker and its server.
 func (in *Interval) took(worker, server int, nanos int64) {
 	for worker >= len(in.ByWorker) {
 		in.ByWorker = append(in.ByWorker, nil)
@@ -67,8 +72,10 @@ func (in *Interval) took(worker, server int, nanos int64) {
 	}
 }
 
-// thin makes room for one more interval: old intervals are joined with those before
-// them, and intervals that are too old are dropped.
+// thin makes room for one more interval. The interval that just left the newest Fine ones is
+// joined with the one before it, up to a length of Coarse; intervals older than Kept, or beyond
+// Intervals, are dropped. At most one pair is joined in each call, so the cost is even. The
+// caller holds j.mu.
 func (j *Locality) thin(at int64) {
 	if i := len(j.ring) - j.opts.Fine; j.opts.Coarse > 0 && i > 0 {
 		old, next := j.ring[i-1], j.ring[i]
@@ -84,7 +91,8 @@ func (j *Locality) thin(at int64) {
 	j.ring = slices.Delete(j.ring, 0, gone)
 }
 
-// extend adds what happened in the interval after this one.
+// extend adds the interval that follows this one. Grids are joined by the blocks that both
+// have; blocks nest, so no sum is lost, only resolution.
 func (in *Interval) extend(next *Interval) {
 	sum := View{Interval: *in}
 	if sum.Latency == nil {

@@ -2,43 +2,45 @@ package counts
 
 import "slices"
 
-// leafKeys is how many keys a leaf holds at most; a fuller one is cut in two.
+// leafKeys is how many keys a leaf holds at most.
 const leafKeys = 512
 
-// A leaf covers the keys from first up to the next leaf's first. It knows keys
-// one by one; a folded leaf knows only its hottest keys so, and what else it
-// was asked for is in its totals and in the table's sketch.
+// A leaf covers the keys from first up to the next leaf's first. An open leaf knows all its
+// keys one by one. A folded one knows its hottest keys only; the others are in its totals and
+// in the table's sketch.
 type leaf struct {
 	first uint64
-	n     int      // keys known one by one
-	keys  []uint64 // them, ascending; nil where they are base, base+step, ...
+	n     int      // number of keys known one by one
+	keys  []uint64 // these keys, ascending; nil if they are base, base+step and so on
 	base  uint64
 	step  uint64
-	rows  []*row // by worker, nil for one that never came here; may be short
+	rows  []*row // by worker; nil for a worker that was never here; may be short
 
+	// nil while the leaf is open
 	folded *folded
 }
 
 // A row is one worker's share of a leaf.
 type row struct {
-	total  [Planes]uint64 // of all keys, also those that are not known one by one
+	total  [Planes]uint64 // over all keys, including those that are not known one by one
 	planes [allPlanes]plane
 }
 
 // folded is what a leaf knows about the keys that it does not know one by one.
 type folded struct {
-	distinct  registers // how many there are
-	accesses  uint64    // of all workers, while folded
-	threshold uint64    // estimate of accesses from which a key is promoted
+	distinct  registers // estimates the number of such keys
+	accesses  uint64    // to them by all workers, as counted into the sketch
+	threshold uint64    // estimate from which a key is a candidate for promotion
 }
 
+// Sizes of the structs, for the memory accounting.
 const (
 	leafBytes   = 112
 	rowBytes    = 8 + 8*Planes + allPlanes*32
 	foldedBytes = registerCount + 16
 )
 
-// bytes returns the memory that the leaf takes.
+// bytes returns the memory of the leaf.
 func (l *leaf) bytes() int {
 	n := leafBytes + 8*cap(l.keys)
 	for _, r := range l.rows {
@@ -64,7 +66,7 @@ func (l *leaf) key(i int) uint64 {
 	return l.keys[i]
 }
 
-// row returns the worker's row, made if need be, and the bytes that took.
+// row returns a worker's row, creating it if need be, and the bytes by which the leaf grew.
 func (l *leaf) row(worker int) (r *row, grown int) {
 	if worker >= len(l.rows) {
 		grown = 8 * (worker + 1 - len(l.rows))
@@ -77,7 +79,7 @@ func (l *leaf) row(worker int) (r *row, grown int) {
 	return l.rows[worker], grown
 }
 
-// accesses returns the pulls and pushes of all workers.
+// accesses returns the pulls and pushes of all keys by all workers.
 func (l *leaf) accesses() uint64 {
 	sum := uint64(0)
 	for _, r := range l.rows {
@@ -88,8 +90,8 @@ func (l *leaf) accesses() uint64 {
 	return sum
 }
 
-// accessesAt returns the pulls and pushes of key i by all workers, with the
-// estimate of those before it was promoted.
+// accessesAt returns the accesses of key i by all workers, including the estimate for those
+// before its promotion.
 func (l *leaf) accessesAt(i int) uint64 {
 	sum := uint64(0)
 	for _, r := range l.rows {
@@ -100,7 +102,7 @@ func (l *leaf) accessesAt(i int) uint64 {
 	return sum
 }
 
-// distinct returns how many keys the leaf was asked for: exact unless folded.
+// distinct returns the number of distinct keys: exact for an open leaf, else an estimate.
 func (l *leaf) distinct() uint64 {
 	if l.folded == nil {
 		return uint64(l.n)
@@ -108,8 +110,8 @@ func (l *leaf) distinct() uint64 {
 	return uint64(l.n) + l.folded.distinct.estimate()
 }
 
-// isWhole reports whether keys are exactly the leaf's, so that no place needs
-// to be looked up.
+// isWhole reports whether keys, which ascend, are exactly the leaf's, so that no place needs to
+// be looked up.
 func (l *leaf) isWhole(keys []uint64) bool {
 	if len(keys) != l.n {
 		return false
@@ -121,7 +123,7 @@ func (l *leaf) isWhole(keys []uint64) bool {
 		return false
 	}
 	if l.step <= 1 {
-		return true // ascending, so many, from there to there
+		return true // ascending, as many, and with the same ends
 	}
 	want := l.base
 	for _, k := range keys {
@@ -133,12 +135,12 @@ func (l *leaf) isWhole(keys []uint64) bool {
 	return true
 }
 
-// mergeFrom is the share of a leaf's keys, one in this many, from which walking
-// along them beats searching for each.
+// mergeFrom decides how keys are found: with more than one in this many of the leaf's keys,
+// walking along both lists beats searching for each.
 const mergeFrom = 12
 
-// find appends to found the places of those of keys that the leaf knows, and
-// to missing the indices in keys of the others. Keys ascend.
+// find appends the places of the keys that the leaf knows to found, and the indexes in keys of
+// the others to missing. keys ascend.
 func (l *leaf) find(keys []uint64, found, missing []int32) (_, _ []int32) {
 	switch {
 	case l.keys == nil:
@@ -160,6 +162,7 @@ func (l *leaf) find(keys []uint64, found, missing []int32) (_, _ []int32) {
 	return found, missing
 }
 
+// findInSteps is find for equidistant keys, where a place is a division.
 func (l *leaf) findInSteps(keys []uint64, found, missing []int32) (_, _ []int32) {
 	for i, k := range keys {
 		at := uint64(0)
@@ -180,6 +183,7 @@ func (l *leaf) findInSteps(keys []uint64, found, missing []int32) (_, _ []int32)
 	return found, missing
 }
 
+// findByMerging is find for many keys.
 func findByMerging(known, keys []uint64, found, missing []int32) (_, _ []int32) {
 	at := 0
 	for i, k := range keys {
@@ -196,14 +200,14 @@ func findByMerging(known, keys []uint64, found, missing []int32) (_, _ []int32) 
 	return found, missing
 }
 
-// near is how far from where it would be a key is looked for first: hashed ids, some
-// hundred of them, are hardly ever farther.
+// near is how far around its expected place a key is looked for first. The places of a few
+// hundred hashed ids hardly ever deviate by more.
 const near = 16
 
-// searchFrom returns the first place at or after from whose key is not below k, and
-// whether it is k. It starts where k would be if the keys were evenly spread, as
-// hashed ids are, and continues with a binary search without branches, so that the
-// processor mispredicts none.
+// searchFrom returns the first place at or after from whose key is not below k, and whether it
+// is k. It starts where k would be if the keys were evenly spread, as hashed ids are, and
+// continues with a binary search whose step is a conditional move, so that the processor
+// mispredicts no branch.
 func searchFrom(keys []uint64, from int, k uint64) (int, bool) {
 	last := len(keys) - 1
 	switch {
@@ -231,9 +235,9 @@ func searchFrom(keys []uint64, from int, k uint64) (int, bool) {
 	return low + 1, keys[low+1] == k
 }
 
-// addCounts adds to the keys at the given places (all of them where places is nil)
-// what the batch brings, the key at places[i] being number from+at[i] of the
-// batch, or from+i where at is nil. It returns the bytes by which it grew.
+// addCounts adds the batch's amounts to the keys at the given places, or to all keys if places
+// is nil. The key at places[i] is number from+at[i] of the batch, or from+i if at is nil. It
+// returns the bytes by which the row grew. Totals are the caller's.
 func (r *row) addCounts(l *leaf, places []int32, b *Batch, from int, at []int32) (grown int) {
 	if b.sums != nil {
 		n := len(places)

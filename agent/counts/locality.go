@@ -11,102 +11,102 @@ import (
 // LocalityOptions bound a job's memory.
 type LocalityOptions struct {
 	Counts Options
-	// Interval is the finest stretch of time that can be asked for. The newest Fine
-	// of them are kept one by one, older ones are joined into stretches of up to
-	// Coarse, and forgotten after Kept. There are at most Intervals in all.
+	// Interval is the finest stretch of time that can be queried. The newest Fine intervals are
+	// kept one by one, older ones are joined into stretches of up to Coarse and dropped after
+	// Kept. There are at most Intervals in all.
 	Interval     time.Duration
 	Fine         int
 	Coarse, Kept time.Duration
 	Intervals    int
-	// Pending is how many requests may wait for their answers.
+	// Pending is how many requests can be in flight before the oldest is given up.
 	Pending int
-	// WindowKeys is how many uses of keys a Window has at most; 0: there are
-	// none.
+	// WindowKeys bounds the uses of keys in a Window; 0 turns windows off.
 	WindowKeys int
-	// Slow, where not nil, is called with each request whose answer took SlowAfter
-	// or longer. It is called with the job's lock held, and must not block.
+	// Slow, if not nil, is called with each request whose answer took SlowAfter or longer. It
+	// is called with the job's lock held, so it must neither block nor call the job.
 	Slow      func(Slow)
 	SlowAfter time.Duration
 }
 
-// DefaultLocalityOptions keep an hour, the last five minutes of it finely.
+// DefaultLocalityOptions keep an hour, the last five minutes of it in full resolution.
 var DefaultLocalityOptions = LocalityOptions{
 	Counts:    DefaultOptions,
 	Interval:  5 * time.Second,
 	Fine:      60,
-	Coarse:    35 * time.Second, // of six, which begin with a message each
+	Coarse:    35 * time.Second, // six intervals with the gaps between them, since each begins with a message
 	Kept:      time.Hour,
 	Intervals: 180,
 	Pending:   1 << 17,
 }
 
-// A Request is the half of an exchange that a worker sends, or, as an answer,
-// the half that comes back.
+// A Request identifies one half of an exchange: the request of a worker, or, as an answer, what
+// comes back, with the same fields.
 type Request struct {
-	Worker, Server int   // from 0
+	Worker, Server int   // indexes, from 0
 	Time           int64 // when it was seen, in nanoseconds since 1970
 	App, Customer  int32
 	Timestamp      int32
 	Push, Pull     bool
-	Bytes          uint64 // of a request's keys and values, as far as its meta says
+	Bytes          uint64 // of keys and values, according to the meta; of a request only
 }
 
-// Slow is a request whose answer took long. Times are nanoseconds since 1970.
+// Slow is a request whose answer took long. Times are in nanoseconds since 1970.
 type Slow struct {
 	Worker, Server  int
 	Asked, Answered int64
 	Push, Pull      bool
-	Keys, Bytes     uint64 // of the request; 0 keys: not known
+	Keys, Bytes     uint64 // of the request; 0 keys: unknown
 }
 
-// Pair is what passed between a worker and a server.
+// Pair is the traffic between a worker and a server.
 type Pair struct {
 	ToServer uint64 // bytes of whole messages
 	ToWorker uint64
-	Requests uint64 // repeats not counted
+	Requests uint64 // without retransmissions
 }
 
 // Totals are a job's sums over all its messages.
 type Totals struct {
 	Bytes      uint64
 	LeftHost   uint64 // bytes of messages whose receiver is on another host
-	Repeated   uint64 // bytes of messages that were sent again by PS_RESEND
+	Repeated   uint64 // bytes of messages that PS_RESEND sent again
 	Messages   uint64
 	Answered   uint64 // requests whose answer was seen
-	Unanswered uint64 // requests given up: too many waited
+	Unanswered uint64 // requests that were given up
 	Unasked    uint64 // answers whose request was not seen
 }
 
 // A Locality keeps one job's sums. Its methods may be called from any goroutine.
 //
-// Invariant: the intervals of ring follow each other; all and totals count what ring
-// has forgotten too.
+// Invariants: the intervals of ring follow each other without overlap; all and totals include
+// what ring has dropped; early holds copies of all batches of the newest interval while
+// earlyKeys is at most earlyLimit.
 type Locality struct {
 	opts  LocalityOptions
 	Table *Table
 
-	mu        sync.Mutex // guards the rest; acquired before the table's
+	mu        sync.Mutex // guards the fields below; taken before Table.mu
 	totals    Totals
-	all       *Interval
-	ring      []*Interval // oldest first, older ones coarser; the last one is being filled
+	all       *Interval   // sums over all time, without heat
+	ring      []*Interval // oldest first, the older ones coarser; the last one is being filled
 	pending   *pending
 	seen      *seen
 	progress  []progress // by worker
-	workers   []worker   // by number: what they are doing
+	workers   []worker   // by worker: what it is doing now
 	seconds   seconds
-	firsts    []uint64 // blocks of the newest grid
-	firstKeys uint64   // keys that the table knew when they were laid down
-	batches   int
-	early     []Batch    // of the newest interval, copies, while they are few
-	earlyKeys int        // more than earlyLimit: they are not kept any more
-	window    *collector // nil: not wanted
+	firsts    []uint64   // blocks of the newest grid
+	firstKeys uint64     // distinct keys in the table when those were laid out
+	batches   int        // number of batches so far
+	early     []Batch    // batches of the newest interval, while they are few
+	earlyKeys int        // keys in early; above earlyLimit: early is incomplete
+	window    *collector // nil: windows are off
 }
 
-// earlyLimit is how many keys of an interval's batches are kept, so that better
-// blocks can be laid down for it once the job's keys are known.
+// earlyLimit bounds the keys in early. They are counted again into better blocks once more of
+// the job's keys are known, since the blocks of a new job's first seconds are poor.
 const earlyLimit = 1 << 16
 
-// NewLocality returns an empty job.
+// NewLocality returns a job without any traffic.
 func NewLocality(opts LocalityOptions) *Locality {
 	j := &Locality{
 		opts:    opts,
@@ -122,8 +122,8 @@ func NewLocality(opts LocalityOptions) *Locality {
 	return j
 }
 
-// Ask notes a request and reports whether it is new: false for a repeat of one
-// that was seen before.
+// Ask records a request and reports whether it is new, or a retransmission. It advances the
+// worker's step, and starts measuring latency.
 func (j *Locality) Ask(r Request) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -146,16 +146,19 @@ func (j *Locality) Ask(r Request) bool {
 	return true
 }
 
-// noteAnswered notes that one request less of a worker waits.
+// noteAnswered records that one request fewer of a worker is in flight. When it was the last,
+// the worker's wait ends. The caller holds j.mu.
 func (j *Locality) noteAnswered(worker int, at int64) {
 	w := j.worker(worker)
 	w.answered = max(w.answered, at)
 	since := w.waiting()
+	// After Restart an answer of the earlier run may still arrive.
 	w.waits = max(w.waits-1, 0)
 	j.endWait(worker, since, at)
 }
 
-// Answer notes an answer and reports whether it is new.
+// Answer records an answer and reports whether it is new, or a retransmission. An answer whose
+// request was not seen is new, too.
 func (j *Locality) Answer(r Request) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -172,7 +175,7 @@ func (j *Locality) Answer(r Request) bool {
 	return true
 }
 
-// took notes how long a request waited for its answer.
+// took records the latency of the request w, which r answers. The caller holds j.mu.
 func (j *Locality) took(now *Interval, r Request, w unanswered) {
 	j.totals.Answered++
 	j.noteAnswered(r.Worker, r.Time)
@@ -184,9 +187,8 @@ func (j *Locality) took(now *Interval, r Request, w unanswered) {
 	}
 }
 
-// GiveUpBefore gives up the requests of a worker to a server that were asked before
-// one that is answered now: their answers may have passed unseen. It is to be called
-// before that answer is noted.
+// GiveUpBefore gives up the requests of a worker to a server that are older than the one that r
+// answers, because their answers may have passed unseen. Call it before Answer or Timed.
 func (j *Locality) GiveUpBefore(r Request) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -196,8 +198,8 @@ func (j *Locality) GiveUpBefore(r Request) {
 	}
 }
 
-// Timed notes an answer of which nothing but its time is known, and that may be
-// noted by Answer as well: it ends the wait of its request, if that waits.
+// Timed records the time of an answer that is counted elsewhere, or by a later call of Answer.
+// Only the first of the two finds the request in flight.
 func (j *Locality) Timed(r Request) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -206,7 +208,8 @@ func (j *Locality) Timed(r Request) {
 	}
 }
 
-// Moved notes the bytes of a message between a worker and a server.
+// Moved counts the bytes of a message between a worker and a server. leftHost says that its
+// receiver is on another host, repeat that it is a retransmission.
 func (j *Locality) Moved(r Request, toServer bool, bytes uint64, leftHost, repeat bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -224,8 +227,7 @@ func (j *Locality) Moved(r Request, toServer bool, bytes uint64, leftHost, repea
 	}
 }
 
-// Other notes the bytes of a message to or from the scheduler, or between
-// nodes that are not known yet.
+// Other counts the bytes of a message to or from the scheduler, or between unknown nodes.
 func (j *Locality) Other(at int64, bytes uint64, leftHost bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -246,7 +248,8 @@ func (j *Locality) count(bytes uint64, leftHost, repeat bool) {
 	}
 }
 
-// Use counts the keys of a request or answer seen at the given time.
+// Use counts the keys of a request or an answer, seen at the time at. The batch is copied where
+// it is kept.
 func (j *Locality) Use(at int64, b Batch) {
 	if len(b.Keys) == 0 && b.Run.N == 0 {
 		return
@@ -258,6 +261,8 @@ func (j *Locality) Use(at int64, b Batch) {
 		j.window.addBatch(at, j.begun(b.Worker), &b)
 	}
 	j.interval(at)
+	// Often while the job is new, then every 4096 batches: regrid counts what the table has put
+	// off, which is expensive.
 	if j.batches++; j.batches&(j.batches-1) == 0 || j.batches%4096 == 0 {
 		j.regrid(at)
 	}
@@ -268,7 +273,7 @@ func (j *Locality) Use(at int64, b Batch) {
 	}
 }
 
-// begun returns how many steps a worker has begun.
+// begun returns the number of steps that a worker has begun. The caller holds j.mu.
 func (j *Locality) begun(worker int) uint64 {
 	if worker >= len(j.all.Steps) {
 		return 0
@@ -276,8 +281,10 @@ func (j *Locality) begun(worker int) uint64 {
 	return j.all.Steps[worker]
 }
 
-// regrid lays down new blocks when the table has come to know many more keys:
-// for the newest interval, or, if it holds too much already, for a new one.
+// regrid lays out new blocks for the heatmap once the table knows a quarter more keys than at
+// the last layout. The newest interval is counted again into the new blocks if its batches are
+// all kept; otherwise a new interval begins, since counts cannot be moved to finer blocks. The
+// caller holds j.mu.
 func (j *Locality) regrid(at int64) {
 	size := j.Table.Size()
 	if size.Keys < j.firstKeys+j.firstKeys/4+1 {
@@ -291,6 +298,7 @@ func (j *Locality) regrid(at int64) {
 		j.openInterval(at)
 		return
 	}
+	// Counting the kept batches again gives the same sums in better blocks.
 	now := j.ring[len(j.ring)-1]
 	now.Heat = page.Grid{Firsts: firsts}
 	for _, b := range j.early {
@@ -298,10 +306,12 @@ func (j *Locality) regrid(at int64) {
 	}
 }
 
-// interval returns the one that is being filled at the given time.
+// interval returns the interval that is being filled, opening a new one if the newest is full.
+// Messages that arrive late count in the newest. The caller holds j.mu.
 func (j *Locality) interval(at int64) *Interval {
 	if len(j.ring) > 0 {
 		last := j.ring[len(j.ring)-1]
+		// Times come from several connections and may go back a little.
 		if at < last.Start+int64(j.opts.Interval) {
 			last.End = max(last.End, at)
 			return last
@@ -311,6 +321,7 @@ func (j *Locality) interval(at int64) *Interval {
 	return j.ring[len(j.ring)-1]
 }
 
+// openInterval appends an empty interval. The caller holds j.mu.
 func (j *Locality) openInterval(at int64) {
 	j.thin(at)
 	j.ring = append(j.ring, newInterval(at, j.firsts))
@@ -327,10 +338,10 @@ func (j *Locality) Totals() Totals {
 	return j.totals
 }
 
-// Restart forgets which requests were seen and which wait: the job's nodes
-// have started over and number their requests from 0 again. The window, too, is
-// only of what they use: a key that the run before used may be one that no server
-// knows now, and must not be moved.
+// Restart prepares for the next run of the job: its nodes have started over and number their
+// requests from 0. Requests in flight, the retransmission windows and the workers' state are
+// forgotten, while sums go on. The window of keys starts over, because a key that only the
+// earlier run used may be unknown to the servers now and must not be moved.
 func (j *Locality) Restart() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

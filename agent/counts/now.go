@@ -12,15 +12,18 @@ const slots = 64
 
 // A second is what happened in one second.
 type second struct {
-	number int64 // since 1970; the slot is another second's otherwise
+	number int64 // seconds since 1970; a slot with another number is out of date
 	bytes  uint64
 	steps  []uint32 // by worker
-	waited []int64  // by worker: nanoseconds without anything to do but wait, that ended here
+	waited []int64  // by worker: nanoseconds of waiting that ended in this second
 }
 
-// seconds are the last ones, each at its number modulo slots.
+// seconds is a ring of the last seconds, each at its number modulo slots.
 type seconds [slots]second
 
+// at returns the slot of a time and resets it if it is of an earlier round. The slices are
+// reused. A time that is too old falls into a newer second's slot, which is only a display
+// error.
 func (s *seconds) at(nanos int64) *second {
 	number := nanos / int64(time.Second)
 	slot := &s[((number%slots)+slots)%slots]
@@ -30,6 +33,7 @@ func (s *seconds) at(nanos int64) *second {
 	return slot
 }
 
+// grown extends list so that index n is valid.
 func grown[T any](list []T, n int) []T {
 	for n >= len(list) {
 		var zero T
@@ -38,17 +42,17 @@ func grown[T any](list []T, n int) []T {
 	return list
 }
 
-// worker is what a worker is doing.
+// worker is what a worker is doing. Times are in nanoseconds since 1970, 0 for never.
 type worker struct {
-	asked, answered int64 // when it was last seen to ask and to be answered
+	asked, answered int64 // of its last request, and of the last answer to it
 	stepped         int64 // when its last step began
-	stepEvery       int64 // nanoseconds from step to step, lately
-	waits           int   // requests without answers
-	waitsSince      int64 // since when there is one
+	stepEvery       int64 // moving average of the time between steps, in nanoseconds
+	waits           int   // requests in flight
+	waitsSince      int64 // since when there is at least one
 	barrier         int64 // since when it waits at a barrier, 0 if it does not
 }
 
-// waiting returns since when the worker waits for others, 0 if it does not.
+// waiting returns since when the worker has been waiting for others, 0 if it is not.
 func (w *worker) waiting() int64 {
 	switch {
 	case w.barrier > 0:
@@ -59,7 +63,8 @@ func (w *worker) waiting() int64 {
 	return 0
 }
 
-// step notes that a step begins, and how long the one before it took.
+// step records that a step begins, and averages the time that the one before took with weight
+// 1/4.
 func (w *worker) step(at int64) {
 	if took := at - w.stepped; w.stepped > 0 && took > 0 {
 		if w.stepEvery == 0 {
@@ -76,7 +81,9 @@ func (j *Locality) worker(i int) *worker {
 	return &j.workers[i]
 }
 
-// endWait notes that a worker goes on which waited since then.
+// endWait records that a worker which had waited since the given time continues. The whole wait
+// counts in the second in which it ends. It does nothing if the worker still waits for
+// something else.
 func (j *Locality) endWait(i int, since, at int64) {
 	if since > 0 && at > since && j.workers[i].waiting() == 0 {
 		s := j.seconds.at(at)
@@ -85,7 +92,7 @@ func (j *Locality) endWait(i int, since, at int64) {
 	}
 }
 
-// Barrier notes that a worker has come to a barrier, or may go on.
+// Barrier records that a worker has entered a barrier (waits), or was released from it.
 func (j *Locality) Barrier(worker int, at int64, waits bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -104,14 +111,15 @@ type Lately struct {
 	Seconds float64
 	Bytes   uint64
 	Steps   []uint64  // by worker
-	Waited  []float64 // by worker: share of the time that it waited for others
+	Waited  []float64 // by worker: fraction of the time spent waiting for others, at most 1
 }
 
-// Lately returns what happened in the whole seconds of a span up to now.
+// Lately returns what happened in the last whole seconds of a span, at most 62 s. Seconds
+// before the job's first message are left out, so that rates of a new job are right.
 func (j *Locality) Lately(now int64, span time.Duration) Lately {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	last := now/int64(time.Second) - 1 // the one that is over
+	last := now/int64(time.Second) - 1 // the last second that is complete
 	first := last - int64(min(span, (slots-2)*time.Second)/time.Second) + 1
 	if j.all.Start > 0 { // a job that has just begun
 		first = max(first, min(j.all.Start/int64(time.Second), last))
@@ -131,6 +139,7 @@ func (j *Locality) Lately(now int64, span time.Duration) Lately {
 			l.Waited[w] += float64(n) / 1e9 / l.Seconds
 		}
 	}
+	// Waits that have not ended yet are in no slot.
 	end := (last + 1) * int64(time.Second)
 	for w := range j.workers {
 		if since := j.workers[w].waiting(); since > 0 && since < end {
@@ -141,33 +150,33 @@ func (j *Locality) Lately(now int64, span time.Duration) Lately {
 	return l
 }
 
-// MedianSteps returns the steps of the median worker, the higher one of two.
+// MedianSteps returns the steps of the median worker, the upper one of two.
 func (l *Lately) MedianSteps() uint64 { return medianOf(l.Steps) }
 
-// Stragglers returns the workers that made far fewer steps than the median
-// worker, as View.Stragglers does.
+// Stragglers returns the workers that lag, as View.Stragglers does.
 func (l *Lately) Stragglers() []int { return stragglers(l.Steps) }
 
-// A WorkerNow is what a worker is doing.
+// A WorkerNow is what a worker is doing. Times are in nanoseconds since 1970.
 type WorkerNow struct {
-	Last      int64         // when it was last seen to ask or be answered; 0 never
+	Last      int64         // of its last request or answer; 0: never
 	Barrier   int64         // since when it waits at a barrier; 0 if it does not
 	Waiting   bool          // for an answer, or at a barrier
-	StepEvery time.Duration // from step to step, lately; 0 unknown
+	StepEvery time.Duration // moving average of the time between steps; 0: unknown
 }
 
-// A Wait is a request without an answer: the oldest one of a worker and a server.
+// A Wait is a request in flight, the oldest one of its worker and server.
 type Wait struct {
 	Worker, Server int
 	Since          int64
-	Requests       int // that wait, this one included, or were answered out of turn
+	Requests       int // in flight between the two, including some answered out of turn
 	Push, Pull     bool
 	Bytes          uint64 // of the request; 0 unknown
 	Keyed          bool   // First and Last are known
 	First, Last    uint64 // keys
 }
 
-// Now returns what each worker is doing, and for whom it waits.
+// Now returns what each worker is doing, and the oldest request in flight of each pair, longest
+// wait first.
 func (j *Locality) Now() (workers []WorkerNow, waits []Wait) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -182,8 +191,8 @@ func (j *Locality) Now() (workers []WorkerNow, waits []Wait) {
 	return workers, waits
 }
 
-// Describe says of a request that waits how large it is, how many keys it has and,
-// where they are known, which.
+// Describe adds the size, number of keys and, if keyed, the range of keys to a request in
+// flight. They become known at the end of its message, after Ask.
 func (j *Locality) Describe(r Request, bytes, keys uint64, keyed bool, first, last uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -199,12 +208,12 @@ func (j *Locality) Describe(r Request, bytes, keys uint64, keyed bool, first, la
 
 // ServerTimes is how long a server takes to answer.
 type ServerTimes struct {
-	Recent, Before time.Duration // means, lately and over all time; 0 where there is none
+	Recent, Before time.Duration // mean latency lately, and over all time; 0: no answers
 	Answers        uint64        // lately
 }
 
-// ServerTimes returns how long each server took to answer since that time, in
-// whole intervals, and before.
+// ServerTimes returns the latency of each server since a time (nanoseconds since 1970), in
+// whole intervals, beside that over all time.
 func (j *Locality) ServerTimes(since int64) []ServerTimes {
 	j.mu.Lock()
 	defer j.mu.Unlock()

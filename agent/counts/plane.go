@@ -25,20 +25,21 @@ const (
 	allPlanes = Planes + 1
 )
 
-// A plane holds one amount for each key of a leaf, in as little memory as the
-// amounts allow: one number while all are alike, otherwise cells of the
-// smallest width that fits. Amounts are multiples of unit (the greatest common
-// divisor of what was added), so that bytes of 4-byte values count as ones.
+// A plane holds one amount for each key of a leaf, in as little memory as the amounts allow: a
+// single number while all are equal, otherwise cells of the smallest width that fits. Amounts
+// are stored as multiples of unit, the greatest common divisor of all that were added, so that
+// bytes of 4-byte values take no more room than their number.
 type plane struct {
 	unit  uint64 // 0 while nothing was added
-	value uint64 // amount/unit of every key, where cells is nil
-	cells any    // nil, []uint8, []uint16, []uint32 or []uint64: one for each key, and zeros
+	value uint64 // amount/unit of every key, if cells is nil
+	cells any    // nil, or []uint8 to []uint64: one cell for each key, followed by zeros
 }
 
 type cell interface {
 	uint8 | uint16 | uint32 | uint64
 }
 
+// at returns the amount of key i.
 func (p *plane) at(i int) uint64 {
 	switch c := p.cells.(type) {
 	case []uint8:
@@ -53,7 +54,7 @@ func (p *plane) at(i int) uint64 {
 	return p.value * p.unit
 }
 
-// bytes returns the memory that the cells take.
+// bytes returns the memory of the cells.
 func (p *plane) bytes() int {
 	const header = 24
 	switch c := p.cells.(type) {
@@ -69,8 +70,8 @@ func (p *plane) bytes() int {
 	return 0
 }
 
-// units returns amount in units, after making the unit fit it, and the bytes
-// that took.
+// units returns the amount in units, after refining the unit if the amount is no multiple of
+// it, and the bytes by which the plane grew by that.
 func (p *plane) units(amount uint64, n int) (units uint64, grown int) {
 	switch {
 	case amount == p.unit:
@@ -91,7 +92,8 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// refine changes the unit to a divisor of it and returns the bytes it took.
+// refine changes the unit to one of its divisors, which multiplies the cells and may widen
+// them. It returns the bytes by which the plane grew.
 func (p *plane) refine(unit uint64, n int) int {
 	factor := p.unit / unit
 	p.unit = unit
@@ -123,8 +125,7 @@ func scale[T cell](c []T, factor uint64) {
 	}
 }
 
-// addAll adds amount to each of the leaf's n keys and returns the bytes by
-// which the plane grew.
+// addAll adds amount to all n keys and returns the bytes by which the plane grew.
 func (p *plane) addAll(n int, amount uint64) int {
 	if amount == 0 {
 		return 0
@@ -152,8 +153,8 @@ func (p *plane) addAll(n int, amount uint64) int {
 	return grown
 }
 
-// addRange adds units to c[from:] and returns the first index whose cell is
-// too narrow, or len(c).
+// addRange adds units to c[from:] and returns the index of the first cell that would overflow,
+// or len(c). limit is the largest value of a T.
 func addRange[T cell](c []T, from int, units, limit uint64) int {
 	for i := from; i < len(c); i++ {
 		v := uint64(c[i])
@@ -165,8 +166,8 @@ func addRange[T cell](c []T, from int, units, limit uint64) int {
 	return len(c)
 }
 
-// addAt adds amount to the keys at the given places of a leaf of n keys and
-// returns the bytes by which the plane grew.
+// addAt adds amount to the keys at the given places and returns the bytes by which the plane
+// grew. n is the number of keys of the leaf.
 func (p *plane) addAt(n int, places []int32, amount uint64) int {
 	if amount == 0 || len(places) == 0 {
 		return 0
@@ -192,6 +193,8 @@ func (p *plane) addAt(n int, places []int32, amount uint64) int {
 	return grown
 }
 
+// addPlaces adds units at the places and returns the number of places done before a cell would
+// overflow.
 func addPlaces[T cell](c []T, places []int32, units, limit uint64) int {
 	if units > limit {
 		return 0
@@ -206,8 +209,8 @@ func addPlaces[T cell](c []T, places []int32, units, limit uint64) int {
 	return len(places)
 }
 
-// widen gives the plane cells that can hold highest and returns the bytes by
-// which it grew.
+// widen makes sure that the plane has cells that can hold highest, and returns the bytes by
+// which it grew. Cells never become narrower.
 func (p *plane) widen(highest uint64, n int) int {
 	if highest <= math.MaxUint8 && p.cells != nil {
 		return 0
@@ -245,9 +248,8 @@ func width(cells any) int {
 	return 0
 }
 
-// copied returns n cells of the type of like, filled from the plane: cell i
-// from place from[i], or 0 where that is negative, or from place i where from
-// is nil.
+// copied returns n cells of the type of like, filled from the plane: cell i from place from[i],
+// or 0 if that is negative, or from place i if from is nil.
 func (p *plane) copied(like any, n int, from []int32) any {
 	switch like.(type) {
 	case []uint8:
@@ -261,7 +263,7 @@ func (p *plane) copied(like any, n int, from []int32) any {
 }
 
 func fill[T cell](to []T, p *plane, from []int32) []T {
-	if c, ok := p.cells.([]T); ok { // the usual case, without a switch per cell
+	if c, ok := p.cells.([]T); ok { // same width, the usual case: no switch for each cell
 		for i := range to {
 			if from == nil {
 				to[i] = c[i]
@@ -282,8 +284,8 @@ func fill[T cell](to []T, p *plane, from []int32) []T {
 	return to
 }
 
-// arranged returns the plane for a leaf whose key i was at place from[i]
-// before, and is new where that is negative.
+// arranged returns a copy of the plane for keys that were at the places from. fresh says that
+// some are new, which is -1 in from.
 func (p *plane) arranged(from []int32, fresh bool) plane {
 	q := plane{unit: p.unit, value: p.value}
 	switch {
@@ -298,7 +300,7 @@ func (p *plane) arranged(from []int32, fresh bool) plane {
 	return q
 }
 
-// compact goes back to one number where all cells have become alike.
+// compact replaces the cells by a single number if all of them are equal.
 func (p *plane) compact(n int) {
 	if p.cells == nil || n == 0 {
 		return

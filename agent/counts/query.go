@@ -10,24 +10,24 @@ import (
 // Sums are amounts by plane.
 type Sums = page.Sums
 
-// Size tells how a table stands.
+// Size describes the state of a table.
 type Size struct {
 	Workers       int
 	Keys          uint64 // distinct ones; an estimate once anything was folded
 	ExactKeys     uint64 // those that are counted one by one
-	Blocks        int    // the finest blocks whose totals are exact
+	Blocks        int    // leaves, whose totals are exact
 	FoldedBlocks  int
 	MemoryBytes   int
 	Total         Sums
-	SketchTotal   uint64 // accesses in the sketch
-	SketchBound   uint64 // see Table.Bound
-	SketchPercent float64
+	SketchTotal   uint64  // accesses in the sketch
+	SketchBound   uint64  // see Table.Bound
+	SketchPercent float64 // probability, in percent, that a single estimate is within SketchBound
 }
 
 // Exact reports whether every key is counted one by one.
 func (s Size) Exact() bool { return s.FoldedBlocks == 0 }
 
-// Size returns how the table stands.
+// Size returns the state of the table.
 func (t *Table) Size() Size {
 	t.lock()
 	defer t.mu.Unlock()
@@ -47,7 +47,7 @@ func (t *Table) Size() Size {
 	return s
 }
 
-// Workers returns what each worker did with all keys.
+// Workers returns each worker's sums over all keys.
 func (t *Table) Workers() []Sums {
 	t.lock()
 	defer t.mu.Unlock()
@@ -62,9 +62,9 @@ func (t *Table) Workers() []Sums {
 	return sums
 }
 
-// Bound returns by how much the estimate of a key that is not counted one by
-// one can exceed the truth, for at least 98% of them; it is never below the
-// truth. 0 while all counts are exact.
+// Bound returns by how much the estimate of a key that is not counted one by one may exceed the
+// truth, for at least 98% of such keys. An estimate is never below the truth. It is 0 while all
+// counts are exact.
 func (t *Table) Bound() uint64 {
 	t.lock()
 	defer t.mu.Unlock()
@@ -77,15 +77,15 @@ func (t *Table) Bound() uint64 {
 // A Count is what one worker did with one key.
 type Count struct {
 	Sums
-	// Earlier is the estimate of accesses that are not in Sums, at most
-	// Table.Bound too high; 0 for a key that was counted one by one throughout.
+	// Earlier estimates the accesses that are not in Sums, at most Table.Bound too high. It is
+	// 0 for a key that was counted one by one throughout.
 	Earlier uint64
-	// Exact says whether Sums are this key's alone. Where not, they are 0 and
-	// Earlier is all there is.
+	// Exact says that Sums are of this key alone. Otherwise they are 0, and Earlier is all that
+	// is known.
 	Exact bool
 }
 
-// Key returns what the worker did with the key.
+// Key returns what a worker did with a key.
 func (t *Table) Key(worker int, key uint64) Count {
 	t.lock()
 	defer t.mu.Unlock()
@@ -113,8 +113,7 @@ func (l *leaf) countAt(worker, place int) Count {
 	return c
 }
 
-// A Block is a range of keys, both ends within it, with what each worker did
-// there.
+// A Block is a range of keys, including both ends, with what each worker did there.
 type Block struct {
 	First, Last uint64
 	Keys        uint64 // distinct ones seen in it
@@ -122,9 +121,9 @@ type Block struct {
 	Workers     []Sums // by worker
 }
 
-// Blocks cuts the keys from first to last that were seen into at most n blocks
-// with about as many keys each, and returns what each worker did there. All
-// sums are exact; the cuts fall between folded blocks, never inside one.
+// Blocks divides the keys seen from first to last into at most n blocks of about equally many
+// keys. All sums are exact: blocks may end inside an open leaf but not inside a folded one, so
+// that there may be fewer than n.
 func (t *Table) Blocks(first, last uint64, n int) []Block {
 	t.lock()
 	defer t.mu.Unlock()
@@ -153,7 +152,7 @@ func (t *Table) Blocks(first, last uint64, n int) []Block {
 	return c.blocks
 }
 
-// within returns the places of the keys from first to last.
+// within returns the places [from, to) of the keys from first to last.
 func (l *leaf) within(first, last uint64) (from, to int) {
 	from, _ = l.search(first)
 	to, ok := l.search(last)
@@ -178,8 +177,8 @@ func (l *leaf) search(k uint64) (int, bool) {
 	return low, low < l.n && l.key(low) == k
 }
 
-// weight is the number of keys that the leaf, or the given part of one that is
-// not folded, puts into a block.
+// weight returns the number of keys that the places [from, to) of an open leaf, or the whole of
+// a folded one, add to a block.
 func (l *leaf) weight(from, to int) uint64 {
 	if l.folded != nil {
 		return max(l.distinct(), 1)
@@ -187,18 +186,19 @@ func (l *leaf) weight(from, to int) uint64 {
 	return uint64(to - from)
 }
 
-// A cutter collects leaves into blocks of equal numbers of keys.
+// A cutter fills blocks with leaves, in ascending order of keys.
 type cutter struct {
-	goal    uint64 // keys in all
+	goal    uint64 // number of keys in all
 	n       uint64 // blocks wanted
 	workers int
-	taken   uint64
+	taken   uint64 // number of keys so far
 	blocks  []Block
-	open    bool // the last block takes more
+	open    bool // the last block is not full yet
 }
 
-// room returns how many keys the open block still takes, opening one from key
-// first if need be.
+// room returns the open block and how many keys it still takes. It opens one that begins at key
+// first if there is none. Block i ends at the key number i*goal/n, so that rounding errors do
+// not add up.
 func (c *cutter) room(first uint64) (*Block, uint64) {
 	if !c.open {
 		c.blocks = append(c.blocks, Block{First: first, Workers: make([]Sums, c.workers)})

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// A Run is ascending keys at one distance from each other: First, First+Step
-// and so on, N of them. Jobs with dense parameters use little else, always the
-// same ones, so that a run costs the same however long it is.
+// A Run is an ascending arithmetic progression of keys: First, First+Step and so on, N of them.
+// Jobs with dense parameters use little else, and always the same ones. A run costs the same
+// however long it is.
 type Run struct {
 	First, Step uint64
 	N           int
 }
 
-// Ascends reports whether the keys strictly ascend, which a [Batch] needs: the
-// distance is not 0, and no key is beyond 2^64.
+// Ascends reports whether the keys ascend strictly, as a [Batch] requires: Step is not 0, and
+// no key overflows 64 bits.
 func (r Run) Ascends() bool {
 	return r.N > 0 && (r.N == 1 || r.Step > 0 && uint64(r.N-1) <= (math.MaxUint64-r.First)/r.Step)
 }
 
-// Last is the run's last key.
+// Last returns the last key.
 func (r Run) Last() uint64 { return r.First + uint64(r.N-1)*r.Step }
 
-// Append appends the keys one by one.
+// Append appends the keys one by one and returns the extended slice.
 func (r Run) Append(keys []uint64) []uint64 {
 	for k, i := r.First, 0; i < r.N; i++ {
 		keys = append(keys, k)
@@ -47,22 +47,22 @@ func (r Run) after(n int) Run {
 	return Run{r.First + uint64(n)*r.Step, r.Step, r.N - n}
 }
 
-// A repeat is a run that a worker used before.
+// repeat identifies a run that a worker has used before.
 type repeat struct {
 	worker int
 	run    Run
 }
 
-// Bounds of what a table remembers of runs, and of the keys of one that it
-// takes in, or spells out, at a time.
+// Bounds of a table's memory for runs: runs that are remembered, keys of one run that are added
+// before the memory is checked again, and keys that are written out one by one.
 const (
 	maxRepeats = 4096
 	inserted   = 1 << 17
 	spelled    = 8192
 )
 
-// addRun counts a batch that is a run. One that came before is only noted: its
-// keys are counted when somebody asks.
+// addRun counts a batch that is a run. If the worker has used the same run before, its amounts
+// are only summed up, which is constant time; the keys are counted before the next query.
 func (t *Table) addRun(b *Batch) {
 	key := repeat{b.Worker, b.Run}
 	if sums := t.repeats[key]; sums != nil {
@@ -78,13 +78,13 @@ func (t *Table) addRun(b *Batch) {
 	t.countRun(b)
 }
 
-// lock locks the table, all that was noted counted.
+// lock locks the table and counts everything that was put off. Every query begins with it.
 func (t *Table) lock() {
 	t.mu.Lock()
 	t.countWaiting()
 }
 
-// countWaiting counts all that was noted.
+// countWaiting counts everything that was put off. The caller holds t.mu.
 func (t *Table) countWaiting() {
 	if !t.waiting {
 		return
@@ -99,7 +99,7 @@ func (t *Table) countWaiting() {
 	t.waiting = false
 }
 
-// later does work that was put off.
+// later does work that was put off, within Options.Timed.
 func (t *Table) later(work func()) {
 	if t.timed || t.opts.Timed == nil {
 		work()
@@ -110,7 +110,7 @@ func (t *Table) later(work func()) {
 	t.timed = false
 }
 
-// countRepeats counts what was noted of runs.
+// countRepeats counts the runs that were only summed up. The runs stay remembered.
 func (t *Table) countRepeats() {
 	for key, sums := range t.repeats {
 		if *sums != (Sums{}) {
@@ -120,8 +120,9 @@ func (t *Table) countRepeats() {
 	}
 }
 
-// countRun counts the run's keys: a whole leaf at a time where the leaf's keys
-// are as far apart, otherwise one by one.
+// countRun counts a run's keys. Three cases, from cheap to expensive: the run covers a leaf
+// exactly, and the leaf is counted as a whole; the keys lie behind all known ones and get
+// leaves of their own; otherwise they are counted one by one, some thousand at a time.
 func (t *Table) countRun(b *Batch) {
 	run, at := b.Run, t.leafOf(b.Run.First, 0)
 	for run.N > 0 {
@@ -142,6 +143,7 @@ func (t *Table) countRun(b *Batch) {
 		}
 		if t.used > t.room() {
 			t.shrink()
+			// Leaves were merged, so the number is no longer valid.
 			at = 0
 		}
 		if run = run.after(n); run.N > 0 {
@@ -150,15 +152,16 @@ func (t *Table) countRun(b *Batch) {
 	}
 }
 
-// countWhole counts the batch, a run, for all keys of the leaf.
+// countWhole counts the batch's amounts for all keys of a leaf.
 func (t *Table) countWhole(l *leaf, b *Batch) {
 	r, grown := l.row(b.Worker)
 	t.addTotals(r, b, 0, l.n)
 	t.used += grown + r.addCounts(l, nil, b, 0, nil)
 }
 
-// appendRun counts the batch for the keys of run, which lie in leaf number at
-// behind all keys that it knows, and get leaves of their own.
+// appendRun counts the batch for the keys of run, which belong to leaf number at and lie behind
+// all keys that it knows. They get leaves of their own, so that later uses of the run match
+// whole leaves.
 func (t *Table) appendRun(at int, b *Batch, run Run) {
 	var behind []*leaf
 	var firsts []uint64
@@ -183,12 +186,12 @@ func (t *Table) appendRun(at int, b *Batch, run Run) {
 	t.firsts = slices.Insert(t.firsts, at+1, firsts...)
 }
 
-// is reports whether the leaf's keys are the run's first n.
+// is reports whether the leaf's keys are exactly the first n of the run.
 func (l *leaf) is(r Run, n int) bool {
 	return l.keys == nil && l.n == n && l.base == r.First && (l.step == r.Step || n == 1)
 }
 
-// addRun counts a run of the batch's worker, whose row is given.
+// addRun adds the batch's run to a row of a grid whose blocks begin at firsts.
 func (b *Batch) addRun(firsts []uint64, row []Sums) {
 	at, run := 0, b.Run
 	for run.N > 0 {

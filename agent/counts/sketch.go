@@ -5,21 +5,22 @@ import (
 	"math/bits"
 )
 
-// sketchDepth is how many counters each access goes to. The estimate, their
-// least, is too high by more than e x accesses / width with a probability of
-// at most e^-depth (Cormode and Muthukrishnan, "An improved data stream
-// summary", theorem 1), and never too low.
+// sketchDepth is the number of counters for each access. The estimate, which is the least of
+// them, is never too low, and too high by more than e x accesses / width with a probability of
+// at most e^-depth (Cormode and Muthukrishnan, "An improved data stream summary", theorem 1).
 const sketchDepth = 4
 
-// A sketch is a count-min sketch with conservative update: it estimates the
-// accesses of each (worker, key) that was folded into it.
+// A sketch is a count-min sketch with conservative update: it estimates the accesses of each
+// pair of worker and key that was folded into it. Entries cannot be removed: what was promoted
+// stays in it.
 type sketch struct {
 	rows  [sketchDepth][]uint32
 	mask  uint64
-	total uint64 // accesses that went in
+	total uint64 // accesses that were added
 }
 
-// newSketch returns a sketch of at most the given size, at least 64 KiB.
+// newSketch returns a sketch of at most the given size, but at least 64 KiB. The width is a
+// power of two.
 func newSketch(bytes int) *sketch {
 	width := uint64(max(bytes/(4*sketchDepth), 4096))
 	width = 1 << (bits.Len64(width) - 1)
@@ -32,24 +33,27 @@ func newSketch(bytes int) *sketch {
 
 func (s *sketch) bytes() int { return 4 * sketchDepth * int(s.mask+1) }
 
-// mix is the finisher of splitmix64: every bit of x moves every bit of it.
+// mix is the finalizer of splitmix64: every input bit affects every output bit.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
+// pairHash hashes a worker and a key.
 func pairHash(worker int, key uint64) uint64 {
 	return mix(key + mix(uint64(worker)+0x9e3779b97f4a7c15))
 }
 
-// place returns the counter of row i for hash h.
+// place returns the counter for hash h in row i (double hashing).
 func (s *sketch) place(i int, h uint64) *uint32 {
 	h2 := h>>32 | h<<32 | 1
 	return &s.rows[i][mix(h+uint64(i)*h2)&s.mask]
 }
 
-// addAccesses counts n accesses of the pair with hash h and returns the new estimate.
+// addAccesses adds n accesses of the pair with hash h and returns the new estimate.
+// Conservative update raises a counter only as far as the new estimate, which lowers the error
+// and keeps the bound. Counters saturate.
 func (s *sketch) addAccesses(h, n uint64) uint64 {
 	s.total += n
 	var at [sketchDepth]*uint32
@@ -65,7 +69,7 @@ func (s *sketch) addAccesses(h, n uint64) uint64 {
 	return uint64(want)
 }
 
-// estimate returns at least the accesses of the pair with hash h.
+// estimate returns an upper bound on the accesses of the pair with hash h.
 func (s *sketch) estimate(h uint64) uint64 {
 	least := uint32(math.MaxUint32)
 	for i := range sketchDepth {
@@ -74,17 +78,17 @@ func (s *sketch) estimate(h uint64) uint64 {
 	return uint64(least)
 }
 
-// bound returns by how much an estimate is too high at most, but for one pair
-// in e^4 = 54.
+// bound returns the error that an estimate exceeds with a probability of at most e^-4, one in
+// 54.
 func (s *sketch) bound() uint64 {
 	return uint64(math.Ceil(math.E * float64(s.total) / float64(s.mask+1)))
 }
 
-// registerCount makes the standard error of registers' estimate 13%.
+// registerCount gives the estimate of registers a standard error of 13% (1.04/sqrt(64)).
 const registerCount = 64
 
-// registers estimate how many distinct keys a folded leaf was asked for
-// (HyperLogLog, Flajolet et al. 2007).
+// registers estimate the number of distinct keys of a folded leaf (HyperLogLog, Flajolet et al.
+// 2007).
 type registers [registerCount]uint8
 
 func (r *registers) addKey(key uint64) {
@@ -100,6 +104,7 @@ func (r *registers) merge(s *registers) {
 	}
 }
 
+// estimate uses linear counting for small numbers, as the paper does in its section 4.
 func (r *registers) estimate() uint64 {
 	const m, alpha = float64(registerCount), 0.709
 	sum, empty := 0.0, 0

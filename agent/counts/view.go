@@ -8,14 +8,15 @@ import (
 	"github.com/psidecar/psidecar/page/history"
 )
 
-// A View is what happened in a stretch of time, put together from intervals.
+// A View is what happened in a stretch of time, summed up from intervals. It shares no memory
+// with the Locality.
 type View struct {
 	Interval
-	// Timestamps are those of the workers' last steps, over all time.
+	// Timestamps are those of the workers' newest steps, whatever the stretch.
 	Timestamps []int32
 }
 
-// All returns the sums over all time, without heat: the table has it.
+// All returns the sums over all time, without heat, which the table has.
 func (j *Locality) All() View {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -29,8 +30,8 @@ func (j *Locality) All() View {
 	return v
 }
 
-// Between returns what happened from one time to another (nanoseconds since
-// 1970; 0 for an open end), in whole intervals: those that overlap it.
+// Between returns the sums from one time to another (nanoseconds since 1970; 0 for an open
+// end), rounded outwards to whole intervals.
 func (j *Locality) Between(from, to int64) View {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -54,8 +55,8 @@ func (j *Locality) Between(from, to int64) View {
 	return v
 }
 
-// Recent returns the last intervals that span at least the given time, up to
-// the last message, or all there are.
+// Recent returns the sums over the intervals of the last span, counted back from the last
+// message.
 func (j *Locality) Recent(span time.Duration) View {
 	j.mu.Lock()
 	end := int64(0)
@@ -98,7 +99,7 @@ func (v *View) merge(in *Interval) {
 	v.Messages += in.Messages
 }
 
-// mergeEach adds up the counts of each worker, or server; nil: none.
+// mergeEach adds the latencies of each worker, or server; a nil entry has none.
 func mergeEach(to, from []*history.Latency) []*history.Latency {
 	for i, l := range from {
 		for i >= len(to) {
@@ -112,7 +113,7 @@ func mergeEach(to, from []*history.Latency) []*history.Latency {
 	return to
 }
 
-// joined adds grids up, by the blocks that they have in common.
+// joined adds up grids by the coarsest common blocks.
 func joined(grids []*page.Grid) page.Grid {
 	sum := page.Grid{Firsts: page.CommonEdges(grids)}
 	for _, g := range grids {
@@ -137,18 +138,17 @@ func joined(grids []*page.Grid) page.Grid {
 	return sum
 }
 
-// Seconds is how long the view lasts.
+// Seconds returns the length of the view.
 func (v *View) Seconds() float64 { return float64(v.End-v.Start) / 1e9 }
 
-// stragglerShare is the share of the median worker's steps below which a
-// worker lags.
+// stragglerShare is the fraction of the median worker's steps below which a worker lags.
 const stragglerShare = 0.8
 
-// Stragglers returns the workers that made far fewer steps than the median
-// worker: less than four fifths, and at least 3 fewer.
+// Stragglers returns the workers that lag behind the median worker: with less than four fifths
+// of its steps, and at least 3 fewer.
 func (v *View) Stragglers() []int { return stragglers(v.Steps) }
 
-// MedianSteps returns the steps of the median worker, the higher one of two.
+// MedianSteps returns the steps of the median worker, the upper one of two.
 func (v *View) MedianSteps() uint64 { return medianOf(v.Steps) }
 
 func stragglers(steps []uint64) (slow []int) {

@@ -5,74 +5,80 @@ import (
 	"slices"
 )
 
-// DefaultWindowKeys is how many uses of keys a window holds where windows are
-// wanted: sorting them takes some milliseconds. Where workers use more, the window is
-// of a sample of the keys, all uses of which it has.
+// DefaultWindowKeys bounds the uses of keys in a window, if windows are wanted: sorting so many
+// takes some milliseconds. If workers use more, the window covers a sample of the keys, with
+// all uses of each.
 const DefaultWindowKeys = 1 << 17
 
-// A Window is what workers used, key by key, from when the window before was
-// taken, or from when a worker turned to other keys: of all keys, or of a sample. By
-// it the planner decides what should move.
+// A Window is what workers used, key by key, since the previous window was taken or since a
+// worker turned to other keys; of all keys or of a sample. The planner decides by it what
+// should move.
 type Window struct {
 	First, Last int64    // nanoseconds since 1970
 	Keys        []uint64 // ascending
-	Sizes       []uint32 // bytes of each key's value as last pushed, 0 where it was not
+	Sizes       []uint32 // bytes of each key's value as last pushed; 0: not pushed
 	Workers     []WorkerWindow
-	LeftOut     uint64 // uses of keys for which there was no room
-	// Shifted: the window is the first, or begins where a worker turned to other
-	// keys than before.
+	LeftOut     uint64 // uses of keys that are not in the window
+	// Shifted says that the window is the job's first, or begins where a worker turned to other
+	// keys.
 	Shifted bool
 }
 
-// A WorkerWindow is one worker's part.
+// A WorkerWindow is one worker's part of a window.
 type WorkerWindow struct {
 	Worker int
-	Steps  int // rounds of pushes, of pulls where it pushes nothing
-	// Uses are the keys that it used, by number in Window.Keys, ascending.
+	Steps  int // rounds of pushes, or of pulls where it pushes nothing
+	// Uses are the keys that it used, by index in Window.Keys, ascending.
 	Uses []WindowUse
-	// Pulled and Pushed are the keys of its newest whole step, likewise.
+	// Pulled and Pushed are the keys of its newest complete step, likewise.
 	Pulled, Pushed []uint32
 }
 
 // A WindowUse says how often a key was used.
 type WindowUse struct {
-	Key           uint32
+	Key           uint32 // index in Window.Keys
 	Pulls, Pushes uint32
 }
 
-// collector gathers a window. It holds copies of key lists, as they come, as far as
-// the keys are in the sample.
+// A collector gathers a window as copies of the key lists, reduced to the sampled keys. They
+// are sorted only when the window is taken, outside the lock.
 //
-// Invariant: there are at most limit keys, and as many uses.
+// Invariants: at most limit keys, and as many lists; the lists' ranges [from, to) are
+// consecutive in keys. Guarded by Locality.mu until it is taken.
 type collector struct {
 	limit   int
 	sample  sample
-	full    bool // there was no room for a long list: none is taken any more
+	full    bool // a long list did not fit: no further one is taken, so the window is of the time before
 	keys    []uint64
 	uses    []listUse
-	first   int64
+	first   int64 // time of the first and of the last list, in nanoseconds since 1970
 	last    int64
 	leftOut uint64
 	shift   shift
 }
 
-// listUse is one list of keys in use.
+// listUse is one use of a list of keys.
 type listUse struct {
 	worker     int
-	step       uint64 // what the worker had begun when the list was used
+	step       uint64 // number of steps that the worker had begun
 	pull, push bool
-	from, to   int // in collector.keys
-	size       uint32
-	lens       []uint32 // bytes of each value; nil: all have size
+	from, to   int      // the keys' range in collector.keys
+	size       uint32   // bytes of each value, if lens is nil
+	lens       []uint32 // bytes of each value; may be nil
 }
 
-// addBatch notes a batch of keys. Answers, which are no uses, are left out.
+// addBatch adds the keys of a request. Answers are no uses and are left out.
+//
+// A list for which there is no room is left out, but for a long one the sample is thinned
+// first, as long as enough keys of it would remain: a job with lists of millions of keys would
+// otherwise have no window at all.
 func (c *collector) addBatch(at int64, step uint64, b *Batch) {
 	pulls, pushes := b.Each[Pulls], b.Each[Pushes]
 	n := max(len(b.Keys), b.Run.N)
 	if pulls+pushes == 0 || n == 0 {
 		return
 	}
+	// What was used before the shift would only delay the plan.
 	if since, shifted := c.shift.countKeys(b, len(c.uses)); shifted {
 		c.dropBefore(since, at)
 	}
@@ -98,7 +104,7 @@ func (c *collector) addBatch(at int64, step uint64, b *Batch) {
 	}
 	c.last = at
 	u := listUse{worker: b.Worker, step: step, pull: pulls > 0, push: pushes > 0, from: len(c.keys)}
-	weight := max(pulls, pushes) // what each access counts as, where requests are sampled
+	weight := max(pulls, pushes) // each access counts as so many where requests are sampled
 	u.size = uint32(b.Each[PushedBytes] / weight)
 	lens := b.Lens != nil && b.LenPlane == PushedBytes
 	for i, key := range b.Keys {
@@ -125,15 +131,14 @@ func (c *collector) addBatch(at int64, step uint64, b *Batch) {
 	}
 }
 
-// A list that there is no room for is left out: the window is of the time before it.
-// Of one of more than limit/long keys, of which few fit, a part is looked at instead,
-// down to limit/enough keys.
+// A list is long if it has more than limit/long keys. The sample is thinned for it down to
+// limit/enough of its keys.
 const (
 	long   = 4
 	enough = 16
 )
 
-// thin halves the sample.
+// thin halves the sample and removes the keys that are no longer in it, in place.
 func (c *collector) thin() {
 	c.sample.bits++
 	kept := c.keys[:0]
@@ -158,7 +163,7 @@ func (c *collector) thin() {
 	c.keys = kept
 }
 
-// dropBefore drops what came before a list: workers use other keys since then.
+// dropBefore drops the lists before number list, because workers use other keys since then.
 func (c *collector) dropBefore(list int, at int64) {
 	c.leftOut += uint64(len(c.keys))
 	c.first, c.full = at, false
@@ -175,7 +180,8 @@ func (c *collector) dropBefore(list int, at int64) {
 	}
 }
 
-// DropWindow begins a new window, the first of a run of the job.
+// DropWindow begins a new window, as if it were the first: nothing is known of earlier ones. It
+// is for the beginning of a run.
 func (j *Locality) DropWindow() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -188,9 +194,10 @@ func (j *Locality) dropWindow() {
 	}
 }
 
-// TakeWindow returns the uses since the last call of a bounded number of keys, see
-// trim, and begins a new window; nil where nothing was used, or where windows are
-// not wanted.
+// TakeWindow returns the uses since the last call, trimmed to at most most keys, and begins a
+// new window. It returns nil if nothing was used or windows are off. Sorting is done without
+// the lock, so that counting continues; the shift's memory of this window is set afterwards,
+// unless the window was dropped meanwhile.
 func (j *Locality) TakeWindow(most int) *Window {
 	j.mu.Lock()
 	c := j.window
@@ -212,9 +219,10 @@ func (j *Locality) TakeWindow(most int) *Window {
 	return w
 }
 
-// trim keeps a bounded number of keys: half are the most used ones, half are
-// others, different ones each time, so that all are seen in turn. Of keys that are
-// used alike it keeps blocks of neighbours, which move as ranges.
+// trim reduces the window to most keys. Half of them are the most used ones; the other half is
+// chosen by a hash that changes with each window, so that over time every key is reported.
+// Among keys that are used equally it keeps whole blocks of neighbours, which can move as
+// ranges.
 func (w *Window) trim(most int) {
 	if len(w.Keys) <= most {
 		return
@@ -237,7 +245,7 @@ func (w *Window) trim(most int) {
 		w.LeftOut += uint64(total[i])
 		total[i] = 0
 	}
-	number := make([]uint32, len(w.Keys)) // new ones
+	number := make([]uint32, len(w.Keys)) // new indexes of the keys that stay
 	n := uint32(0)
 	for i, uses := range total {
 		if uses > 0 {
@@ -268,7 +276,7 @@ func (w *Window) trim(most int) {
 	}
 }
 
-// window sorts and counts what was gathered.
+// window sorts the gathered lists and counts the uses of each key. It owns c and needs no lock.
 func (c *collector) window() *Window {
 	w := &Window{First: c.first, Last: c.last, LeftOut: c.leftOut, Keys: slices.Clone(c.keys)}
 	slices.Sort(w.Keys)
@@ -328,8 +336,8 @@ func (c *collector) window() *Window {
 	return w
 }
 
-// find returns the place of a key that is there, near where the last one was
-// found: lists ascend as a rule.
+// find returns the index of a key that is in keys. It looks near the index last first, since
+// lists usually ascend.
 func find(keys []uint64, key uint64, last int) int {
 	if last < len(keys) && keys[last] <= key {
 		step := 1
@@ -345,7 +353,7 @@ func find(keys []uint64, key uint64, last int) int {
 	return at
 }
 
-// steps counts a worker's rounds of pushes, of pulls where it pushes nothing.
+// steps returns the number of a worker's rounds of pushes, or of pulls if it pushes nothing.
 func steps(uses []listUse) int {
 	count := func(push bool) int {
 		n, last := 0, uint64(0)

@@ -36,7 +36,7 @@ type AdopterOptions struct {
 // Bounds of what an Adopter does and remembers.
 const (
 	lookEvery = 100 * time.Millisecond // interval of looking at all direct connections
-	mostDone  = 1 << 14                // connections and places that are remembered
+	mostDone  = 1 << 14                // connections, and places, that are remembered
 	atOnce    = 16                     // connections that are ended in one look, each of which stops a thread for a moment
 	againFor  = time.Minute            // for how long connections of a process to a place are left alone after one was ended
 	closeFor  = 5 * time.Second        // how long a process may take to close a connection that it was told the end of

@@ -17,7 +17,7 @@ import (
 const (
 	mostFiles   = 1 << 16
 	mostThreads = 4096
-	mostInfo    = 4 << 20 // bytes of what the kernel says of an epoll's files
+	mostInfo    = 4 << 20 // bytes of an epoll's fdinfo
 )
 
 // watched is one registration of an epoll, as fdinfo shows it.
