@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Layout of BytePS's meta: a C struct with the alignment of 64-bit Linux,
-// little endian, then the body, the data types (int32 each) and the nodes.
-// The offsets were read off a recording.
+// Layout of BytePS's meta: a C struct with the alignment of 64-bit Linux, little
+// endian, then the body, the data types (int32 each) and the nodes. BytePS copies the
+// struct as it lies in memory, padding included. The offsets were read off a recording.
 const (
 	rawHead         = 0
 	rawBodySize     = 4
@@ -33,7 +33,7 @@ const (
 	rawMetaSize     = 112
 )
 
-// Layout of a node record.
+// Layout of a node record, relative to its beginning.
 const (
 	rawNodeRole        = 0
 	rawNodeID          = 4
@@ -51,8 +51,8 @@ const (
 	rawNodeSize        = 552
 )
 
-// rawEmpty is BytePS's number for an unset field. In a node's id it is read as
-// Empty; heads and app ids keep it, where it may be a number like others.
+// rawEmpty is BytePS's number for an unset field. In a node's id it is read as Empty;
+// heads and app ids keep it, where it may be a number like others.
 const rawEmpty int32 = 32767
 
 var le = binary.LittleEndian
@@ -61,12 +61,16 @@ func int32At(b []byte, at int) int32 { return int32(le.Uint32(b[at:])) }
 
 func putInt32(b []byte, at int, v int32) { le.PutUint32(b[at:], uint32(v)) }
 
-// bytePSSizes returns the three counts of a BytePS meta if they add up to its
-// length exactly, which they do in no protobuf that was ever seen.
+// bytePSSizes returns the three counts of a BytePS meta if they add up to its length
+// exactly, which they do in no protobuf that was ever seen. Bools and the command must
+// have values that BytePS writes: those checks make it safe to try this form on any
+// frame.
 func bytePSSizes(b []byte) (body, types, nodes int, err error) {
 	if len(b) < rawMetaSize {
 		return 0, 0, 0, fmt.Errorf("pslite: BytePS meta of %d bytes, at least %d are needed", len(b), rawMetaSize)
 	}
+	// In 64 bits, since the counts are of 32: their sum cannot wrap around, and equals
+	// the length of a real frame.
 	n := [3]uint64{uint64(le.Uint32(b[rawBodySize:])), uint64(le.Uint32(b[rawTypeCount:])), uint64(le.Uint32(b[rawNodeCount:]))}
 	if want := rawMetaSize + n[0] + 4*n[1] + rawNodeSize*n[2]; want != uint64(len(b)) {
 		return 0, 0, 0, fmt.Errorf("pslite: BytePS meta of %d bytes, its counts make %d", len(b), want)
@@ -82,6 +86,9 @@ func bytePSSizes(b []byte) (body, types, nodes int, err error) {
 	return int(n[0]), int(n[1]), int(n[2]), nil
 }
 
+// decodeBytePS reads a meta in BytePS's form. m refers to b afterwards: its body always
+// does, and if the padding is not zero, which Append would write, m keeps the frame as
+// read.
 func (m *Meta) decodeBytePS(b []byte) error {
 	body, types, nodes, err := bytePSSizes(b)
 	if err != nil {
@@ -99,6 +106,7 @@ func (m *Meta) decodeBytePS(b []byte) error {
 	m.Control.Cmd = Command(int32At(b, rawCmd))
 	m.Control.BarrierGroup = int32At(b, rawBarrierGroup)
 	m.Control.MsgSig = le.Uint64(b[rawMsgSig:])
+	// BytePS has no such field: a data message is one or the other.
 	m.Pull = m.Data() && !m.Push
 	m.BytePS = BytePS{
 		Key: le.Uint64(b[rawKey:]), Addr: le.Uint64(b[rawAddr:]),
@@ -112,6 +120,7 @@ func (m *Meta) decodeBytePS(b []byte) error {
 		m.DataTypes = append(m.DataTypes, DataType(int32At(rest, 4*i)))
 	}
 	rest = rest[4*types:]
+	// The compiler's padding between the members, which the sender never sets.
 	clean := zero(b[rawBarrierGroup+4:rawMsgSig]) && zero(b[rawRequest+1:rawAppID]) &&
 		zero(b[rawSimpleApp+1:rawDataSize]) && zero(b[rawDataSize+4:rawKey]) && zero(b[rawSID+4:rawMetaSize])
 	for range nodes {
@@ -135,8 +144,9 @@ func zero(b []byte) bool {
 	return true
 }
 
-// decodeBytePS reads a node record and reports whether its padding, which the
-// sender never sets, is zero.
+// decodeBytePS reads a node record and reports whether Append would write it as it is:
+// the padding, the bytes behind the hostname and the form of the id are what it
+// reproduces only if they are clean.
 func (n *Node) decodeBytePS(b []byte) (clean bool) {
 	host := b[rawNodeHostname:rawNodeNumPorts]
 	name, tail, _ := bytes.Cut(host, []byte{0})
@@ -156,6 +166,7 @@ func (n *Node) decodeBytePS(b []byte) (clean bool) {
 		n.BytePS.DevTypes[i] = int32At(b, rawNodeDevTypes+4*i)
 		n.BytePS.DevIDs[i] = int32At(b, rawNodeDevIDs+4*i)
 	}
+	// Empty on the wire would be written as rawEmpty, so such a record is not clean.
 	unset := n.ID == Empty
 	if n.ID == rawEmpty {
 		n.ID = Empty
@@ -164,6 +175,8 @@ func (n *Node) decodeBytePS(b []byte) (clean bool) {
 		zero(b[rawNodeIsRecovery+1:rawNodeCustomerID]) && zero(b[rawNodeAuxID+4:rawNodeSize])
 }
 
+// appendBytePS appends m in BytePS's form, with padding of zeros. Counts are those of
+// the slices.
 func (m *Meta) appendBytePS(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, make([]byte, rawMetaSize)...)
@@ -206,7 +219,8 @@ func putBool(b []byte, at int, v bool) {
 	}
 }
 
-// appendBytePS appends a node record, with the hostname cut to 64 bytes.
+// appendBytePS appends a node record, with the hostname cut to 64 bytes. A node that
+// was not read from BytePS gets the values of a process with one port.
 func (n *Node) appendBytePS(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, make([]byte, rawNodeSize)...)

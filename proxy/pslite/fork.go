@@ -3,22 +3,23 @@ package pslite
 import "google.golang.org/protobuf/encoding/protowire"
 
 // Fork is a fork of PS-lite whose messages are not read here, as far as a meta frame
-// shows which. They pass as they are.
+// shows which. They pass as they are. Naming the fork lets a user see why a job is not
+// understood.
 type Fork uint8
 
-// The forks that a meta frame can be recognised by.
+// The forks that can be recognized by a meta frame.
 const (
-	NoFork Fork = iota // none that is known
+	NoFork Fork = iota // no known fork
 	// Elastic is ps-lite-elastic: dmlc's fields, one more in the nodes, and commands
 	// from DEL_NODE (3) on with other numbers. Its data messages are dmlc's.
 	Elastic
-	// GeoMX is INET-RC/GeoMX: eighteen fields more, commands with other numbers, and
+	// GeoMX is INET-RC/GeoMX: eighteen more fields, commands with other numbers, and
 	// node ids from 100 on.
 	GeoMX
 	// AdaPM is alexrenz/AdaPM: fields from 6 on with other numbers.
 	AdaPM
-	// Hetu is the parameter server of Hetu and GraphMix: functions instead of pushes and
-	// pulls, in seven fields of their own.
+	// Hetu is the parameter server of Hetu and GraphMix: functions instead of pushes
+	// and pulls, in seven fields of their own.
 	Hetu
 	// StepMesh is stepfun-ai/StepMesh: BytePS's struct with more members.
 	StepMesh
@@ -28,7 +29,7 @@ const (
 
 var forkNames = [Forks]string{"", "ps-lite-elastic", "GeoMX", "AdaPM", "Hetu or GraphMix", "StepMesh"}
 
-// String returns the fork's name, or "" for none that is known.
+// String returns the fork's name, or "" for NoFork.
 func (f Fork) String() string {
 	if f < Forks {
 		return forkNames[f]
@@ -36,7 +37,7 @@ func (f Fork) String() string {
 	return ""
 }
 
-// ForkError is why a frame is a meta frame of no dialect.
+// ForkError says why a frame is a meta frame of no dialect.
 type ForkError struct{ Fork Fork }
 
 func (e *ForkError) Error() string {
@@ -46,10 +47,11 @@ func (e *ForkError) Error() string {
 	return "pslite: a meta frame of " + e.Fork.String() + ", which is not read"
 }
 
-// forkErrors are shared, so that a frame that is refused allocates nothing.
+// forkErrors are shared, so that refusing a frame allocates nothing: a stream of
+// another protocol consists of such frames.
 var forkErrors = [Forks]*ForkError{{NoFork}, {Elastic}, {GeoMX}, {AdaPM}, {Hetu}, {StepMesh}}
 
-// has are the bits of fields.
+// has returns the bits of fields.
 func has(fields ...protowire.Number) (bits uint32) {
 	for _, f := range fields {
 		bits |= 1 << f
@@ -58,6 +60,8 @@ func has(fields ...protowire.Number) (bits uint32) {
 }
 
 var (
+	// For each fork the fields that all of its metas have, and all fields that any of
+	// them has, of wire type varint.
 	hetuAlways = has(2, 4, 6, 7) // request, customer, priority, function
 	hetuAll    = hetuAlways | has(3, 5)
 
@@ -68,11 +72,14 @@ var (
 	geomxAlways = dmlcAlways | has(10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 26, 27)
 )
 
-// forkOf says whose meta frame b may be, of those that no dialect takes.
+// forkOf returns whose meta frame b may be; it is asked only about frames that no
+// dialect accepts. Each fork is recognized by the fields that all of its messages have,
+// and by having no others.
 func forkOf(b []byte) Fork {
 	if stepMesh(b) {
 		return StepMesh
 	}
+	// A protobuf of any schema can be walked over: tags say how long their fields are.
 	var varints, lengths uint32 // bits of the fields of that wire type
 	for rest := b; len(rest) > 0; {
 		number, kind, n := protowire.ConsumeTag(rest)
@@ -92,6 +99,7 @@ func forkOf(b []byte) Fork {
 		rest = rest[n+size:]
 	}
 	switch {
+	// The most specific first: what GeoMX writes always includes what dmlc writes.
 	case varints&geomxAlways == geomxAlways:
 		return GeoMX
 	case varints&adapmAlways == adapmAlways && varints&^adapmAll == 0 && lengths&^has(2, 3, 10) == 0:
@@ -104,8 +112,8 @@ func forkOf(b []byte) Fork {
 	return NoFork
 }
 
-// elastic reports whether the control message, in dmlc's fields, is what
-// ps-lite-elastic's commands and nodes look like.
+// elastic reports whether a control message, in dmlc's fields, looks like
+// ps-lite-elastic's commands and nodes.
 func elastic(b []byte) bool {
 	const delNode, barrier, ack, heartbeat = 3, 4, 5, 6
 	var m Meta
@@ -118,6 +126,8 @@ func elastic(b []byte) bool {
 			return false
 		}
 	}
+	// flips is by how much the fields seen differ from those that dmlc writes for this
+	// command: so these are the fields that were seen.
 	has := c.flips ^ c.written()
 	switch c.Cmd {
 	case delNode, heartbeat:
@@ -137,7 +147,7 @@ const (
 )
 
 // stepMesh reports whether b is a struct of StepMesh's: its counts stand where BytePS's
-// do, and add up.
+// do, and add up to its length.
 func stepMesh(b []byte) bool {
 	if len(b) < stepMeshMeta {
 		return false

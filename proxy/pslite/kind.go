@@ -1,10 +1,10 @@
 package pslite
 
-// Kind is what a message is for, in one word.
+// Kind is what a message is for, in one word: a label for counters and listings.
 type Kind uint8
 
-// The kinds. Control messages have one kind for each command, from
-// ControlKind on.
+// The kinds. Answers follow requests in the same order. Control messages have a kind
+// for each command, from ControlKind on.
 const (
 	OtherKind Kind = iota // a data message that neither pushes nor pulls
 	Push
@@ -35,7 +35,7 @@ func (k Kind) String() string {
 // Control reports whether the kind is a control command.
 func (k Kind) Control() bool { return k > ControlKind }
 
-// Kind says what the message is for.
+// Kind returns what the message is for.
 func (m *Meta) Kind() Kind {
 	if cmd := m.Control.Cmd; cmd != NoCommand {
 		if cmd < 0 || int(cmd) >= len(commandNames) {
@@ -43,6 +43,7 @@ func (m *Meta) Kind() Kind {
 		}
 		return ControlKind + Kind(cmd)
 	}
+	// Requests come first and their answers in the same order behind them.
 	k := OtherKind
 	switch {
 	case m.SimpleApp:

@@ -5,18 +5,18 @@ import (
 	"math"
 )
 
-// Message is a view of one whole message. Nothing in it is a copy.
+// Message is a view of one whole message. Nothing in it is a copy: it is valid as long
+// as the frames are, and a second Decode changes it.
 type Message struct {
 	// Identity is a frame before the meta that names the sender ("ps8"). BytePS's
-	// servers put it into their answers, which go back on the connection of the
+	// servers put it before their answers, which go back on the connection of the
 	// request; nil in all other messages.
 	Identity []byte
 	Meta     Meta
 	Data     [][]byte // the data frames: none, or keys, values and perhaps lengths
 }
 
-// Decode reads a message of which frames are all frames. The message keeps
-// slices of them.
+// Decode reads a message from all of its frames, checks it, and keeps slices of them.
 func (m *Message) Decode(det *Detector, frames [][]byte) (Dialect, error) {
 	d, err := m.DecodeMeta(det, frames)
 	if err != nil {
@@ -25,14 +25,16 @@ func (m *Message) Decode(det *Detector, frames [][]byte) (Dialect, error) {
 	return d, m.Check()
 }
 
-// DecodeMeta is Decode for frames that may be only the leading ones of a message:
-// it does not look at the data frames, which Check does.
+// DecodeMeta is Decode for frames that may be only the leading ones of a message: it
+// does not look at the data frames; Check does. On an error Data holds the data frames
+// nevertheless.
 func (m *Message) DecodeMeta(det *Detector, frames [][]byte) (Dialect, error) {
 	if len(frames) == 0 {
 		return Unknown, fmt.Errorf("pslite: a message without frames")
 	}
 	m.Identity = nil
 	if len(frames) > 1 {
+		// PS-lite's metas begin otherwise, so that the two cannot be confused.
 		if _, ok := ParseIdentity(frames[0]); ok {
 			m.Identity, frames = frames[0], frames[1:]
 		}
@@ -41,13 +43,15 @@ func (m *Message) DecodeMeta(det *Detector, frames [][]byte) (Dialect, error) {
 	return det.Decode(frames[0], &m.Meta)
 }
 
-// Check reports the first thing that is wrong with the data frames: a keys
-// frame that is not made of 8-byte keys, or lengths that do not fit keys and
-// values. A request or answer that passes can be read by the methods below.
+// Check returns the first fault of the data frames: a keys frame that is not made of
+// 8-byte keys, or lengths that do not fit keys and values. The methods below can read a
+// request or answer that passes without further checks. Whether keys ascend is not
+// checked, as that would read all of them.
 func (m *Message) Check() error {
 	if !m.Meta.Data() || len(m.Data) == 0 {
 		return nil
 	}
+	// PS-lite sends keys and values together, even if one of them is empty.
 	if len(m.Data) == 1 {
 		return fmt.Errorf("pslite: a data message of keys without values")
 	}
@@ -69,8 +73,8 @@ func (m *Message) Check() error {
 	return nil
 }
 
-// Keys returns the keys, ascending and unique; none where there are no data
-// frames or the message is not about keys.
+// Keys returns the keys, ascending and unique as PS-lite demands of its callers; none
+// if there are no data frames or the message is not about keys.
 func (m *Message) Keys() Keys {
 	if len(m.Data) == 0 || !m.Meta.Data() {
 		return nil
@@ -78,7 +82,8 @@ func (m *Message) Keys() Keys {
 	return m.Data[0]
 }
 
-// Values returns the values; none where there are none.
+// Values returns the values, with their type if the meta lists it; none if there are
+// none.
 func (m *Message) Values() Values {
 	if len(m.Data) < 2 || !m.Meta.Data() {
 		return Values{}
@@ -90,8 +95,8 @@ func (m *Message) Values() Values {
 	return v
 }
 
-// Lens returns how many values each key has, for messages that say it; nil
-// where all keys have the same number.
+// Lens returns how many values each key has, for messages that say it; nil if all keys
+// have the same number.
 func (m *Message) Lens() Lens {
 	if len(m.Data) < 3 || !m.Meta.Data() {
 		return nil

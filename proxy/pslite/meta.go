@@ -5,13 +5,16 @@ import (
 	"slices"
 )
 
-// Meta is a message's meta frame in a form common to all dialects. Sender and
-// receiver are not in it: they follow from the connection.
+// Meta is a message's meta frame in a form common to all dialects. Sender and receiver
+// are not in it: they follow from the connection.
 //
-// A Meta is reused from message to message. After a decode its byte slices
-// alias the decoded frame, or memory that the next decode reuses.
+// A Meta is reused from message to message. After a decode its byte slices alias the
+// decoded frame, or memory that the next decode reuses; Clone makes a copy that lasts.
+//
+// unknown, flips and raw serve one purpose: a Meta that is decoded and appended again
+// gives the same bytes, whatever program wrote them, unless a field was changed.
 type Meta struct {
-	Head       int32 // the application's command, echoed in the answer
+	Head       int32 // the application's own number of the request, echoed in the answer
 	AppID      int32
 	CustomerID int32 // equal to AppID in dialect DMLC2017, which has only that
 	Timestamp  int32 // counts a customer's requests, echoed in the answer
@@ -27,12 +30,12 @@ type Meta struct {
 	BytePS     BytePS // zero in the other dialects
 
 	unknown []byte // protobuf fields that no generation has, as read
-	flips   uint32 // fields whose presence differs from what written says
-	raw     []byte // the frame as read, where Append would write it differently
+	flips   uint32 // bits of the fields whose presence differs from what written says
+	raw     []byte // the frame as read, if Append would write it differently
 }
 
-// Control is the part of a Meta that system messages use; Cmd is NoCommand in
-// all others.
+// Control is the part of a Meta that system messages use; Cmd is NoCommand in all
+// others. Which of the other fields mean anything depends on the command.
 type Control struct {
 	Cmd          Command
 	BarrierGroup int32  // of Barrier: a mask of the group constants
@@ -57,8 +60,8 @@ type Node struct {
 	flips   uint32
 }
 
-// BytePS holds what only BytePS's meta has. Values are as they stand on the
-// wire; in control messages some are whatever lay in the sender's memory.
+// BytePS holds what only BytePS's meta has. Values are as they stand on the wire; in
+// control messages some are whatever lay in the sender's memory.
 type BytePS struct {
 	Key        uint64
 	Addr       uint64
@@ -82,8 +85,8 @@ type BytePSNode struct {
 	AuxID           int32
 }
 
-// Reset makes m an empty message as PS-lite's constructor does: head, app and
-// timestamp are Empty. Memory is kept for reuse.
+// Reset makes m an empty message as PS-lite's constructor does: head, app and timestamp
+// are Empty. Memory is kept for reuse.
 func (m *Meta) Reset() {
 	*m = Meta{
 		Head: Empty, AppID: Empty, Timestamp: Empty,
@@ -99,6 +102,7 @@ func (m *Meta) Data() bool { return m.Control.Cmd == NoCommand && !m.SimpleApp }
 
 // Clone returns a copy that shares no memory with m or the decoded frame.
 func (m *Meta) Clone() Meta {
+	// The struct's copy shares slices with m until each of them is cloned.
 	c := *m
 	c.DataTypes = slices.Clone(m.DataTypes)
 	c.Body = bytes.Clone(m.Body)
@@ -117,7 +121,7 @@ func (m *Meta) Clone() Meta {
 	return c
 }
 
-// equal reports whether a and b say the same, raw forms aside.
+// equal reports whether m and o say the same, raw forms aside.
 func (m *Meta) equal(o *Meta) bool {
 	return m.Head == o.Head && m.AppID == o.AppID && m.CustomerID == o.CustomerID &&
 		m.Timestamp == o.Timestamp && m.Request == o.Request && m.Push == o.Push &&
@@ -141,8 +145,8 @@ func (n *Node) equal(o *Node) bool {
 		(n.BytePS == nil) == (o.BytePS == nil) && (n.BytePS == nil || *n.BytePS == *o.BytePS)
 }
 
-// Decode reads a meta frame in dialect d into m. It refuses what PS-lite
-// itself would refuse, and byte for byte keeps what it does not know.
+// Decode reads a meta frame in dialect d into m. It refuses what PS-lite itself would
+// refuse, and keeps what it does not know byte for byte.
 func (m *Meta) Decode(b []byte, d Dialect) error {
 	if d == BytePSRaw {
 		return m.decodeBytePS(b)
@@ -151,10 +155,13 @@ func (m *Meta) Decode(b []byte, d Dialect) error {
 	return err
 }
 
-// Append appends m as a meta frame in dialect d to dst. A Meta that was
-// decoded in d and not changed comes out as the very bytes it was read from.
+// Append appends m as a meta frame in dialect d to dst. A Meta that was decoded in d
+// and not changed comes out as the very bytes it was read from.
 func (m *Meta) Append(dst []byte, d Dialect) []byte {
 	if m.raw != nil {
+		// raw is used only if m still says what it was decoded from: callers change
+		// fields without touching raw. Decoding again is rare, as PS-lite's own
+		// programs write the canonical form.
 		var read Meta
 		if read.Decode(m.raw, d) == nil && read.equal(m) {
 			return append(dst, m.raw...)

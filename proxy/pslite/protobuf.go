@@ -6,7 +6,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Field numbers of PBMeta (dmlc/ps-lite, src/meta.proto).
+// Field numbers of PBMeta (dmlc/ps-lite, src/meta.proto). Fields were only ever added,
+// except that 7 was customer_id in the first generation and is app_id since.
 const (
 	fieldHead       = 1
 	fieldBody       = 2
@@ -41,7 +42,8 @@ const (
 	fieldNodeCustomerID = 10
 )
 
-// lastField is the highest field of PBMeta that a dialect knows.
+// lastField is the highest field of PBMeta that a dialect knows. Higher ones are kept
+// as unknown.
 func lastField(d Dialect) protowire.Number {
 	switch d {
 	case DMLC2017:
@@ -52,8 +54,8 @@ func lastField(d Dialect) protowire.Number {
 	return fieldPriority
 }
 
-// field is one protobuf field as read: varint holds a varint, bytes the
-// content of a length-delimited one, whole the field with its tag.
+// field is one protobuf field as read: varint holds a varint, bytes the content of a
+// length-delimited field, whole the field with its tag. The slices are of the frame.
 type field struct {
 	number protowire.Number
 	kind   protowire.Type
@@ -62,17 +64,19 @@ type field struct {
 	whole  []byte
 }
 
-// fields walks over a protobuf message. It notes whether the message is in
-// the form that PS-lite's encoder writes, and which fields it holds.
+// fields walks over a protobuf message. It notes whether the message has the form that
+// PS-lite's encoder writes (canonical), and which fields it holds. Only a message that
+// is not canonical needs to be kept as read.
 type fields struct {
 	rest      []byte
-	last      protowire.Number
-	seen      uint32 // bits of the field numbers below 32 that were taken
+	last      protowire.Number // the last field taken, to see whether they ascend
+	seen      uint32           // bits of the field numbers below 32 that were taken
 	canonical bool
-	unknowns  bool
+	unknowns  bool // an unknown field was kept: none that is known may follow in the canonical form
 }
 
-// next cuts off the next field; false at the end or on an error.
+// next cuts off the next field; false at the end or on an error. It refuses what the
+// protobuf library would refuse.
 func (w *fields) next(f *field) (bool, error) {
 	b := w.rest
 	if len(b) == 0 {
@@ -82,6 +86,7 @@ func (w *fields) next(f *field) (bool, error) {
 	if n < 0 {
 		return false, protowire.ParseError(n)
 	}
+	// A varint may be padded with zero groups, which no encoder writes.
 	if n != protowire.SizeVarint(tag) {
 		w.canonical = false
 	}
@@ -111,7 +116,7 @@ func (w *fields) next(f *field) (bool, error) {
 	return true, nil
 }
 
-// varint is protowire.ConsumeVarint with a short way for one byte.
+// varint is protowire.ConsumeVarint with a fast path for one byte, which most are.
 func varint(b []byte) (uint64, int) {
 	if len(b) > 0 && b[0] < 0x80 {
 		return uint64(b[0]), 1
@@ -119,9 +124,8 @@ func varint(b []byte) (uint64, int) {
 	return protowire.ConsumeVarint(b)
 }
 
-// noteField notes a field that is understood. Each comes once and in order in the
-// canonical form, before all unknown ones; repeats of a repeated field are
-// all right.
+// noteField records a field that is understood. In the canonical form each comes once
+// and in ascending order, before all unknown ones; a repeated field may repeat.
 func (w *fields) noteField(f *field, repeated bool) {
 	if f.number < w.last || f.number == w.last && !repeated || w.unknowns {
 		w.canonical = false
@@ -136,6 +140,8 @@ func (w *fields) keep(f *field, unknown []byte) []byte {
 	return append(unknown, f.whole...)
 }
 
+// int32 converts a varint. protobuf sign-extends negative numbers to 64 bits; any other
+// form is not canonical.
 func (w *fields) int32(varint uint64) int32 {
 	v := int32(varint)
 	if uint64(int64(v)) != varint {

@@ -7,12 +7,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// decodeProto reads a PBMeta of dialect d and returns the bits of the fields
-// that it holds. Absent fields get the values that PS-lite gives them.
+// decodeProto reads a PBMeta of dialect d and returns the bits of the fields that it
+// holds. Absent fields get the values that PS-lite gives them, which for the head is 0
+// and not Empty.
 func (m *Meta) decodeProto(b []byte, d Dialect) (seen uint32, err error) {
 	m.Reset()
 	m.Head = 0
 	w := fields{rest: b, canonical: true}
+	// The usual message is a sequence of short fields. Everything else takes the
+	// general way, and may come back to the short one.
 	last := lastField(d)
 	var f field
 	for {
@@ -26,6 +29,8 @@ func (m *Meta) decodeProto(b []byte, d Dialect) (seen uint32, err error) {
 		if !more {
 			break
 		}
+		// A field of a later generation, or of a fork. It is written back behind all
+		// others.
 		if f.number > last {
 			m.unknown = w.keep(&f, m.unknown)
 			continue
@@ -35,6 +40,8 @@ func (m *Meta) decodeProto(b []byte, d Dialect) (seen uint32, err error) {
 		}
 	}
 	switch d {
+	// Field 7 was read as the app id: in this generation it is the customer's, which
+	// serves as both.
 	case DMLC2017:
 		m.CustomerID = m.AppID
 		fallthrough
@@ -44,11 +51,14 @@ func (m *Meta) decodeProto(b []byte, d Dialect) (seen uint32, err error) {
 	if !w.canonical {
 		m.raw = b
 	}
+	// A program may leave out fields with default values, or write fields that PS-lite
+	// would leave out. Appending reproduces that.
 	m.flips = w.seen ^ m.written(d)
 	return w.seen, nil
 }
 
-// takeField stores one field of PBMeta.
+// takeField stores one field of PBMeta. A field of another wire type than it should
+// have is unknown, as the protobuf library treats it.
 func (m *Meta) takeField(w *fields, f *field) error {
 	if want := metaTypes[f.number]; f.kind != want {
 		if f.number == fieldDataType && f.kind == protowire.VarintType { // not packed
@@ -74,14 +84,17 @@ func (m *Meta) takeField(w *fields, f *field) error {
 	return nil
 }
 
-// takeShort is the short way for what most fields are: a varint of one byte
-// behind a tag of one byte, in order. It reports whether it took one.
+// takeShort is the fast path for what most fields are: a varint of one byte behind a
+// tag of one byte, in order. It reports whether it took one. A data message of the
+// usual form is read by it almost completely.
 func (m *Meta) takeShort(w *fields, last protowire.Number) bool {
 	b := w.rest
 	if len(b) < 2 || b[0] >= 0x80 || b[1] >= 0x80 || b[0]&7 != byte(protowire.VarintType) {
 		return false
 	}
 	number := protowire.Number(b[0] >> 3)
+	// Out of order, or after an unknown field: the form is not canonical then, which
+	// the general way notes.
 	if number > last || number <= w.last || w.unknowns || metaTypes[number] != protowire.VarintType {
 		return false
 	}
@@ -129,6 +142,7 @@ var metaTypes = [...]protowire.Type{
 	fieldPriority: protowire.VarintType,
 }
 
+// decodeDataTypes reads packed data types. An empty field is legal, but never written.
 func (m *Meta) decodeDataTypes(w *fields, packed []byte) error {
 	if len(packed) == 0 {
 		w.canonical = false
@@ -147,7 +161,8 @@ func (m *Meta) decodeDataTypes(w *fields, packed []byte) error {
 	return nil
 }
 
-// decode reads a PBControl; outer learns if its form is not canonical.
+// decode reads a PBControl and has outer know if its form is not canonical. The command
+// is required in the protobuf's schema.
 func (c *Control) decode(outer *fields, b []byte) error {
 	w := fields{rest: b, canonical: true}
 	var f field
@@ -187,7 +202,7 @@ func (c *Control) decode(outer *fields, b []byte) error {
 	return nil
 }
 
-// decode reads a PBNode.
+// decode reads a PBNode. The role is required in the protobuf's schema.
 func (n *Node) decode(outer *fields, b []byte) error {
 	n.ID = Empty
 	w := fields{rest: b, canonical: true}

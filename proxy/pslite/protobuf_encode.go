@@ -2,7 +2,9 @@ package pslite
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// written returns the fields that PS-lite's encoder of dialect d writes for m.
+// written returns the fields that PS-lite's encoder of dialect d writes for m: some
+// always, some if they differ from their default. flips is the difference of this from
+// what was read.
 func (m *Meta) written(d Dialect) uint32 {
 	set := uint32(1<<fieldHead | 1<<fieldRequest | 1<<fieldPush | 1<<fieldSimpleApp)
 	if len(m.Body) > 0 {
@@ -48,9 +50,9 @@ func (c *Control) written() uint32 {
 const nodeFields uint32 = 1<<fieldRole | 1<<fieldID | 1<<fieldHostname | 1<<fieldPort |
 	1<<fieldIsRecovery | 1<<fieldNodeCustomerID
 
-// A wire appends the fields of one message in ascending order. A field is
-// written where set has its bit, and where its value is not the one that its
-// absence stands for.
+// A wire appends the fields of one message in ascending order. A field is written if
+// set has its bit, or if its value is not the one that its absence stands for: a field
+// that was changed after decoding must not be lost.
 type wire struct {
 	b   []byte
 	set uint32
@@ -79,13 +81,18 @@ func (p *wire) openField(number, n int) {
 	p.b = protowire.AppendVarint(p.b, uint64(n))
 }
 
+// appendProto appends m as a PBMeta of dialect d, unknown fields last, as the protobuf
+// library writes them.
 func (m *Meta) appendProto(dst []byte, d Dialect) []byte {
+	// The fields that were present when the message was read, or that PS-lite would
+	// write for one that was not read.
 	p := wire{dst, m.written(d) ^ m.flips}
 	p.int32(fieldHead, m.Head, 0)
 	if len(m.Body) > 0 || p.has(fieldBody) {
 		p.openField(fieldBody, len(m.Body))
 		p.b = append(p.b, m.Body...)
 	}
+	// Its length comes first, so it is written twice.
 	if m.Control.Cmd != NoCommand || p.has(fieldControl) {
 		p.openField(fieldControl, m.Control.size())
 		p.b = m.Control.append(p.b)
@@ -142,8 +149,8 @@ func (n *Node) append(dst []byte) []byte {
 	return append(p.b, n.unknown...)
 }
 
-// size returns how many bytes append writes. Control messages are rare and
-// small, so they are simply written twice.
+// size returns how many bytes append writes. Control messages are rare and small, so
+// they are simply written twice.
 func (c *Control) size() int {
 	var buf [256]byte
 	return len(c.append(buf[:0]))

@@ -1,15 +1,20 @@
-// Package pslite knows what PS-lite's nodes say to each other: the meta frame
-// in every dialect in use, the data frames behind it, node ids, key ranges,
-// the node table and the resender's signatures.
+// Package pslite reads and writes what PS-lite's nodes say to each other: the meta
+// frame in every dialect in use, the data frames behind it, node ids, key ranges, the
+// node table and the resender's signatures.
 //
-// Frames come in as package zmtp cuts them; [Detector.Decode] turns a meta
-// frame into a [Meta], finding out by itself which dialect a connection
-// speaks; [Message] is the view of a whole message; [Meta.Append] writes a
-// meta frame, byte for byte as it was read where nothing was changed. Nothing
-// is copied that need not be, and reading a data message allocates nothing.
+// Frames come in as package zmtp cuts them. [Detector.Decode] turns a meta frame into a
+// [Meta] and finds out by itself which dialect a connection speaks; [Message] is the
+// view of a whole message; [Meta.Append] writes a meta frame, byte for byte as it was
+// read if nothing was changed. Nothing is copied unless it has to be, and reading a
+// data message allocates nothing.
 //
-// The capture decoder, the agent, the proxy and psjob call it. It does no
-// input or output and imports nothing of this module.
+// The rule throughout is that a proxy must not change what it does not understand, and
+// must not understand what it cannot be sure of: unknown fields are kept, and frames of
+// forks are refused rather than guessed at.
+//
+// The capture decoder, the agent, the proxy and psjob call it. It does no input or
+// output and imports nothing of this module. Its types are plain data, not safe for
+// concurrent use while one goroutine writes.
 package pslite
 
 // Empty stands for "not set" in ids, timestamps and heads.
@@ -19,6 +24,14 @@ const Empty int32 = 0x7fffffff
 type Command int32
 
 // The commands; those from Bootstrap on are BytePS's.
+//
+//   - Terminate is a node's message to itself, which ends its receiving thread.
+//   - AddNode registers a node with the scheduler, whose answer has the table of
+//     all nodes.
+//   - Barrier reports a node at the barrier of a group; the scheduler's answer
+//     opens it.
+//   - Ack acknowledges a message by its signature, with PS_RESEND.
+//   - Heartbeat says that a node is alive; the scheduler answers it.
 const (
 	NoCommand Command = iota
 	Terminate
@@ -48,7 +61,7 @@ func (c Command) String() string {
 // Role is what a node does in the job.
 type Role int32
 
-// The roles; Joint, a worker and server in one, is BytePS's.
+// The roles; Joint, a worker and server in one process, is BytePS's.
 const (
 	Server Role = iota
 	Worker
@@ -74,7 +87,8 @@ func (r Role) String() string {
 // DataType is the type of one data frame's elements.
 type DataType int32
 
-// The data types.
+// The data types, by their numbers on the wire. PS-lite derives them from C++ types;
+// Other is any type that it does not know.
 const (
 	Char DataType = iota
 	Int8

@@ -9,17 +9,18 @@ import (
 	"slices"
 )
 
-// Table is a job's node table as the scheduler's ADD_NODE answer tells it. The
-// zero value is empty. It holds at most maxNodes entries.
+// Table is a job's node table as the scheduler's ADD_NODE answer has it. The zero value
+// is empty. It holds at most maxNodes entries.
 type Table struct {
 	nodes []Node // by id
 }
 
 const maxNodes = 1 << 16
 
-// Learn takes over the nodes with an id from an ADD_NODE message and reports
-// whether the table changed. A node that registers again replaces the one with
-// its id; requests, whose nodes have no id yet, teach nothing.
+// Learn takes over the nodes that have an id from an ADD_NODE message and reports
+// whether the table changed. A node that registers again replaces the one with its id.
+// Requests, whose nodes have no id yet, teach nothing. The nodes' strings are copies,
+// so the frame may be reused.
 func (t *Table) Learn(m *Meta) (changed bool) {
 	if m.Control.Cmd != AddNode {
 		return false
@@ -42,8 +43,8 @@ func (t *Table) Learn(m *Meta) (changed bool) {
 	return changed
 }
 
-// Digest tells tables apart: of two runs of a job, even at the same scheduler's
-// address, nodes listen elsewhere as a rule.
+// Digest distinguishes tables: in two runs of a job, even with the same scheduler's
+// address, nodes listen on other ports as a rule.
 func (t *Table) Digest() uint64 {
 	sum := sha256.New()
 	for _, n := range t.nodes {
@@ -55,7 +56,7 @@ func (t *Table) Digest() uint64 {
 // Nodes returns the nodes in order of their ids. The table owns the slice.
 func (t *Table) Nodes() []Node { return t.nodes }
 
-// Count returns the number of servers and of workers.
+// Count returns the numbers of servers and of workers.
 func (t *Table) Count() (servers, workers int) {
 	for i := range t.nodes {
 		switch role, _, _ := Rank(t.nodes[i].ID); role {
@@ -68,9 +69,9 @@ func (t *Table) Count() (servers, workers int) {
 	return servers, workers
 }
 
-// At returns the id of the node that listens at addr: the one whose hostname
-// is that address and whose port matches or, where hostnames are names, the
-// only one with that port.
+// At returns the id of the node that listens at addr: the one whose hostname is that
+// address and whose port matches or, if hostnames are names, the only one with that
+// port. Names are not resolved: they may mean something else here.
 func (t *Table) At(addr netip.AddrPort) (id int32, ok bool) {
 	byPort, ports := Empty, 0
 	for i := range t.nodes {
@@ -82,6 +83,7 @@ func (t *Table) At(addr netip.AddrPort) (id int32, ok bool) {
 		if err == nil && host.Unmap() == addr.Addr().Unmap() {
 			return n.ID, true
 		}
+		// A name, not an address: it can only be compared by its port.
 		if err != nil {
 			byPort, ports = n.ID, ports+1
 		}

@@ -16,9 +16,9 @@ const (
 	CommandPong  = "PONG"
 )
 
-// MaxCommand is how many bytes a command's body may have on its way through
-// proxies, which hold it whole, in a buffer that every connection has. ZMTP has no
-// bound; libzmq's commands stay below 1 KiB.
+// MaxCommand is how many bytes a command's body may have on its way through proxies,
+// which hold it whole, in a buffer that every connection has. ZMTP has no bound;
+// libzmq's commands stay below 1 KiB.
 const MaxCommand = 32 << 10
 
 // MaxPingContext is the longest context that a PING may carry, in bytes.
@@ -26,8 +26,8 @@ const MaxPingContext = 16
 
 var errShortCommand = errors.New("zmtp: the command ends too early")
 
-// ParseCommand splits a command frame's body into its name and its data, both
-// slices of body.
+// ParseCommand splits a command frame's body into its name and its data, both slices of
+// body.
 func ParseCommand(body []byte) (name, data []byte, err error) {
 	if len(body) == 0 || len(body) < 1+int(body[0]) {
 		return nil, nil, errShortCommand
@@ -39,7 +39,7 @@ func ParseCommand(body []byte) (name, data []byte, err error) {
 	return body[1:n], body[n:], nil
 }
 
-// AppendCommand appends a whole command frame to dst.
+// AppendCommand appends a whole command frame to dst. name has at most 255 bytes.
 func AppendCommand(dst []byte, name string, data []byte) []byte {
 	size := 1 + len(name) + len(data)
 	h := FrameHeader(size, false)
@@ -50,14 +50,16 @@ func AppendCommand(dst []byte, name string, data []byte) []byte {
 	return append(dst, data...)
 }
 
-// Ready is what a READY command says of the peer's socket. Both are slices of
-// the command's body; [Properties] yields whatever else it says.
+// Ready is what a READY command says of the peer's socket. Both fields are slices of
+// the command's body; [Properties] yields everything else that it says.
 type Ready struct {
 	SocketType []byte // "DEALER", "ROUTER", ...
 	Identity   []byte // may be empty
 }
 
-// ParseReady reads the data of a READY command.
+// ParseReady reads the data of a READY command. Names of properties are
+// case-insensitive (RFC 23). Properties that it does not know are ignored; one that is
+// malformed makes all of it an error.
 func ParseReady(data []byte) (Ready, error) {
 	var r Ready
 	rest := data
@@ -80,9 +82,8 @@ func ParseReady(data []byte) (Ready, error) {
 	return r, nil
 }
 
-// Properties yields the name-value pairs of a READY command's data, in order,
-// as slices of it, and stops at the first that is malformed; [ParseReady]
-// reports such.
+// Properties yields the name-value pairs of a READY command's data, in order, as slices
+// of it. It stops at the first that is malformed; [ParseReady] reports such.
 func Properties(data []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		for len(data) > 0 {
@@ -95,6 +96,8 @@ func Properties(data []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
+// cutProperty cuts the first property off b, which is not empty: a byte with the length
+// of its name, the name, the length of its value in 4 bytes, big endian, and the value.
 func cutProperty(b []byte) (name, value, rest []byte, err error) {
 	n := int(b[0])
 	if n == 0 || len(b) < 1+n+4 {
@@ -108,7 +111,7 @@ func cutProperty(b []byte) (name, value, rest []byte, err error) {
 	return name, b[:size], b[size:], nil
 }
 
-// AppendProperty appends one name-value pair in the form of READY's data.
+// AppendProperty appends a name-value pair in the form of READY's data.
 func AppendProperty(dst []byte, name string, value []byte) []byte {
 	dst = append(dst, byte(len(name)))
 	dst = append(dst, name...)
@@ -116,9 +119,9 @@ func AppendProperty(dst []byte, name string, value []byte) []byte {
 	return append(dst, value...)
 }
 
-// AppendReady appends the READY frame of a socket to dst, with the properties
-// in libzmq's order. libzmq sends Identity for DEALER, REQ and ROUTER sockets,
-// also where it is empty.
+// AppendReady appends the READY frame of a socket to dst, with the properties in
+// libzmq's order. libzmq sends Identity for DEALER, REQ and ROUTER sockets, even if it
+// is empty.
 func AppendReady(dst []byte, socketType string, identity []byte) []byte {
 	var data []byte
 	data = AppendProperty(data, "Socket-Type", []byte(socketType))
@@ -140,8 +143,8 @@ func AppendError(dst []byte, reason string) []byte {
 	return AppendCommand(dst, CommandError, append([]byte{byte(len(reason))}, reason...))
 }
 
-// ParsePing returns what a PING's data says: for how many tenths of a second
-// the peer may stay silent, and the context that the PONG must repeat.
+// ParsePing returns what a PING's data says: for how many tenths of a second the peer
+// may stay silent, and the context that the PONG must repeat, a slice of data.
 func ParsePing(data []byte) (ttl uint16, context []byte, err error) {
 	if len(data) < 2 {
 		return 0, nil, errShortCommand

@@ -18,8 +18,8 @@ type Config struct {
 	Limits     Limits // of received messages; zero fields take 4 GiB, 64 KiB and 64
 }
 
-// defaultLimits are those of a Conn whose Config names none. Memory grows only
-// with what really arrives, whatever a frame claims.
+// defaultLimits are those of a Conn whose Config has none. Memory grows only with what
+// really arrives, whatever a frame's header claims.
 var defaultLimits = Limits{FrameSize: 1 << 32, CommandSize: MaxCommand, Frames: 64}
 
 // Peer is what the other side said in the handshake.
@@ -29,41 +29,44 @@ type Peer struct {
 	Identity   []byte
 }
 
-// A PeerError is the reason that the peer gave, in an ERROR command, for
-// ending the connection.
+// A PeerError is the reason that the peer gave, in an ERROR command, for ending the
+// connection.
 type PeerError struct{ Reason string }
 
 func (e *PeerError) Error() string { return fmt.Sprintf("zmtp: the peer refused: %q", e.Reason) }
 
-// Conn carries ZMTP messages over a connection. One goroutine may read while
-// any number write.
+// Conn carries ZMTP messages over a connection. One goroutine may read while any number
+// write: reading uses dec, in and command without a lock, and takes writing only to
+// answer a PING. Deadlines are those of the connection underneath; a read or write that
+// one cuts short leaves the stream unusable.
 type Conn struct {
 	nc   net.Conn
 	peer Peer
 
 	dec     Decoder
-	in      []byte // unread bytes, a slice of inBuf
+	in      []byte // bytes read and not decoded yet, a slice of inBuf
 	inBuf   []byte
-	command Gather
+	command Gather // the command that is being received
 
-	writing sync.Mutex
+	writing sync.Mutex  // guards out and vec, and keeps messages whole
 	out     []byte      // small frames waiting for Flush
 	vec     net.Buffers // reused by writev
 }
 
 const (
 	readBuffer = 64 << 10
-	// Bodies below this size are copied together into one write; larger ones
-	// go out from the caller's memory.
+	// Bodies below this size are copied together into one write; larger ones are
+	// written from the caller's memory.
 	copyBelow = 8 << 10
-	// Queued bytes that make a Queue write them out.
+	// Queued bytes that have a Queue write them out.
 	flushAt = 64 << 10
 )
 
 // Handshake exchanges greeting and READY over nc and returns a Conn. With the NULL
-// mechanism both sides do the same, so it serves dialling and accepting sides. It
-// gives up, with nc's deadline set in the past, when ctx ends; the caller closes nc
-// on an error.
+// mechanism both sides do the same, so it serves dialing and accepting sides alike. It
+// blocks until the peer has answered or ctx ends; then nc's deadline is in the past.
+// The caller closes nc on an error, and bounds the time by ctx: a peer that accepts and
+// says nothing would be waited for without end.
 func Handshake(ctx context.Context, nc net.Conn, cfg Config) (*Conn, error) {
 	if len(cfg.Identity) > 255 {
 		return nil, fmt.Errorf("zmtp: identity of %d bytes, at most 255 are allowed", len(cfg.Identity))
@@ -95,8 +98,9 @@ func orDefault(l Limits) Limits {
 	return l
 }
 
-// handshake writes greeting and READY without waiting in between, which is
-// allowed since NULL is all that it offers, and reads the peer's.
+// handshake writes greeting and READY without waiting in between, which is allowed
+// since NULL is all that it offers, and reads the peer's. That saves a round trip for
+// each connection.
 func (c *Conn) handshake(cfg Config) error {
 	greeting := NewGreeting(1, len(cfg.Identity))
 	hello := AppendReady(bytes.Clone(greeting[:]), cfg.SocketType, cfg.Identity)
@@ -111,6 +115,8 @@ func (c *Conn) handshake(cfg Config) error {
 		switch {
 		case ev.Kind == GreetingDone:
 			c.peer.Greeting = *c.dec.Greeting()
+			// Checked before anything else is read: with another mechanism the frames
+			// that follow mean something else.
 			if m := c.peer.Greeting.Mechanism(); m != "NULL" {
 				return fmt.Errorf("the peer wants the %q mechanism, only NULL is supported", m)
 			}
@@ -129,6 +135,8 @@ func (c *Conn) handshake(cfg Config) error {
 	return nil
 }
 
+// onHandshakeCommand handles a command that came before READY, or READY itself. RFC 23
+// allows no others here.
 func (c *Conn) onHandshakeCommand() (ready bool, err error) {
 	name, data, err := ParseCommand(c.command.Bytes())
 	if err != nil {
@@ -163,11 +171,12 @@ func (c *Conn) Peer() *Peer { return &c.peer }
 // NetConn returns the connection underneath, for deadlines and addresses.
 func (c *Conn) NetConn() net.Conn { return c.nc }
 
-// Close closes the connection underneath. Queued messages that were not
-// flushed are lost.
+// Close closes the connection underneath. Queued messages that were not flushed are
+// lost. A reader or writer that is blocked returns with an error.
 func (c *Conn) Close() error { return c.nc.Close() }
 
-// nextEvent returns the next event, reading more bytes where it must.
+// nextEvent returns the next event, reading more bytes as needed. An error that came
+// together with bytes is returned by the read after these.
 func (c *Conn) nextEvent() (Event, error) {
 	for {
 		ev, rest, err := c.dec.Next(c.in)
@@ -175,6 +184,8 @@ func (c *Conn) nextEvent() (Event, error) {
 		if err != nil || ev.Kind != NeedMore {
 			return ev, err
 		}
+		// The buffer is about to be overwritten, and an unfinished command may lie in
+		// it.
 		c.command.Keep()
 		n, err := c.nc.Read(c.inBuf)
 		c.in = c.inBuf[:n]
@@ -184,6 +195,7 @@ func (c *Conn) nextEvent() (Event, error) {
 	}
 }
 
+// noEOF turns an EOF inside of something into an unexpected one.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

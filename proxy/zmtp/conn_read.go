@@ -6,22 +6,22 @@ import (
 	"io"
 )
 
-// Message is a multipart message as [Conn.ReadMessage] fills it. Each frame
-// begins at an address divisible by 8, so that keys and values can be used in
-// place. The memory is reused by the next ReadMessage with the same Message.
+// Message is a multipart message as [Conn.ReadMessage] fills it. Each frame begins at
+// an address divisible by 8, so that keys and values can be used in place. The memory
+// is reused by the next ReadMessage with the same Message; a Message that is handed to
+// another goroutine must not be passed again before that one is done.
 type Message struct {
 	Frames [][]byte
 	bufs   [][]byte // what Frames are slices of; outlives the frames
 }
 
-// keepBuffer is the most memory a frame's buffer may keep beyond what the
-// frame needed, so that one huge message does not stay for ever.
+// keepBuffer is the largest buffer of a frame that is kept for the next message, so
+// that one huge message does not occupy memory for the rest of the connection.
 const keepBuffer = 64 << 20
 
-// ReadMessage reads the next message into m. Commands in between are dealt
-// with: PING is answered, ERROR becomes a [*PeerError], others are ignored. It
-// returns io.EOF where the peer closed between two messages and
-// io.ErrUnexpectedEOF where it closed inside one.
+// ReadMessage reads the next message into m. It handles commands in between: PING is
+// answered, ERROR becomes a [*PeerError], others are ignored. It returns io.EOF if the
+// peer closed between two messages and io.ErrUnexpectedEOF if it closed inside one.
 func (c *Conn) ReadMessage(m *Message) error {
 	m.Frames = m.Frames[:0]
 	for {
@@ -41,6 +41,8 @@ func (c *Conn) ReadMessage(m *Message) error {
 		if ev.Kind != FrameStart {
 			continue // the end of a frame that is in m already
 		}
+		// The body does not go through the decoder piece by piece: it is read straight
+		// into its buffer, and the decoder is told to skip it.
 		frame, err := c.readBody(m.buffer(len(m.Frames)), ev.Header.Size)
 		if err != nil {
 			return noEOF(err)
@@ -54,7 +56,7 @@ func (c *Conn) ReadMessage(m *Message) error {
 	}
 }
 
-// buffer returns the reusable memory of frame i.
+// buffer returns the reusable memory of frame i, empty.
 func (m *Message) buffer(i int) []byte {
 	for len(m.bufs) <= i {
 		m.bufs = append(m.bufs, nil)
@@ -65,8 +67,8 @@ func (m *Message) buffer(i int) []byte {
 	return m.bufs[i][:0]
 }
 
-// readBody appends the current frame's body, of which no byte was consumed,
-// to buf: first what was read ahead, then straight from the connection.
+// readBody appends the current frame's body, of which no byte was consumed, to buf:
+// first what was read ahead, then straight from the connection.
 func (c *Conn) readBody(buf []byte, size uint64) ([]byte, error) {
 	if size > uint64(^uint(0)>>1) {
 		return nil, fmt.Errorf("zmtp: frame of %d bytes does not fit in memory", size)
@@ -90,14 +92,16 @@ func (c *Conn) readBody(buf []byte, size uint64) ([]byte, error) {
 	return buf, nil
 }
 
-// grow makes room for more of a frame of size bytes without trusting the
-// size: at most as much again as has come, and 1 MiB.
+// grow makes room for more of a frame of size bytes without trusting the size: it adds
+// at most as much as has come already, and 1 MiB. So a peer must send what it has us
+// allocate.
 func grow(buf []byte, size int) []byte {
 	bigger := make([]byte, len(buf), min(size, 2*len(buf)+1<<20))
 	copy(bigger, buf)
 	return bigger
 }
 
+// onCommand gathers a command's frame and handles it when it is complete.
 func (c *Conn) onCommand(ev Event) error {
 	switch ev.Kind {
 	case FrameStart:

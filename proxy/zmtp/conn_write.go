@@ -2,8 +2,9 @@ package zmtp
 
 import "errors"
 
-// WriteMessage writes one message and everything queued before it. The frames
-// may be reused once it returns. An error leaves the stream unusable.
+// WriteMessage writes one message and everything queued before it, and blocks until the
+// kernel has taken it. The frames may be reused once it returns. An error leaves the
+// stream unusable.
 func (c *Conn) WriteMessage(frames ...[]byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -13,9 +14,9 @@ func (c *Conn) WriteMessage(frames ...[]byte) error {
 	return c.flush()
 }
 
-// Queue is WriteMessage for many small messages: it may keep a copy of the
-// message back until the next WriteMessage or [Conn.Flush], or until 64 KiB
-// are waiting. The frames may be reused once it returns.
+// Queue is WriteMessage for many small messages: it may keep a copy of the message
+// until the next WriteMessage or [Conn.Flush], or until 64 KiB are queued. The frames
+// may be reused once it returns.
 func (c *Conn) Queue(frames ...[]byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -35,8 +36,8 @@ func (c *Conn) Flush() error {
 	return c.flush()
 }
 
-// queue appends small messages to c.out; one with a large frame is written at
-// once, together with what waits, from the caller's memory.
+// queue appends small messages to c.out. A message with a large frame is written at
+// once from the caller's memory, behind what is queued. The caller holds c.writing.
 func (c *Conn) queue(frames [][]byte) error {
 	if len(frames) == 0 {
 		return errors.New("zmtp: a message needs at least one frame")
@@ -64,9 +65,9 @@ func (c *Conn) flush() error {
 	return err
 }
 
-// writev writes c.out and then frames with one system call where the
-// connection can: headers and small frames are gathered in c.out, large
-// frames stay where they are.
+// writev writes c.out and then frames with one system call if the connection can:
+// headers and small frames are gathered in c.out, large frames stay where they are. The
+// caller holds c.writing.
 func (c *Conn) writev(frames [][]byte) error {
 	need := len(c.out)
 	for _, f := range frames {
@@ -75,7 +76,7 @@ func (c *Conn) writev(frames [][]byte) error {
 			need += len(f)
 		}
 	}
-	if cap(c.out) < need { // no append below may move c.out
+	if cap(c.out) < need { // vec holds slices of c.out, so no append below may move it
 		c.out = append(make([]byte, 0, need), c.out...)
 	}
 	vec, start := c.vec[:0], 0
@@ -93,7 +94,7 @@ func (c *Conn) writev(frames [][]byte) error {
 	}
 	c.vec = vec
 	_, err := c.vec.WriteTo(c.nc) // consumes c.vec
-	clear(vec)                    // the caller's memory is its own again
+	clear(vec)                    // so that the caller's memory is not kept alive
 	c.vec, c.out = vec[:0], c.out[:0]
 	return err
 }

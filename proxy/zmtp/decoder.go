@@ -18,8 +18,8 @@ const (
 	// FrameBody: Event.Body is the next piece of the frame's body, never
 	// empty, a slice of the chunk.
 	FrameBody
-	// FrameEnd: the frame is complete. Where the header says neither More nor
-	// Command, so is the message.
+	// FrameEnd: the frame is complete. If the header says neither More nor Command, so
+	// is the message.
 	FrameEnd
 )
 
@@ -30,22 +30,23 @@ type Event struct {
 	Body   []byte
 }
 
-// Limits bounds what a [Decoder] accepts; a zero field is no bound. The decoder
-// itself holds no body; these bounds protect callers that do.
+// Limits bounds what a [Decoder] accepts; a zero field is no bound. The decoder itself
+// holds no body; the bounds protect callers that do.
 type Limits struct {
 	FrameSize   uint64 // bytes in a data frame's body
 	CommandSize uint64 // bytes in a command's body
 	Frames      int    // data frames in one message
 }
 
-// Decoder cuts one direction of a connection into its frames. Its zero value
-// expects a greeting first and has no limits. It allocates nothing, whatever
-// sizes the stream claims.
+// Decoder cuts one direction of a connection into its frames. Its zero value expects a
+// greeting first and has no limits. It allocates nothing, whatever sizes the stream
+// claims, and does no input or output, so that the same code decodes captures, eBPF
+// records and sockets. It is not safe for concurrent use.
 type Decoder struct {
 	state    state
-	held     int // bytes of greeting or header in hand
-	frames   int // data frames begun in the current message
-	left     uint64
+	held     int    // bytes of an incomplete greeting or header in greeting or partial
+	frames   int    // data frames begun in the current message
+	left     uint64 // body bytes of the current frame that are still to come
 	offset   uint64 // bytes consumed since the stream's start
 	header   Header
 	limits   Limits
@@ -65,9 +66,9 @@ const (
 // NewDecoder returns a decoder at a stream's first byte.
 func NewDecoder(limits Limits) *Decoder { return &Decoder{limits: limits} }
 
-// Reset prepares d for another stream, with its limits kept. If synced is
-// true the stream is taken up at a frame's header, at the start of a message,
-// instead of at the greeting.
+// Reset prepares d for another stream, with its limits kept. If synced is true the
+// stream is taken up at a frame's header, at the start of a message, instead of at the
+// greeting.
 func (d *Decoder) Reset(synced bool) {
 	*d = Decoder{limits: d.limits}
 	if synced {
@@ -75,11 +76,11 @@ func (d *Decoder) Reset(synced bool) {
 	}
 }
 
-// Next consumes bytes of chunk up to the next event and returns that and the
-// rest of the chunk. Call it with the rest until it reports NeedMore; a chunk
-// may end anywhere. The events of a frame are FrameStart, any number of
-// FrameBody, FrameEnd. After an error, which is a [*SyntaxError], the stream
-// cannot be read on and every call returns it again.
+// Next consumes bytes of chunk up to the next event, and returns the event and the rest
+// of the chunk. Call it with the rest until it reports NeedMore; a chunk may end
+// anywhere. The events of a frame are FrameStart, any number of FrameBody, FrameEnd. An
+// error is a [*SyntaxError]: the stream cannot be read any further, and every later
+// call returns the same error.
 func (d *Decoder) Next(chunk []byte) (ev Event, rest []byte, err error) {
 	if d.failed != nil {
 		return Event{}, chunk, d.failed
@@ -90,6 +91,8 @@ func (d *Decoder) Next(chunk []byte) (ev Event, rest []byte, err error) {
 	case inHeader:
 		return d.nextHeader(chunk)
 	}
+	// Reported by a call of its own, even for an empty body, and without needing more
+	// bytes: a frame's end must be seen when its last byte is.
 	if d.left == 0 {
 		d.state = inHeader
 		return Event{Kind: FrameEnd, Header: d.header}, chunk, nil
@@ -106,6 +109,8 @@ func (d *Decoder) Next(chunk []byte) (ev Event, rest []byte, err error) {
 	return Event{Kind: FrameBody, Header: d.header, Body: chunk[:n:n]}, chunk[n:], nil
 }
 
+// nextGreeting collects the greeting and checks it as it comes, so that another
+// protocol is recognized by its first byte.
 func (d *Decoder) nextGreeting(chunk []byte) (Event, []byte, error) {
 	n := copy(d.greeting[d.held:], chunk)
 	d.held += n
@@ -121,6 +126,8 @@ func (d *Decoder) nextGreeting(chunk []byte) (Event, []byte, error) {
 	return Event{Kind: GreetingDone}, chunk[n:], nil
 }
 
+// nextHeader reads a frame's header, which may be cut anywhere. Only then is it copied
+// to partial.
 func (d *Decoder) nextHeader(chunk []byte) (Event, []byte, error) {
 	src := chunk
 	if d.held > 0 || len(chunk) < MaxHeader { // the header may be cut
@@ -153,7 +160,7 @@ func (d *Decoder) nextHeader(chunk []byte) (Event, []byte, error) {
 	return Event{Kind: FrameStart, Header: h}, chunk[used:], nil
 }
 
-// accept makes h the current frame if flags and size are allowed.
+// accept makes h the current frame if its flags and size are allowed.
 func (d *Decoder) accept(h Header) error {
 	if err := d.checkFlags(h); err != nil {
 		return err
@@ -172,6 +179,8 @@ func (d *Decoder) accept(h Header) error {
 	case d.limits.Frames > 0 && d.frames > d.limits.Frames:
 		return d.fail("message of more than %d frames", d.limits.Frames)
 	}
+	// The message's last frame: counted out already, as Between asks about frames that
+	// are still to begin.
 	if !h.Command() && !h.More() {
 		d.frames = 0
 	}
@@ -194,10 +203,10 @@ func (d *Decoder) fail(format string, args ...any) error {
 	return d.failed
 }
 
-// Discard steps over up to n bytes of the current frame's body that the
-// caller does not have, because they were spliced, lost or never copied, and
-// returns how many; where that is all that was left, the next call of Next
-// (with whatever follows) reports FrameEnd. Outside a body it returns 0.
+// Discard skips up to n bytes of the current frame's body that the caller does not
+// have, because they were spliced, lost or never copied, and returns how many it
+// skipped. If that was all that was left, the next call of Next (with whatever follows)
+// reports FrameEnd. Outside of a body it returns 0.
 func (d *Decoder) Discard(n uint64) uint64 {
 	if d.state != inBody || d.failed != nil {
 		return 0
@@ -208,20 +217,19 @@ func (d *Decoder) Discard(n uint64) uint64 {
 	return n
 }
 
-// Left returns the number of body bytes that the current frame still lacks, 0
-// outside a frame.
+// Left returns how many bytes of the current frame's body are still to come, 0 outside
+// of a frame.
 func (d *Decoder) Left() uint64 { return d.left }
 
-// Greeting returns the greeting, complete after GreetingDone. The decoder
-// owns it.
+// Greeting returns the greeting, complete after GreetingDone. The decoder owns it.
 func (d *Decoder) Greeting() *Greeting { return &d.greeting }
 
-// Offset returns the number of bytes consumed since the stream's start.
+// Offset returns how many bytes were consumed since the stream's start.
 func (d *Decoder) Offset() uint64 { return d.offset }
 
-// Between reports whether the stream stands between two messages: nothing of
-// a greeting, frame or unfinished message is pending. A stream that ends
-// elsewhere was cut off.
+// Between reports whether the stream stands between two messages: no part of a
+// greeting, frame or unfinished message is pending. A stream that ends elsewhere was
+// cut off.
 func (d *Decoder) Between() bool {
 	return d.state == inHeader && d.held == 0 && d.frames == 0
 }

@@ -1,9 +1,9 @@
 package zmtp
 
-// Gather joins the pieces of one frame's body where somebody needs it whole.
-// A body that came in one piece is not copied. The zero value is ready; its
-// buffer is reused from frame to frame, and grows only as bytes come, never
-// by what a header claims.
+// Gather joins the pieces of one frame's body for somebody who needs it whole. A body
+// that came in one piece is not copied. The zero value is ready; its buffer is reused
+// from frame to frame, and grows only as bytes come, never by what a header claims. At
+// most one of buf and whole has anything.
 type Gather struct {
 	buf   []byte
 	whole []byte
@@ -12,8 +12,8 @@ type Gather struct {
 // Start forgets the frame before.
 func (g *Gather) Start() { g.buf, g.whole = g.buf[:0], nil }
 
-// Add takes the next piece. The slice is kept, not copied, while it is the
-// only one, so the caller must call [Gather.Keep] before it reuses the memory.
+// Add takes the next piece. While it is the only one it is referred to and not copied,
+// so the caller must call [Gather.Keep] before it reuses the memory.
 func (g *Gather) Add(piece []byte) {
 	if g.whole == nil && len(g.buf) == 0 {
 		g.whole = piece

@@ -9,9 +9,8 @@ import (
 // GreetingSize is the size of a ZMTP 3 greeting in bytes.
 const GreetingSize = 64
 
-// Greeting is the fixed block that each side sends first, as it stands on the
-// wire: signature (10 bytes), version (2), mechanism (20), as-server (1),
-// filler (31).
+// Greeting is the fixed block that each side sends first, as it stands on the wire:
+// signature (10 bytes), version (2), mechanism (20), as-server (1), filler (31).
 type Greeting [GreetingSize]byte
 
 // Offsets into a greeting.
@@ -23,9 +22,9 @@ const (
 	asServerAt   = 32
 )
 
-// NewGreeting returns the greeting of a ZMTP 3.minor peer with the NULL
-// mechanism. identityLen is the length of its identity: libzmq writes it plus
-// one into the signature, for peers that speak ZMTP 1.
+// NewGreeting returns the greeting of a ZMTP 3.minor peer with the NULL mechanism.
+// identityLen is the length of its identity: libzmq writes it plus one into the
+// signature, for peers that speak ZMTP 1.
 func NewGreeting(minor byte, identityLen int) Greeting {
 	var g Greeting
 	g[0] = 0xff
@@ -51,8 +50,8 @@ func (g *Greeting) AsServer() bool { return g[asServerAt] == 1 }
 // SignatureLength returns the length that the signature carries for ZMTP 1.
 func (g *Greeting) SignatureLength() uint64 { return binary.BigEndian.Uint64(g[1:]) }
 
-// check looks at the first n bytes of a greeting, n being what has come so
-// far, and says at once what can no longer become ZMTP 3.
+// check looks at the first n bytes of a greeting, n being what has come so far, and
+// reports as early as possible what can no longer become ZMTP 3.
 func (g *Greeting) check(n int) *SyntaxError {
 	switch {
 	case n > 0 && g[0] != 0xff:

@@ -1,15 +1,15 @@
-// Package zmtp speaks ZMTP 3.0 and 3.1, the protocol that ZeroMQ sockets
-// speak over TCP, with the NULL mechanism.
+// Package zmtp speaks ZMTP 3.0 and 3.1, the protocol of ZeroMQ sockets over TCP, with
+// the NULL mechanism.
 //
-// At its heart is [Decoder], which does no input or output: the caller passes
-// the bytes of one direction of a connection in whatever pieces they come, and
-// gets the greeting, frame headers and pieces of frame bodies, which are
-// slices of what was passed. A body can be stepped over without being there
-// ([Decoder.Discard]). The Append functions write the same things back, byte
-// for byte. [Conn] puts both on a net.Conn, with the handshake.
+// At its heart is [Decoder], which does no input or output: the caller passes the bytes
+// of one direction of a connection in whatever pieces they come, and gets the greeting,
+// frame headers and pieces of frame bodies, which are slices of what was passed. A body
+// can be skipped without being there ([Decoder.Discard]). The Append functions write
+// the same things back, byte for byte. [Conn] puts both on a net.Conn, with the
+// handshake.
 //
-// The capture decoder, the agent, the proxy and psjob call it. It knows
-// nothing of PS-lite and imports nothing of this module.
+// The capture decoder, the agent, the proxy and psjob call it. It knows nothing of
+// PS-lite and imports nothing of this module.
 //
 // Source: https://rfc.zeromq.org/spec/23/ (3.0) and /spec/37/ (3.1).
 package zmtp
@@ -65,10 +65,10 @@ func FrameHeader(size int, more bool) Header {
 	return h
 }
 
-// AppendHeader appends the header's bytes to dst. The form is the one that
-// the Long flag says, so that a header read comes out as it was; a size above
-// 255 without that flag is written in its lowest byte only, so headers made
-// by hand should come from [FrameHeader].
+// AppendHeader appends the header's bytes to dst. The Long flag alone decides on the
+// form, so that a header that was read comes out as it was, even a long one of a small
+// frame. Without that flag only the lowest byte of the size is written: headers made by
+// hand should come from [FrameHeader].
 func AppendHeader(dst []byte, h Header) []byte {
 	dst = append(dst, byte(h.Flags))
 	if h.Flags&Long == 0 {
@@ -87,9 +87,9 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("zmtp: at byte %d: %s", e.Offset, e.Reason)
 }
 
-// CutHeader reads the header at the start of b, without the state of a
-// [Decoder], and returns how many bytes it takes; 0 where b ends before it
-// does. It refuses what a Decoder refuses.
+// CutHeader reads the header at the start of b, without the state of a [Decoder], and
+// returns how many bytes it takes; 0 if b ends before it does. It refuses what a
+// Decoder refuses.
 func CutHeader(b []byte) (h Header, n int, err error) {
 	if len(b) == 0 {
 		return h, 0, nil

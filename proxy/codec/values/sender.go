@@ -236,8 +236,9 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return append(head, modeCompact), plain, true
 }
 
-// alters reports that a message of the process comes out differently from how it was
-// sent: the ledger of a proxy that takes over must not compare bytes.
+// alters reports that what the process sends no longer comes out as it was sent. A
+// connection whose link breaks can then not be continued on another one: what was
+// decoded depends on state that ended with the link.
 func (s *Sender) alters() {
 	if s.link.Altered != nil {
 		s.link.Altered()

@@ -9,12 +9,13 @@ import (
 
 // Sink takes the bytes of one direction of a connection in order.
 type Sink interface {
-	// Bytes hands over the next bytes, valid during the call. They begin
-	// where a segment begins, unless part of that was there already.
+	// Bytes hands over the next bytes, valid during the call. They begin where a
+	// segment begins, unless part of the segment was there already: a message starts at
+	// such a place, as a rule.
 	Bytes(t time.Time, b []byte)
 	// Gap says that the next n bytes of the stream were not recorded.
 	Gap(t time.Time, n uint64)
-	// End says that the direction was closed, or the recording ended.
+	// End says that the direction was closed, or that the recording ended.
 	End()
 }
 
@@ -23,12 +24,13 @@ const (
 	maxDirections   = 1 << 16
 	maxPendingBytes = 4 << 20         // out of order, in one direction
 	maxPending      = 4096            // segments
-	patience        = 2 * time.Second // recording time to wait for a segment that is late
+	patience        = 2 * time.Second // of the recording's time, to wait for a late segment
 )
 
-// Assembler puts the segments of all connections in order. Repeated bytes are
-// handed over once; a hole is waited for until patience or the bounds of
-// memory are exceeded, and is then reported as a gap.
+// Assembler puts the segments of all connections in order. Repeated bytes are handed
+// over once; a hole is waited for until patience or the bounds of memory are exceeded,
+// and is then reported as a gap. Time is that of the recording, so that the result does
+// not depend on how fast it is read.
 type Assembler struct {
 	Missing uint64 // bytes of all gaps so far
 	Ignored uint64 // segments of connections beyond the bound
@@ -37,30 +39,32 @@ type Assembler struct {
 	directions map[Flow]*direction
 }
 
-// direction is the state of one direction of a connection.
+// direction is the state of one direction of a connection. Sequence numbers wrap
+// around; they are compared by the sign of their difference.
 type direction struct {
 	flow    Flow
-	sink    Sink   // nil before the first byte
-	first   uint32 // sequence number of the SYN, unless late
-	next    uint32 // sequence number of the byte awaited
-	late    bool   // the beginning was not recorded
-	ended   bool
+	sink    Sink      // nil before the first byte
+	first   uint32    // sequence number of the SYN, unless late
+	next    uint32    // sequence number of the byte awaited
+	late    bool      // the connection's beginning was not recorded
+	ended   bool      // FIN, RST or the recording's end; kept so that repetitions of old segments are ignored
 	pending []Segment // ordered by Seq, all beyond next, payloads copied
 	held    int       // bytes in pending
 	since   time.Time // when next began to be awaited
 }
 
-// NewAssembler returns an Assembler that asks open for the sink of each
-// direction when its first byte comes; late says that the connection's
-// beginning was not recorded.
+// NewAssembler returns an Assembler that asks open for the sink of each direction when
+// its first byte comes; late says that the connection's beginning was not recorded.
 func NewAssembler(open func(f Flow, late bool) Sink) *Assembler {
 	return &Assembler{open: open, directions: map[Flow]*direction{}}
 }
 
-// Add takes the next segment of the recording.
+// Add takes the next segment of the recording. Its payload is copied if it is kept.
 func (a *Assembler) Add(s *Segment) {
 	d := a.directions[s.Flow]
 	again := d != nil && !d.late && d.first == s.Seq // a repeated SYN
+	// A SYN begins a connection, perhaps between the same ports as an older one. Data
+	// without one belongs to a connection that was open before the recording.
 	switch {
 	case s.SYN && !again:
 		if d != nil {
@@ -77,18 +81,21 @@ func (a *Assembler) Add(s *Segment) {
 	if s.SYN {
 		seg.Seq++
 	}
+	// A SYN takes a sequence number, and may carry data (TCP Fast Open).
 	a.acceptSegment(d, seg)
 	if s.RST {
 		a.finish(d)
+		// A reset ends both directions.
 		if other := a.directions[s.Flow.Reverse()]; other != nil {
 			a.finish(other)
 		}
 	}
 }
 
-// start adds a direction; nil where there are too many.
+// start adds a direction; nil if there are too many that have not ended.
 func (a *Assembler) start(d *direction) *direction {
 	if len(a.directions) >= maxDirections {
+		// Directions that have ended are kept for late repetitions only.
 		for flow, old := range a.directions {
 			if old.ended {
 				delete(a.directions, flow)
@@ -103,7 +110,8 @@ func (a *Assembler) start(d *direction) *direction {
 	return d
 }
 
-// Close ends all connections, handing over what was still out of order.
+// Close ends all connections and hands over what was still out of order, in an order
+// that does not depend on the map's.
 func (a *Assembler) Close() {
 	flows := make([]Flow, 0, len(a.directions))
 	for flow := range a.directions {
@@ -122,6 +130,8 @@ func (a *Assembler) acceptSegment(d *direction, s Segment) {
 	if d.ended {
 		return
 	}
+	// Early: something before it is missing. How long the hole has been there is
+	// measured by the segments that come after it.
 	if int32(s.Seq-d.next) > 0 {
 		d.keep(s)
 		if d.held > maxPendingBytes || len(d.pending) > maxPending || s.Time.Sub(d.since) > patience {
@@ -142,7 +152,11 @@ func (d *direction) keep(s Segment) {
 		d.since = s.Time
 	}
 	s.Payload = bytes.Clone(s.Payload)
+	// Differences of sequence numbers order them as long as all lie within half of the
+	// number space, which TCP guarantees.
 	at, _ := slices.BinarySearchFunc(d.pending, s.Seq, func(e Segment, seq uint32) int { return int(int32(e.Seq - seq)) })
+	// Behind those that begin at the same place, so that the first that came is handed
+	// over first.
 	for at < len(d.pending) && d.pending[at].Seq == s.Seq {
 		at++
 	}
@@ -150,10 +164,13 @@ func (d *direction) keep(s Segment) {
 	d.held += len(s.Payload)
 }
 
-// deliver hands over what s has beyond next. s begins at next or before.
+// deliver hands over what s has beyond next. s begins at next or before. Bytes that the
+// recording cut off (a short snap length) are a gap behind those that it has.
 func (a *Assembler) deliver(d *direction, s Segment) {
 	old := int(d.next - s.Seq) // bytes that were handed over before
 	have := len(s.Payload)
+	// A retransmission may begin with bytes that were handed over and go on with new
+	// ones.
 	if fresh := have + s.Missing - old; fresh > 0 {
 		if old < have {
 			a.sink(d).Bytes(s.Time, s.Payload[old:])
@@ -163,6 +180,8 @@ func (a *Assembler) deliver(d *direction, s Segment) {
 		}
 		d.next += uint32(fresh)
 	}
+	// Only a FIN directly behind what was handed over ends the direction: there may be
+	// a hole before it.
 	if s.FIN && s.Seq+uint32(have+s.Missing) == d.next {
 		d.end()
 	}
@@ -186,6 +205,8 @@ func (a *Assembler) skipHole(d *direction, t time.Time) {
 	if len(d.pending) == 0 {
 		return
 	}
+	// The segments behind the hole are handed over up to the next hole. Later ones wait
+	// for their own time.
 	hole := d.pending[0].Seq - d.next
 	a.gap(d, t, uint64(hole))
 	d.next += hole
@@ -204,7 +225,7 @@ func (a *Assembler) sink(d *direction) Sink {
 	return d.sink
 }
 
-// finish ends a direction; pending segments are handed over with their gaps.
+// finish ends a direction. Pending segments are handed over with their gaps.
 func (a *Assembler) finish(d *direction) {
 	for !d.ended && len(d.pending) > 0 {
 		a.skipHole(d, d.pending[0].Time)

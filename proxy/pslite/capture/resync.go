@@ -5,8 +5,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// resync looks whether a greeting or a message begins where the segment b
-// begins, and takes the stream up there if so.
+// resync checks whether a greeting or a message begins where the segment b begins, and
+// takes the stream up there if so. A false start is possible and costs little: the
+// decoder fails soon, and the stream is lost again.
 func (s *stream) resync(b []byte) bool {
 	switch {
 	case len(b) > 9 && b[0] == 0xff && b[9] == 0x7f:
@@ -20,10 +21,13 @@ func (s *stream) resync(b []byte) bool {
 	return true
 }
 
-// startsMessage reports whether b begins with a whole meta frame that PS-lite
-// could have written, and whether the frame headers visible behind it fit:
-// as many data frames as the meta has types, keys in multiples of eight bytes.
+// startsMessage reports whether b begins with a whole meta frame that PS-lite could
+// have written, and whether the frame headers visible behind it fit: as many data
+// frames as the meta has types, keys in multiples of eight bytes. Before the meta there
+// may be an identity, as BytePS's servers send it.
 func startsMessage(b []byte) bool {
+	// A decoder of its own: s.dec must not move if this is no start. Commands cannot
+	// begin a message.
 	d := zmtp.NewDecoder(zmtp.Limits{FrameSize: 1 << 40, CommandSize: 1})
 	d.Reset(true)
 	var meta pslite.Meta
@@ -49,6 +53,8 @@ func startsMessage(b []byte) bool {
 			}
 			types, atMeta = len(meta.DataTypes), false
 		}
+		// A message is a meta and as many data frames as it has types. The first data
+		// frame has keys of 8 bytes.
 		if h.Command() || h.More() != (frame < types) || frame == 1 && meta.Data() && h.Size%8 != 0 {
 			return false
 		}

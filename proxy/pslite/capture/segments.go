@@ -22,12 +22,12 @@ type Segment struct {
 	SYN, FIN bool
 	RST, ACK bool
 	Payload  []byte // valid during the call
-	Missing  int    // bytes of the payload behind these that were not recorded
+	Missing  int    // bytes of the payload behind Payload that were not recorded
 }
 
-// Segments reads a pcap or pcapng file and hands over its TCP segments, over
-// IPv4 or IPv6, in the file's order. It returns how many packets it skipped
-// because they were something else.
+// Segments reads a pcap or pcapng file and hands over its TCP segments, over IPv4 or
+// IPv6, in the file's order. It returns how many packets it skipped because they were
+// something else. An error of handle ends it; other errors are of type [*Error].
 func Segments(r io.Reader, handle func(*Segment) error) (skipped uint64, err error) {
 	in := &countingReader{r: r}
 	src, err := openCapture(in)
@@ -58,6 +58,7 @@ func Segments(r io.Reader, handle func(*Segment) error) (skipped uint64, err err
 	}
 }
 
+// countingReader counts the bytes read, for errors.
 type countingReader struct {
 	r io.Reader
 	n int64
@@ -69,11 +70,11 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// source is either file format.
+// source is a reader of either file format.
 type source struct {
 	gopacket.ZeroCopyPacketDataSource
 	first layers.LinkType
-	mixed bool
+	mixed bool // pcapng: each packet may have a link type of its own
 }
 
 func (s *source) link(ci gopacket.CaptureInfo) layers.LinkType {
@@ -85,7 +86,7 @@ func (s *source) link(ci gopacket.CaptureInfo) layers.LinkType {
 	return s.first
 }
 
-// openCapture tells the formats apart by their first four bytes.
+// openCapture distinguishes the formats by their first four bytes.
 func openCapture(r io.Reader) (*source, error) {
 	in := bufio.NewReaderSize(r, 1<<16)
 	magic, err := in.Peek(4)
@@ -120,7 +121,8 @@ func cutOff(err error) error {
 	return err
 }
 
-// packetParser takes packets apart without allocating.
+// packetParser takes packets apart without allocating. Its layers are overwritten by
+// each packet, and so is the segment.
 type packetParser struct {
 	eth   layers.Ethernet
 	vlan  layers.Dot1Q
@@ -131,7 +133,7 @@ type packetParser struct {
 	ip6   layers.IPv6
 	ext   layers.IPv6ExtensionSkipper
 	tcp   layers.TCP
-	byTop map[gopacket.LayerType]*gopacket.DecodingLayerParser
+	byTop map[gopacket.LayerType]*gopacket.DecodingLayerParser // by the layer that packets begin with
 	found []gopacket.LayerType
 	seg   Segment
 }
@@ -144,13 +146,15 @@ func newPacketParser() *packetParser {
 	} {
 		parser := gopacket.NewDecodingLayerParser(top,
 			&p.eth, &p.vlan, &p.sll, &p.sll2, &p.loop, &p.ip4, &p.ip6, &p.ext, &p.tcp)
+		// A payload that no layer claims is not an error: it is what is looked for.
 		parser.IgnoreUnsupported = true
 		p.byTop[top] = parser
 	}
 	return p
 }
 
-// topLayer returns the layer that packets of a link type begin with.
+// topLayer returns the layer that packets of a link type begin with. Raw packets show
+// their version in their first half byte.
 func topLayer(link layers.LinkType, data []byte) gopacket.LayerType {
 	switch link {
 	case layers.LinkTypeEthernet:
@@ -174,6 +178,8 @@ func topLayer(link layers.LinkType, data []byte) gopacket.LayerType {
 	return gopacket.LayerTypeZero
 }
 
+// parse returns the TCP segment of a packet; false for anything else, and for
+// fragments, of which a TCP header has only the first.
 func (p *packetParser) parse(link layers.LinkType, data []byte) (*Segment, bool) {
 	p.ext.Contents = nil // of the packet before
 	parser := p.byTop[topLayer(link, data)]
@@ -182,7 +188,7 @@ func (p *packetParser) parse(link layers.LinkType, data []byte) (*Segment, bool)
 	}
 	var src, dst netip.Addr
 	var ok bool
-	want := -1 // bytes of the TCP segment by the IP header
+	want := -1 // bytes of the TCP segment, by the IP header
 	for _, layer := range p.found {
 		switch layer {
 		case layers.LayerTypeIPv4:
@@ -210,6 +216,8 @@ func (p *packetParser) parse(link layers.LinkType, data []byte) (*Segment, bool)
 			}
 			// Extension headers make want too large by their size.
 			want -= 4*int(p.tcp.DataOffset) + len(p.ext.Contents)
+			// Captures with a short snap length have headers and the beginning of the
+			// payload; the IP header still says how long it was.
 			if missing := want - len(p.tcp.Payload); missing > 0 && parser.Truncated {
 				p.seg.Missing = missing
 			}

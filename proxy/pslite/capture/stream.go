@@ -8,30 +8,32 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// maxMeta bounds a meta frame and a command, in bytes. The largest real ones,
-// BytePS's node tables, take 552 bytes a node.
+// maxMeta bounds a meta frame and a command, in bytes. The largest real ones, BytePS's
+// node tables, take 552 bytes a node.
 const maxMeta = 1 << 20
 
-// maxFrames bounds a message; PS-lite's have at most five.
+// maxFrames bounds the frames of a message; PS-lite's have at most five.
 const maxFrames = 1024
 
-// stream finds the messages in one direction of a connection.
+// stream finds the messages in one direction of a connection. It is synced while the
+// decoder knows where it stands, lost after a gap or an error, when it looks for the
+// start of a message in each segment, and foreign if the direction never was ZMTP.
 type stream struct {
 	job   *job
 	flow  Flow
 	mode  mode
 	dec   *zmtp.Decoder
 	det   pslite.Detector
-	late  bool // its beginning was not recorded
-	known bool // it is ZMTP, or was lost for want of bytes
+	late  bool // the connection's beginning was not recorded
+	known bool // it is ZMTP, or was lost because bytes are missing: not foreign
 
-	// The message or command at hand. Nothing is counted before it is whole.
-	wire    uint64 // its bytes, headers included, handed over so far
-	broken  bool   // the recording misses a part of it
+	// The message or command at hand. Nothing is counted before it is complete.
+	wire    uint64 // its bytes so far, headers included
+	broken  bool   // a part of it was not recorded
 	command bool
-	prefix  int           // 1 where an identity frame precedes the meta
+	prefix  int           // 1 if an identity frame precedes the meta, else 0: the meta's index
 	sizes   []uint64      // of all frames begun
-	whole   []zmtp.Gather // the frames that are needed whole, of all frames
+	whole   []zmtp.Gather // by frame; only of those that are wanted
 	frames  [][]byte
 }
 
@@ -43,6 +45,8 @@ const (
 	foreign
 )
 
+// newStream returns a stream that waits for a greeting or, if the beginning is missing,
+// for the start of a message.
 func newStream(j *job, f Flow, late bool) *stream {
 	s := &stream{job: j, flow: f, late: late, dec: zmtp.NewDecoder(zmtp.Limits{CommandSize: maxMeta, Frames: maxFrames})}
 	if late {
@@ -61,6 +65,8 @@ func (s *stream) Bytes(t time.Time, b []byte) {
 		ev, rest, err := s.dec.Next(b)
 		s.wire += uint64(len(b) - len(rest))
 		if err != nil {
+			// Something in between was not what it looked like. If the connection was
+			// never seen to be ZMTP, it is another protocol.
 			s.lose(uint64(len(rest)))
 			if !s.known && !s.late {
 				s.mode = foreign
@@ -70,12 +76,14 @@ func (s *stream) Bytes(t time.Time, b []byte) {
 		}
 		b = rest
 		switch ev.Kind {
+		// The segment's memory is the caller's: what is needed later is copied now.
 		case zmtp.NeedMore:
 			for i := range s.sizes {
 				s.whole[i].Keep()
 			}
 			return
 		case zmtp.GreetingDone:
+			// The greeting is neither a message nor lost.
 			s.wire, s.known = 0, true
 		case zmtp.FrameStart:
 			s.startFrame(ev.Header)
@@ -99,12 +107,13 @@ func (s *stream) startFrame(h zmtp.Header) {
 	s.whole[len(s.sizes)-1].Start()
 }
 
-// wanted reports whether frame i must be kept whole.
+// wanted reports whether frame i must be kept whole: identity and meta always, data
+// frames if the caller asked for them.
 func (s *stream) wanted(i int) bool {
 	return i <= s.prefix && s.sizes[i] <= maxMeta || i > s.prefix && s.job.opt.Data
 }
 
-// endFrame looks for an identity before the meta, and for the message's end.
+// endFrame checks for an identity before the meta, and for the end of the message.
 func (s *stream) endFrame(h zmtp.Header, t time.Time) {
 	if !h.More() {
 		s.finish(t)
@@ -115,7 +124,8 @@ func (s *stream) endFrame(h zmtp.Header, t time.Time) {
 	}
 }
 
-// finish deals with a message or command that is complete.
+// finish handles a message or command that is complete. One whose meta has a gap is not
+// counted as a message.
 func (s *stream) finish(t time.Time) {
 	switch {
 	case s.command:
@@ -128,16 +138,17 @@ func (s *stream) finish(t time.Time) {
 	s.reset()
 }
 
-// wholeMeta reports whether the meta frame at least is complete.
+// wholeMeta reports whether at least the meta frame is complete.
 func (s *stream) wholeMeta() bool {
 	return len(s.sizes) > s.prefix && uint64(len(s.whole[s.prefix].Bytes())) == s.sizes[s.prefix]
 }
 
-// reset makes ready for the next message.
+// reset prepares for the next message.
 func (s *stream) reset() {
 	s.sizes, s.wire, s.broken, s.prefix = s.sizes[:0], 0, false, 0
 }
 
+// onCommand learns the sender's node id from READY's identity.
 func (s *stream) onCommand() {
 	s.countFrames()
 	name, data, err := zmtp.ParseCommand(s.whole[0].Bytes())
@@ -159,6 +170,7 @@ func (s *stream) countFrames() {
 	}
 }
 
+// onMessage decodes a message, learns the node table from it, and hands it over.
 func (s *stream) onMessage(t time.Time) {
 	m := &s.job.msg
 	d, err := s.det.Decode(s.whole[s.prefix].Bytes(), &m.Meta)
@@ -173,7 +185,11 @@ func (s *stream) onMessage(t time.Time) {
 	}
 	s.countFrames()
 	s.job.totals.Messages++
+	// Learned before the message is named, so that the table that it brings names its
+	// own sender and receiver.
 	s.job.table.Learn(&m.Meta)
+	// The Message is reused for all streams of the job; only its meta was overwritten
+	// by decoding.
 	m.Identity, m.Data = nil, nil
 	if s.prefix > 0 {
 		m.Identity = s.whole[0].Bytes()
@@ -192,6 +208,8 @@ func (s *stream) onMessage(t time.Time) {
 	}
 }
 
+// sender names the node that sent a message: by its identity frame, by the connection's
+// READY, or by its address.
 func (s *stream) sender(identity []byte) string {
 	id := s.job.ids[s.flow]
 	if identity != nil {
@@ -203,10 +221,10 @@ func (s *stream) sender(identity []byte) string {
 	return s.job.name(s.flow.Src)
 }
 
-// receiver names the node at the connection's far end: the one that listens
-// there or, for answers that come back on the request's connection, the one
-// whose READY said so. Before the node table is known, only the scheduler is:
-// it is whom the nodes ask for their ids.
+// receiver names the node at the connection's other end: the one that listens there or,
+// for answers that come back on the request's connection, the one whose READY named it.
+// Before the node table is known only the scheduler can be named: nodes ask it for
+// their ids.
 func (s *stream) receiver(m *pslite.Meta) string {
 	if m.Control.Cmd == pslite.AddNode && len(m.Control.Nodes) == 1 && m.Control.Nodes[0].ID == pslite.Empty {
 		return pslite.Scheduler.String()
@@ -217,12 +235,14 @@ func (s *stream) receiver(m *pslite.Meta) string {
 	return s.job.name(s.flow.Dst)
 }
 
-// Gap implements Sink. A gap inside a frame's body is stepped over; behind any
-// other the stream is lost.
+// Gap implements Sink. A gap inside of a frame's body is skipped; after any other the
+// stream is lost.
 func (s *stream) Gap(t time.Time, n uint64) {
 	if s.mode != synced {
 		return
 	}
+	// The gap reaches beyond the frame's body, so that the next header may be in it:
+	// where frames begin is not known any more.
 	if n > s.dec.Left() {
 		s.known = true
 		s.lose(0)
