@@ -15,16 +15,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Bounds of connections at mesh ports whose peer has not said hello yet, in all and
-// of one source. A proxy says it within milliseconds of its connect. They take no
-// slot of [admission].
+// Bounds on the connections to mesh ports whose peer has not sent its hello yet, in total and per
+// source. A proxy sends it within milliseconds. They take no slot of [admission], so that strangers
+// cannot use up the slots of the job.
 const (
 	maxHandshakes       = 512
 	handshakesPerSource = 64
 )
 
-// greet waits for the hello of a connection to a mesh port. A peer that is no proxy
-// gets no answer.
+// greet reads the hello of a connection to a mesh port, and serves it as what the hello asks for. A
+// peer that is no proxy gets no answer, not even an error, so that the port shows nothing to a
+// scanner.
 func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	from := addrPort(conn.RemoteAddr())
 	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {
@@ -41,6 +42,8 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	if err := p.enter(conn.RemoteAddr()); err != nil {
 		return err
 	}
+	// The order of these tests matters only for links to the mesh port itself; all others are for a
+	// destination.
 	o, isOffer := offered(hello.Offers)
 	if isOffer && o.Kind == keep.Acks {
 		p.takeLane(arrival{conn, far, hello, netns})
@@ -63,7 +66,7 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	return p.inbound(arrival{conn, far, hello, netns})
 }
 
-// arrival is a link that has said hello.
+// arrival is a link whose hello has come, and which was not answered yet.
 type arrival struct {
 	conn  *net.TCPConn
 	far   net.Conn // conn, or TLS on it
@@ -71,10 +74,12 @@ type arrival struct {
 	netns uint64 // inode of the network namespace in which it arrived; 0: this process's
 }
 
-// source is where the link comes from.
+// source returns the address that the link comes from.
 func (a *arrival) source() netip.Addr { return addrPort(a.conn.RemoteAddr()).Addr() }
 
-// inbound carries what comes over a link to its real destination on this host.
+// inbound carries a connection that comes over a link to its real destination on this host, to its
+// end. The destination is connected before the link is answered, so that the dialer learns of a
+// refusal and can pass it on.
 func (p *Proxy) inbound(a arrival) error {
 	from, far, hello := addrPort(a.conn.RemoteAddr()), a.far, a.hello
 	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
@@ -118,8 +123,8 @@ func (p *Proxy) inbound(a arrival) error {
 	return p.carryOn(c)
 }
 
-// takeSite gives a link that asks for the mesh port itself, and has a slot, to
-// the jobs.
+// takeSite serves a link between sites, which has a slot, in a goroutine of its own: it must not
+// count as a connection of the job, or Drain would wait for it.
 func (p *Proxy) takeSite(a arrival) error {
 	source := handshake.SourceOf(addrPort(a.conn.RemoteAddr()).Addr())
 	if !p.visits.begin(source) {
@@ -138,6 +143,7 @@ func (p *Proxy) takeSite(a arrival) error {
 	return nil
 }
 
+// serveSite answers a link between sites, and has the jobs serve it to its end.
 func (p *Proxy) serveSite(a arrival) error {
 	if err := link.Reply(a.far, &link.Answer{Instance: p.instance}); err != nil {
 		return err
@@ -152,7 +158,7 @@ func (p *Proxy) serveSite(a arrival) error {
 	return nil
 }
 
-// admit connects c to its real destination, if that is allowed.
+// admit connects c to its real destination, if the link may have that.
 func (p *Proxy) admit(c *connection, a arrival) (jobs.Scope, error) {
 	scope, err := p.mayServe(c.destination, a)
 	if err != nil {
@@ -172,9 +178,9 @@ func (p *Proxy) admit(c *connection, a arrival) (jobs.Scope, error) {
 	return scope, nil
 }
 
-// mayServe returns the scope of the process at a destination, unless links that
-// arrived there may not have it: it must be at the address at which the link
-// arrived, and a job's, or allowed.
+// mayServe returns the scope of the process that listens at a destination, and an error where links
+// may not have that: it must be at the address at which the link arrived and belong to a job, or be
+// allowed. A link to the mesh port would make the proxy connect to itself.
 func (p *Proxy) mayServe(destination netip.AddrPort, a arrival) (jobs.Scope, error) {
 	at := addrPort(a.conn.LocalAddr()).Addr()
 	refused := reason.Errorf(reason.NotAllowed, "destination %s is not an address of this proxy's, %s", destination, at)
@@ -192,7 +198,7 @@ func (p *Proxy) mayServe(destination netip.AddrPort, a arrival) (jobs.Scope, err
 	return p.reach.scope(p.life, a.netns, destination)
 }
 
-// refuse tells the dialing proxy why there is no link.
+// refuse answers a link with the reason why it is refused, and closes it.
 func (p *Proxy) refuse(far net.Conn, cause error) {
 	far.SetDeadline(time.Now().Add(p.opts.HelloTimeout))
 	a := link.Answer{Instance: p.instance, Refused: reason.Of(cause), Text: cause.Error()}
@@ -202,9 +208,8 @@ func (p *Proxy) refuse(far net.Conn, cause error) {
 	far.Close()
 }
 
-// accepted returns which of the codecs offered is used, the first of this
-// side's that the other knows, with this side's own data, and [link.Runs] where
-// both know it.
+// accepted returns the answer to a hello's offers: the first of this side's codecs that the other
+// side knows, with this side's own data, and [link.Runs] where both know it.
 func (p *Proxy) accepted(offered []link.Offer) (both []link.Offer) {
 	codec := false
 	for _, mine := range p.offers() {
@@ -220,7 +225,7 @@ func (p *Proxy) accepted(offered []link.Offer) (both []link.Offer) {
 	return both
 }
 
-// matching returns those of offered that were accepted.
+// matching returns those of the offers that were accepted, in the order of the acceptance.
 func matching(offered, accepted []link.Offer) (both []link.Offer) {
 	for _, a := range accepted {
 		for _, o := range offered {

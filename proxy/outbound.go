@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// outbound carries a connection that a process of this host's job made.
+// outbound carries a connection that a process of this host's job has made, to its end.
 func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPort) error {
 	c := &connection{kind: kindLink, client: addrPort(job.RemoteAddr()), destination: destination, job: l.Job, origin: l.Origin, scope: l.Scope}
 	if c.origin == "" {
@@ -40,7 +40,8 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 	return p.carryOn(c)
 }
 
-// carryOn carries a connection to its end, over one link after the other where it can.
+// carryOn carries a connection that is set up to its end, over one link after another where it can
+// change them.
 func (p *Proxy) carryOn(c *connection) error {
 	switch {
 	case c.kept != nil:
@@ -51,15 +52,20 @@ func (p *Proxy) carryOn(c *connection) error {
 	return p.carry(c)
 }
 
-// observe has the codec for values see what goes without it.
+// observe has the codec for values observe a connection that does not use it, so that the page can
+// show what rules would save.
 func (p *Proxy) observe(c *connection) {
 	if p.opts.Values != nil && c.codec != values.Name {
 		c.pipe.Observer = p.opts.Values.Observe(p.linkOf(c, relay.Link{Dialed: true}))
 	}
 }
 
-// viaPeer links c to the proxy at its destination. It reports false where the
-// connection is to be made directly.
+// viaPeer links c to the proxy at its destination. It returns false where the connection is to be
+// made directly, and an error where it must fail. A fault between the two proxies does not fail the
+// connection, unless MeshOnly is set: the job works without psidecar, too.
+//
+// The hello offers both mechanisms by which a connection can change links. At most one of them is
+// accepted.
 func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	if ok, why := p.mayLink(c.destination); !ok {
 		if p.opts.MeshOnly {
@@ -79,6 +85,8 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		h.Offers = append(h.Offers, beginOffer(session))
 	}
 	h.Offers = append(h.Offers, passOffer(keep.Pass{Session: session}))
+	// The link goes to the destination's own address, at the mesh port: whoever can answer there
+	// can also receive the connection itself.
 	mesh := net.JoinHostPort(c.destination.Addr().String(), strconv.Itoa(int(p.opts.MeshPort)))
 	dialer := p.links
 	if p.peers.known(c.destination.Addr()) {
@@ -127,7 +135,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	return false, nil
 }
 
-// linked makes a link that was accepted the connection's.
+// linked makes an accepted link the connection's: it notes the peer and opens the codec.
 func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint64) error {
 	p.peers.met(c.destination.Addr())
 	p.identities.noteAnswer(c.destination.Addr(), identity{answer.Instance, link.KeyOf(far)})
@@ -140,7 +148,8 @@ func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint
 	return p.openLink(c, answer.Accepted, l)
 }
 
-// link links to the proxy of a host, and waits for one that may be there soon.
+// link dials the proxy of a host. It tries again while one that was there may be replaced, or one
+// that is new may appear.
 func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.Hello) (net.Conn, *link.Answer, error) {
 	awaited := false
 	for {
@@ -161,13 +170,13 @@ func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.
 	}
 }
 
-// Why a connection went past the mesh, besides the reasons for which links
-// fail.
+// Why a connection bypassed the mesh, besides the reasons for which links fail.
 const (
 	noProxy       = "no_proxy"       // nobody at the mesh port, or no proxy
 	notConfigured = "not_configured" // links to other hosts need TLS or --insecure
 )
 
+// whyPast returns the reason of a failed link, as counted.
 func whyPast(err error) string {
 	if reason.Has(err) {
 		return string(reason.Known(reason.Of(err)))
@@ -175,16 +184,15 @@ func whyPast(err error) string {
 	return noProxy
 }
 
-// knownPatience is how many times longer than others a host gets to answer at
-// its mesh port that had a proxy when it was last tried.
+// knownPatience is how many times longer than others a host that had a proxy gets to answer at its
+// mesh port. It may only be busy, and a connection that goes direct stays so.
 const knownPatience = 10
 
-// peerRetry is the pause between attempts to reach a proxy that may be back
-// soon.
+// peerRetry is the pause between attempts to reach a proxy that may be back soon.
 const peerRetry = 50 * time.Millisecond
 
-// mayLink reports whether a link to that destination is to be tried; why not,
-// where there could be one.
+// mayLink reports whether to try a link for that destination. Where a link would be wanted and
+// cannot be, why is the reason.
 func (p *Proxy) mayLink(destination netip.AddrPort) (ok bool, why string) {
 	switch {
 	case p.opts.MeshPort == 0 || destination.Port() == p.opts.MeshPort:
@@ -195,6 +203,7 @@ func (p *Proxy) mayLink(destination netip.AddrPort) (ok bool, why string) {
 	return p.peers.try(destination.Addr())
 }
 
+// codecOffers returns an offer for each codec, in order of preference.
 func (p *Proxy) codecOffers() (offers []link.Offer) {
 	for _, c := range p.opts.Codecs {
 		offers = append(offers, link.Offer{Codec: c.Name(), Data: c.Offer()})
@@ -202,6 +211,7 @@ func (p *Proxy) codecOffers() (offers []link.Offer) {
 	return offers
 }
 
+// offers returns what this proxy offers on a link: codecs, and names of runs where it routes.
 func (p *Proxy) offers() []link.Offer {
 	offers := p.codecOffers()
 	if p.opts.Jobs != nil {
@@ -210,8 +220,8 @@ func (p *Proxy) offers() []link.Offer {
 	return offers
 }
 
-// offersOf returns the offers for a connection of a job, which has no codec where its
-// owner wants none.
+// offersOf returns the offers for a connection of a job. Where its owner wants no codec, none is
+// offered.
 func (p *Proxy) offersOf(origin, job string) []link.Offer {
 	offers := p.offers()
 	if p.opts.Titles.Of(origin, job).Wishes.Codec == noneCodec {
@@ -220,14 +230,14 @@ func (p *Proxy) offersOf(origin, job string) []link.Offer {
 	return offers
 }
 
-// Codecs that a job's owner may ask for; see package policy.
+// Codecs that a job's owner may ask for, besides those of flags; see package policy.
 const (
 	noneCodec = "none"
 	autoCodec = "auto"
 )
 
-// encodesAlways reports whether messages of a connection are encoded whether that pays
-// or not.
+// encodesAlways reports whether messages of a connection are encoded whether that pays or not. The
+// owner's wish comes before the flag.
 func (p *Proxy) encodesAlways(c *connection) bool {
 	if wish := p.opts.Titles.Of(c.origin, c.job).Wishes.Codec; wish != "" {
 		return wish != autoCodec
@@ -235,7 +245,7 @@ func (p *Proxy) encodesAlways(c *connection) bool {
 	return !p.opts.Auto
 }
 
-// direct connects c to its real destination.
+// direct connects c to its real destination, bypassing the mesh.
 func (p *Proxy) direct(c *connection) error {
 	c.kind = kindDirect
 	far, err := p.dial(c.destination, p.opts.DialTimeout)
@@ -246,7 +256,8 @@ func (p *Proxy) direct(c *connection) error {
 	return nil
 }
 
-// dial connects to a real destination.
+// dial connects to a real destination. The error's reason tells a lack of descriptors and the
+// proxy's end from an unreachable destination.
 func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(p.life, timeout)
 	defer cancel()
@@ -262,8 +273,8 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 	return nil, reason.Errorf(reason.Unreachable, "connecting to %s: %w", destination, err)
 }
 
-// openLink puts the codec that both ends agreed on, if any, into c. offered is
-// what the other end said of it.
+// openLink opens the codec that both ends agreed on, if any, for c. offered is what the other end
+// has offered.
 func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) error {
 	l = p.linkOf(c, l)
 	if !p.encodesAlways(c) {
@@ -289,7 +300,7 @@ func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) erro
 	return nil
 }
 
-// linkOf adds the connection's state to l.
+// linkOf completes l with what is known of the connection.
 func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 	l.Job, l.Origin, l.Wake = c.job, c.origin, c.pipe.Wake
 	l.Altered = func() {
@@ -300,6 +311,8 @@ func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 	if far := c.pipe.Far; far != nil {
 		l.Alive = func() bool { return relay.Established(far) }
 	}
+	// Without either of them nobody knows which job the process is of, and values must not be
+	// shared across jobs.
 	if c.job != "" || c.origin != c.client.Addr().String() { // else nobody knows of whom the process is
 		l.Scope = c.job + " " + c.origin
 	}
@@ -307,7 +320,8 @@ func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 	return l
 }
 
-// carry runs c to its end.
+// carry runs c over its present link, until that ends. It owns both halves: they are closed on
+// return, unless the error is relay.ErrPassed or relay.ErrBroken.
 func (p *Proxy) carry(c *connection) error {
 	p.conns.addConnection(c)
 	defer p.conns.remove(c)

@@ -17,52 +17,57 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Heir holds connections for the proxy after this one, from this one's end on;
-// [handover.Client] is one. Its methods are safe for use by several goroutines.
+// Heir holds connections after the end of this proxy, for the next one; [handover.Client] is one.
+// Its methods are safe for concurrent use.
 type Heir interface {
-	// Holds is how many more it holds, and for how long at most; 0: none, now.
+	// Holds returns how many more connections it can hold, and for how long at most; 0: none, now.
 	Holds() (most int, within time.Duration)
-	// Stays reports, as an error, that the heir is about to end, too.
+	// Stays returns an error if the heir is about to end as well. It blocks until the heir has
+	// answered or ctx ends.
 	Stays(ctx context.Context) error
-	// Leave hands a connection over under a number, with the file of its [keep.State].
-	// Both stay the caller's, which is to close its own.
+	// Leave hands a connection over under a number, with the file of its [keep.State]. The caller
+	// still has to close both of its own.
 	Leave(id uint64, socket *net.TCPConn, state *os.File) error
-	// Returned says that a connection was taken which it gave: it need not hold it.
+	// Returned notes that a connection that the heir gave was taken: it need not hold it any
+	// longer.
 	Returned(id uint64)
 }
 
-// passes is the connections that can go on over another link in order: where a proxy
-// ends in order, this or the one at the other end, both bring them to stand between
-// two messages ([relay.Passing]); the link ends, and the next proxy makes another.
+// passes has the connections that can change links in order. When a proxy ends in order, this one
+// or that at the other end, both ends bring them to stand between two messages ([relay.Passing]);
+// the link ends, and the next proxy makes another.
+//
+// The end that dialed the first link dials the others too. The other end waits for it, under the
+// session's id, which only the two proxies know.
 type passes struct {
 	p    *Proxy
-	heir atomic.Pointer[Heir]
-	halt chan struct{} // closed when this proxy is about to end
+	heir atomic.Pointer[Heir] // nil: nobody holds connections
+	halt chan struct{}        // closed when this proxy is about to end
 	// agentStays is the constant, but in tests.
-	agentStays time.Duration
-	// endsWithin is how long this proxy may take to end, once it is to. The heir's time
-	// begins then; the other proxies' begins when a connection stands, and one whose
-	// host is cut off may keep this proxy from its end.
+	agentStays time.Duration // the constant of that name; tests set less
+	// endsWithin is how long this proxy may take to end, once it is told to. The heir's time begins
+	// after that, while another proxy's begins when a connection stands; and one whose host is cut
+	// off can delay this proxy's end.
 	endsWithin time.Duration
-	// answers is hostAnswers, but in tests.
+	// answers is hostAnswers; tests replace it.
 	answers func(ctx context.Context, host netip.Addr) bool
 
-	mu       sync.Mutex // guards the rest
-	accepted map[keep.ID]*transit
-	asked    map[*connection]bool // to stand, by this proxy, since it is about to end
-	alone    bool                 // it is, and there is no heir that stays
+	mu       sync.Mutex           // guards the rest
+	accepted map[keep.ID]*transit // by session: those that wait for the other proxy to dial
+	asked    map[*connection]bool // connections that this proxy, about to end, has asked to stand
+	alone    bool                 // it is about to end, and no heir stays
 	counts   PassState
 }
 
-// transit is a connection that can go on over another link, and what must be known of
-// it then.
+// transit is a connection that can change links, with what the next one needs. The goroutine that
+// carries the connection owns it, except for links and waits.
 type transit struct {
 	keep.State
 	job   net.Conn     // to the process
-	links chan arrival // of an accepted one: a link to go on with
-	waits bool         // for one; guarded by passes.mu
+	links chan arrival // of an accepted one: the link to go on with
+	waits bool         // it waits for one; guarded by passes.mu
 
-	gathered gathered // for the next link
+	gathered gathered // sums of pushes, for the next link
 }
 
 func (s *passes) init(p *Proxy) {
@@ -72,17 +77,16 @@ func (s *passes) init(p *Proxy) {
 	s.answers = s.hostAnswers
 }
 
-// LeaveTo has connections handed over by way of an heir when this proxy ends in order.
-// Call it before connections come.
+// LeaveTo sets the heir to which connections are handed when this proxy ends in order. Call it
+// before connections come.
 func (p *Proxy) LeaveTo(h Heir) { p.passes.heir.Store(&h) }
 
-// passOffer is the part of a hello or answer about connections that outlive a
-// proxy.
+// passOffer returns the part of a hello or answer about a connection that can change links.
 func passOffer(o keep.Pass) link.Offer {
 	return link.Offer{Codec: keep.PassName, Data: o.Append(nil)}
 }
 
-// passOffered returns what the other proxy says of handing a connection over.
+// passOffered returns that part of the other proxy's offers; false where there is none.
 func passOffered(all []link.Offer) (o keep.Pass, ok bool) {
 	for _, a := range all {
 		if a.Codec == keep.PassName {
@@ -93,7 +97,8 @@ func passOffered(all []link.Offer) (o keep.Pass, ok bool) {
 	return o, false
 }
 
-// beginTransit makes a connection, which has a link, one that can go on over another.
+// beginTransit makes a connection, which has its link, one that can change links. Without a codec
+// it cannot: nobody knows where a message begins.
 func (s *passes) beginTransit(c *connection, st keep.State) {
 	if c.pipe.Sender == nil || c.pipe.Receiver == nil {
 		return // nobody knows where a message begins
@@ -105,15 +110,16 @@ func (s *passes) beginTransit(c *connection, st keep.State) {
 	}
 }
 
-// scope is that of the process.
+// scope returns the scope of the process.
 func (t *transit) scope() jobs.Scope { return jobs.Scope{Cgroup: t.Cgroup, Netns: t.Netns} }
 
+// attach ties a connection to its transit.
 func (s *passes) attach(c *connection, t *transit, p *relay.Passing) {
 	c.transit, c.pipe.Passing = t, p
 }
 
-// enter registers an accepted connection for proxies that resume it; false where
-// another has its name.
+// enter registers an accepted connection, so that links that resume it find it. It returns false
+// where another has its session.
 func (s *passes) enter(t *transit) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +133,8 @@ func (s *passes) enter(t *transit) bool {
 	return true
 }
 
-// removeTransit forgets a connection, which has ended or is another proxy's.
+// removeTransit forgets a connection that has ended or belongs to another proxy now. A link that
+// came for it is closed.
 func (s *passes) removeTransit(t *transit) {
 	s.mu.Lock()
 	if s.accepted[t.Session] == t {
@@ -142,8 +149,8 @@ func (s *passes) removeTransit(t *transit) {
 	}
 }
 
-// carry carries a connection to its end, or until it is another proxy's, over one link
-// after the other.
+// carry carries a connection to its end, or until it is another proxy's, over one link after
+// another.
 func (s *passes) carry(c *connection) error {
 	t := c.transit
 	defer s.removeTransit(t)
@@ -161,8 +168,9 @@ func (s *passes) carry(c *connection) error {
 	}
 }
 
-// resumeTransit has a connection go on over another link, or in another proxy: then it returns
-// neither a connection nor an error.
+// resumeTransit has a connection that stands go on over another link. Where this proxy is about to
+// end it hands the connection to the next one instead, and returns neither a connection nor an
+// error. After an error the process's connection is reset.
 func (s *passes) resumeTransit(t *transit) (*connection, error) {
 	goOn, within, host := s.await, t.Until-keep.Monotonic(), t.Far
 	if t.Dialed {
@@ -189,14 +197,16 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 	return c, err
 }
 
+// errLeaves ends the wait for a link, since this proxy is about to end.
 var errLeaves = errors.New("this proxy is about to end")
 
-// handOver hands a connection to the proxy after this one.
+// handOver hands a connection that stands to the heir, for the proxy after this one.
 func (s *passes) handOver(t *transit) error {
 	heir := s.heir.Load()
 	if heir == nil {
 		return reason.Errorf(reason.NotKept, "the connection was to be handed over, and there is no agent")
 	}
+	// The router may have read ahead, and may have messages queued for the process.
 	if r, ok := t.job.(routed); ok {
 		var err error
 		if t.Left, err = r.Leave(); err != nil {
@@ -215,16 +225,17 @@ func (s *passes) handOver(t *transit) error {
 	return nil
 }
 
-// routed is package jobs' view of a connection to a process.
+// routed is a process's connection as wrapped by package jobs.
 type routed interface {
-	// Leave returns what was read of the process's messages and not handed on; nothing
-	// is written to it any more.
+	// Leave returns what was read of the process's messages and not passed on. Nothing is written
+	// to the process afterwards.
 	Leave() (left []byte, err error)
-	// GoOn has the connection go on over a link of another proxy.
+	// GoOn lets the connection go on over a link of another proxy, which is verified anew where it
+	// matters.
 	GoOn(from jobs.Peer)
 }
 
-// bare returns the TCP connection to the process.
+// bare returns the TCP connection to the process, nil where there is none.
 func bare(c net.Conn) *net.TCPConn {
 	if under, wraps := c.(interface{ NetConn() net.Conn }); wraps {
 		c = under.NetConn()
@@ -233,16 +244,17 @@ func bare(c net.Conn) *net.TCPConn {
 	return tcp
 }
 
-// agentStays is how long a proxy that is about to end looks whether the agent ends, too,
-// as it does where a pod does that has both: then nobody would hold what it leaves. Then
-// it asks, and drains its connections where there is no answer within agentAnswers. The
-// job's messages are carried meanwhile.
+// agentStays is how long a proxy that is about to end waits to see whether the agent ends too, as
+// it does where a pod ends that has both: then nobody would hold what it leaves. After that it asks
+// the agent, and drains its connections where there is no answer within agentAnswers. The job's
+// messages are carried meanwhile.
 const (
 	agentStays   = 500 * time.Millisecond
 	agentAnswers = 3 * time.Second
 )
 
-// stop begins the end of this proxy: connections that wait for a link are handed over.
+// stop begins the end of this proxy: connections that wait for a link are handed over. It returns
+// how long it has waited for hosts that do not answer.
 func (s *passes) stop() {
 	stays := s.heirStays()
 	waited := s.awaitHosts()
@@ -255,7 +267,8 @@ func (s *passes) stop() {
 	close(s.halt)
 }
 
-// heirStays reports whether there is an heir that is not about to end, too.
+// heirStays reports whether there is an heir that is not about to end too. It blocks for agentStays
+// at least, unless there is none.
 func (s *passes) heirStays() bool {
 	late := time.NewTimer(s.agentStays)
 	defer late.Stop()
@@ -281,16 +294,16 @@ func (s *passes) heirStays() bool {
 	}
 }
 
-// Why a connection is not handed over when the proxy ends in order, but drained.
+// Why a connection is drained instead of handed over when the proxy ends in order.
 const (
 	drainNoHeir   = "no_agent"    // nobody holds it, or not for long enough
 	drainNoRoom   = "no_room"     // the agent holds as many as it can
-	drainOldPeer  = "other_proxy" // there is none at the other end, or it cannot go on with it
+	drainOldPeer  = "other_proxy" // there is no proxy at the other end, or one that cannot go on with it
 	drainUnframed = "no_messages" // a stream without a codec, or not of messages
 )
 
-// ends has a connection stand between two messages, to be handed over, where that can
-// be; else it says why not.
+// ends has a connection stand between two messages, to be handed over, where it can be; otherwise
+// it returns why not. It may be called repeatedly.
 func (s *passes) ends(c *connection) (passes bool, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,15 +332,15 @@ func (s *passes) ends(c *connection) (passes bool, why string) {
 	return true, ""
 }
 
-// drains counts a connection that is drained instead of handed over.
+// drains counts a connection that is drained.
 func (s *passes) drains(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Drained[why]++
 }
 
-// adoptConn goes on with a connection that the proxy before this one handed over; the heir
-// gave it under a number. Both files become the proxy's.
+// adoptConn goes on with a connection that the previous proxy has handed over, as given by the heir
+// under a number. Both files become the proxy's.
 func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 	st, err := keep.ReadState(file)
 	file.Close()
@@ -353,9 +366,8 @@ func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 	})
 }
 
-// goOn carries on a connection that the proxy before this one handed over. A
-// connection that cannot be carried on is reset, and PS-lite connects again; it would
-// wait for ever on one that is merely silent.
+// goOn carries on a connection that the previous proxy has handed over. One that cannot be carried
+// on is reset, so that PS-lite connects again; it would wait forever on one that is merely silent.
 func (s *passes) goOn(t *transit, known bool) error {
 	defer s.removeTransit(t)
 	if !known {

@@ -11,18 +11,17 @@ import (
 	"time"
 )
 
-// A connection to a host that is cut off cannot stand until that host is back, and keeps
-// a proxy that is about to end from its end; those of other hosts stand meanwhile, and
-// wait for the next proxy. One that is ended instead ends over there when that host is
-// back, since TCP repeats its end ever more seldom: maybe after the client's next
-// connection has come, which libzmq's ROUTER refuses while the one before is there. So a
-// proxy looks whether all hosts answer before it brings any connection to stand or ends
-// it, and goes on as it is while one does not: for hostsBack at most, and half of its
-// grace.
+// A connection to a host that is cut off cannot stand until the host is back, and keeps a proxy
+// that is about to end from its end. The connections of other hosts stand meanwhile, and wait for
+// the next proxy. If it is ended instead, its end arrives only after the host is back, since TCP
+// repeats a FIN ever more seldom: possibly after the client's next connection, which libzmq's
+// ROUTER refuses while the previous one exists. Therefore a proxy checks that all hosts answer
+// before it brings any connection to stand or ends it, and carries on while one does not: for
+// hostsBack at most, and half of its grace.
 //
-// What has been handed over waits for longer where the other host is cut off when the
-// time is over: for cutOffAtMost until the host is back, and for hostDials then, in which
-// a SYN is sent again that was lost meanwhile.
+// What has been handed over waits longer where the other host is cut off when its time is over: for
+// cutOffAtMost until the host is back, and then for hostDials, in which a SYN is repeated that was
+// lost meanwhile.
 const (
 	hostsBack    = 5 * time.Second
 	cutOffAtMost = 20 * time.Second
@@ -31,7 +30,8 @@ const (
 	hostAgain    = 20 * time.Millisecond
 )
 
-// awaitHosts waits until the hosts of all links answer, and returns how long that took.
+// awaitHosts blocks until the hosts of all links answer, or for its bound, and returns how long
+// that took.
 func (s *passes) awaitHosts() time.Duration {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(s.p.life, min(hostsBack, s.p.opts.Grace/2))
@@ -50,8 +50,8 @@ func (s *passes) awaitHosts() time.Duration {
 	return time.Since(began)
 }
 
-// waitFor returns the time in which a connection is to go on over another link, with the
-// host of the other proxy.
+// waitFor returns a context that ends when a connection has waited long enough to go on over
+// another link with the proxy of a host.
 func (s *passes) waitFor(host netip.Addr, within time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(s.p.life)
 	var waiting sync.WaitGroup
@@ -70,7 +70,7 @@ func (s *passes) waitFor(host netip.Addr, within time.Duration) (context.Context
 	return ctx, func() { cancel(); waiting.Wait() }
 }
 
-// pause reports whether that time has passed before ctx ended.
+// pause waits for a time, and returns false if ctx ended before.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -80,7 +80,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// hosts are those of the proxies at the other ends of links.
+// hosts returns the hosts of the proxies at the other ends of links.
 func (s *passes) hosts() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for _, c := range s.p.conns.openConnections() {
@@ -91,9 +91,8 @@ func (s *passes) hosts() map[netip.Addr]bool {
 	return all
 }
 
-// hostAnswers reports whether anybody answers at a host's mesh port, if only that nobody
-// listens there. The kernel does, so that a busy host does not look like one that is cut
-// off.
+// hostAnswers reports whether a host's mesh port answers, if only by refusing the connection. The
+// kernel answers, so a host that is merely busy does not look like one that is cut off.
 func (s *passes) hostAnswers(ctx context.Context, host netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(ctx, hostAnswers)
 	defer cancel()

@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// PassState is what became of connections when a proxy ended in order, this one or the
-// one at the other end.
+// PassState counts what became of connections when a proxy ended in order, this one or that at the
+// other end.
 type PassState struct {
-	Taken   uint64            `json:"taken"`             // went on over another link, here
+	Taken   uint64            `json:"taken"`             // went on over another link, in this proxy
 	Left    uint64            `json:"left"`              // handed to the next proxy
 	Lost    uint64            `json:"lost"`              // could not go on, and were reset
 	Drained map[string]uint64 `json:"drained,omitempty"` // ended in order instead, by reason
@@ -20,6 +20,7 @@ var (
 	descDrained = prometheus.NewDesc("psidecar_proxy_drained_total", "Connections that were ended instead of being handed to the next proxy: no_agent (nobody holds them), no_room (the agent holds no more), other_proxy (there is none at the other end, or an older one), no_messages (a stream without a codec, or not of messages).", []string{"reason"}, nil)
 )
 
+// state returns a copy of the counts.
 func (s *passes) state() *PassState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,6 +29,7 @@ func (s *passes) state() *PassState {
 	return &now
 }
 
+// collect sends the counts as metrics.
 func (s *passes) collect(out chan<- prometheus.Metric) {
 	now := s.state()
 	for result, n := range map[string]uint64{"taken": now.Taken, "left": now.Left, "lost": now.Lost} {

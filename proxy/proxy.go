@@ -1,25 +1,57 @@
-// Package proxy stands between the processes of a job on one host and the rest
-// of the job. It takes the connections that they make (intercepted, or made to
-// an explicit listener), carries each over a link to the proxy of the host
-// where it was going, and there to its real destination; where there is no
-// such proxy it connects directly, and the bytes are untouched.
+// Package proxy stands between the processes of a job on one host and the rest of the job. It takes
+// the connections that they make (intercepted, or made to an explicit listener), carries each over
+// a link to the proxy of the host where it was going, and there to its real destination. Where
+// there is no such proxy it connects directly, and the bytes are untouched.
 //
-// What comes in: listeners, a function that tells where an accepted
-// connection was meant to go, codecs. What goes out: the job's bytes, metrics,
-// the state of each connection. cmd/psidecar calls it. Links are made by
-// package link, bytes carried by package relay.
+// Its inputs are listeners, a function that returns where an accepted connection was meant to go,
+// and codecs; its outputs the job's bytes, metrics and the state of each connection. Package daemon
+// and cmd/psidecar call it.
+//
+// # Connections
+//
+// A connection of the job has one of three kinds on a host:
+//
+//	link       process ─► Serve, outbound ─► link to the other host's proxy
+//	accepted   link ─► ServeLinks, greet, inbound ─► real destination
+//	direct     process ─► Serve, outbound ─► real destination, bypassing the mesh
+//
+// outbound.go and inbound.go set them up; package link makes the link and package relay carries the
+// bytes. Everything else that comes to the mesh port is told apart in greet: links between sites
+// (package jobs), lanes for acknowledgements (lane.go) and for shared values (shared.go), and links
+// that resume a connection.
+//
+// # What outlives a link
+//
+// A connection of the job lasts longer than its links. Two mechanisms let it continue over another
+// one:
+//
+//   - A session (kept.go, acks.go, lane.go, resume.go, takeover.go; package keep) survives a broken link and a
+//     killed proxy (--outlive): what the process sent stays in the kernel's receive queue until the far process
+//     has it, and the agent holds duplicates of the sockets.
+//   - A transit (pass.go, pass_link.go, pass_hosts.go) survives the orderly end of a proxy: both ends bring the
+//     connection to stand between two messages, the link ends, and the next proxy makes another. The agent holds
+//     the process's socket in between.
+//
+// A connection is a session, or a transit, or neither; then it ends with its proxy (drain.go).
 //
 // # Guard
 //
-// A [Guard] keeps connections of jobs whose keys are displaced from bypassing their
-// proxy: it asks the host's agent to make cgroups fail closed.
+// A [Guard] keeps connections of jobs whose keys are displaced from bypassing their proxy: it asks
+// the host's agent to make cgroups fail closed.
 //
-// [Guard.Need] registers a run that needs it, [Guard.Add] a listener over which its
-// connections come; one policy for each cgroup goes out through a [GuardAgent]. A
-// cgroup fails closed while any run in it needs that, so the end of one run never
-// opens it for another. [Guard.Run] compares the agent's policies with the wanted ones
-// periodically and sends them again, because an agent that was replaced starts without
-// them. Package jobs decides what is needed.
+// [Guard.Need] registers a run that needs it, [Guard.Add] a listener over which its connections
+// come; one policy for each cgroup goes out through a [GuardAgent]. A cgroup fails closed while any
+// run in it needs that, so the end of one run never opens it for another. [Guard.Run] compares the
+// agent's policies with the wanted ones periodically and sends them again, because an agent that
+// was replaced starts without them. Package jobs decides what is needed.
+//
+// # Concurrency
+//
+// Each connection has a goroutine that sets it up and carries it (Proxy.work counts them), and
+// package relay runs two more. They end when Proxy.life does. The locks of this package, in the
+// order in which they are acquired where more than one is held: kept.mu, lanes.mu, lane.mu;
+// kept.mu, session.mu. All others are leaves: register.mu, passes.mu, peers.mu (after
+// peers.saving), identities.mu, reach.mu, Guard.mu, admission.mu.
 package proxy
 
 import (
@@ -49,69 +81,66 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Options say what a proxy does. Zero durations, sizes and counts take the
-// defaults named.
+// Options configure a proxy. Durations, sizes and counts that are zero take the defaults given.
 type Options struct {
-	// MeshPort is where other hosts' proxies listen; 0: there are none, all
+	// MeshPort is the port where proxies accept links; 0: there are no other proxies, and all
 	// connections are direct.
 	MeshPort uint16
-	// TLS is for links; without it they are plain, which is allowed only on
-	// loopback or where Insecure says so.
+	// TLS is for links. Without it they are plain, which is allowed only on loopback, or everywhere
+	// with Insecure.
 	TLS      *link.Identity
 	Insecure bool
-	// MeshOnly refuses connections that would have to go past the mesh,
-	// instead of connecting directly.
+	// MeshOnly refuses connections that would have to bypass the mesh, instead of connecting
+	// directly.
 	MeshOnly bool
-	// Allow names destinations that links may ask for besides the address at
-	// which the link arrived.
+	// Allow lists destinations that links may ask for, besides the address at which the link
+	// arrived.
 	Allow []netip.Prefix
-	// Reach says which ports of that address they may ask for.
+	// Reach determines which ports of that address links may ask for.
 	Reach  Reach
-	Codecs []relay.Codec // in order of preference, one is used on a link
-	// Auto has Codecs encode where that pays, where no rule is for a message's values.
+	Codecs []relay.Codec // in order of preference; a link uses one
+	// Auto has messages encoded only where that pays (--codec auto), except where a rule concerns
+	// their values.
 	Auto bool
-	// Values is the one of Codecs that changes values, if any: its rules and
-	// counts are served with the proxy's state.
+	// Values is the one of Codecs that changes values, if any. Its rules and counts are served with
+	// the proxy's state.
 	Values *values.Codec
 	// Aggregate sums pushes of this host's workers; nil: they go one by one.
 	Aggregate *aggregate.Table
-	// AggregateAsked has only those of jobs summed for which owners or the planner ask.
+	// AggregateAsked restricts that to jobs for which owners or the planner ask.
 	AggregateAsked bool
-	// Titles is what jobs are called, and what their owners ask for; nil: nothing.
+	// Titles has the names of jobs and the wishes of their owners; nil: none.
 	Titles *policy.Titles
-	// ValuesFile is where what waits of pushes is kept for the proxy after this
-	// one; empty: nowhere.
+	// ValuesFile keeps what is held back of pushes, for the next proxy; empty: it is lost.
 	ValuesFile string
-	// PeersFile is where it is kept which hosts have a proxy, for the next one;
-	// empty: nowhere.
+	// PeersFile keeps which hosts have a proxy, for the next one; empty: it is not kept.
 	PeersFile string
-	// Jobs routes requests for keys that are not at home; nil: all keys are.
-	// Run runs it. Its Dial should be [Proxy.DialSite].
+	// Jobs routes requests for keys that are not at home; nil: all keys are at home. [Proxy.Run]
+	// runs it. Its Dial should be [Proxy.DialSite].
 	Jobs *jobs.Jobs
-	// Guard is what keeps connections from going past the proxy, to be shown;
-	// nil: nothing does.
+	// Guard is shown in the proxy's state; nil: nothing guards connections.
 	Guard *Guard
-	// Health is notified by each turn of the loops, and answers /healthz; nil:
-	// always healthy.
+	// Health gets a beat for each turn of the loops, and answers /healthz; nil: always healthy.
 	Health *health.Loops
 
 	PeerGrace      time.Duration // how long connections wait for the proxy of a host that had one; 3 s
-	PeerPatience   time.Duration // how long connections wait for the mesh port of a host of which nothing is known; 1 s
-	Retry          time.Duration // for how long a host without a proxy is not tried again; 10 s
+	PeerPatience   time.Duration // how long connections wait for the mesh port of a host that is new; 1 s
+	Retry          time.Duration // how long a host without a proxy is not tried again; 10 s
 	ConnectTimeout time.Duration // how long a silent mesh port delays a connection; 300 ms
-	DialTimeout    time.Duration // for real destinations; 30 s
-	HelloTimeout   time.Duration // for what comes to the mesh port; 3 s
-	Grace          time.Duration // for connections in use, when the proxy is to end; 10 s
+	DialTimeout    time.Duration // for connecting to real destinations; 30 s
+	HelloTimeout   time.Duration // for the hello of connections to the mesh port; 3 s
+	Grace          time.Duration // for connections in use, when the proxy ends; 10 s
 	Mark           int           // SO_MARK of the proxy's own sockets, if it may set it; 0: none
 	MaxConnections int           // 16384, or what the limit of open files allows
-	MemoryBytes    int64         // for messages held, all connections together; 1 GiB
+	MemoryBytes    int64         // for messages that are held, of all connections together; 1 GiB
 	Log            *slog.Logger
 }
 
-// LeastMemory is the least Options.MemoryBytes: one message of the largest size
-// that another proxy may send encoded must find room.
+// LeastMemory is the minimum of Options.MemoryBytes: one message of the largest size that another
+// proxy may send encoded must fit.
 const LeastMemory = 256 << 20
 
+// defaults sets the zero fields.
 func (o *Options) defaults() {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -136,27 +165,31 @@ func (o *Options) defaults() {
 	}
 }
 
-// localDial is for how long an acceptor tries to reach a destination on its own
-// host, for which the dialer waits.
+// localDial returns how long an acceptor tries to reach a destination on its own host. The dialer
+// waits for that.
 func (o *Options) localDial() time.Duration { return min(o.DialTimeout, 5*time.Second) }
 
 // Listener is where connections of the job come in.
 type Listener struct {
 	net.Listener
-	// Destination says where a connection was meant to go: see [Fixed] and
+	// Destination returns where a connection was meant to go: see [Fixed] and
 	// [OriginalDestination].
 	Destination func(*net.TCPConn) (netip.AddrPort, error)
-	// Job is the scheduler's address of the job whose connections come here;
-	// empty where that is not known.
+	// Job is the scheduler's address of the job whose connections come here; empty where it is
+	// unknown.
 	Job string
-	// Origin tells processes apart whose node id is the same: whatever names
-	// the group of processes that connect here. Empty: their address does.
+	// Origin distinguishes processes with the same node id: whatever identifies the group of
+	// processes that connect here. Empty: their address does.
 	Origin string
-	// Scope is that of the processes that connect here.
+	// Scope is that of the processes that connect here; see [jobs.Scope].
 	Scope jobs.Scope
 }
 
-// Proxy is one host's proxy.
+// Proxy is one host's proxy. Its methods are safe for concurrent use, unless they say that they are
+// for the time before connections come.
+//
+// A Proxy ends once: Run's context ends, listeners close, [Proxy.Drain] ends the connections, and
+// kill ends what is left of life.
 type Proxy struct {
 	opts       Options
 	instance   relay.Instance
@@ -165,37 +198,38 @@ type Proxy struct {
 	links      link.Dialer
 	acceptor   link.Acceptor
 	peers      *peers
-	paths      payoff.Paths[relay.Instance] // with Options.Auto
-	entry      *admission
-	greeting   *handshake.Set
+	paths      payoff.Paths[relay.Instance] // costs per byte to each peer, with Options.Auto
+	entry      *admission                   // slots for connections
+	greeting   *handshake.Set               // connections to mesh ports before their hello
 	reach      *reach
 	identities *identities // of other hosts' proxies
 	sums       sumRules
 	kept       kept   // connections that can outlive this proxy
-	passes     passes // and those that can go on over another link in order
+	passes     passes // connections that can change links in order
 	log        *slog.Logger
 	failures   *failures
 	restoreMu  sync.Mutex // guards restoring
-	restoring  string     // why what waited of pushes could not be taken up, as it was logged
-	advising   sync.Mutex // held while codecs are tried: one trial at a time
+	restoring  string     // why what waits of pushes could not be taken up, as last logged
+	advising   sync.Mutex // held during a trial of codecs: one at a time
 	conns      *register
-	// work counts connections being served; life is theirs and ends by force.
+	// work counts connections being served. life is the context of all of them; kill ends it by
+	// force.
 	work sync.WaitGroup
 	life context.Context
 	kill context.CancelCauseFunc
-	// Links between sites are counted apart: they are of use as long as the job
-	// has connections here, and are ended then.
+	// Links between sites are counted apart: they are of use for as long as the job has connections
+	// here, and are ended after those.
 	sites  sync.WaitGroup
 	lanes  sync.WaitGroup // over which other proxies share values
 	visits visits
-	// How long drains hold and wait: see drain.go.
+	// How long drains hold and wait; see drain.go. Tests set less.
 	holdFor, restFor time.Duration
 	sitesLife        context.Context
 	endSites         context.CancelFunc
 }
 
-// New returns a proxy that does nothing yet; see [Proxy.Serve],
-// [Proxy.ServeLinks] and [Proxy.Run].
+// New returns a proxy that does nothing yet; see [Proxy.Run], [Proxy.Serve] and [Proxy.ServeLinks].
+// It takes few resources: a descriptor, and no goroutine.
 func New(opts Options) (*Proxy, error) {
 	opts.defaults()
 	if opts.MemoryBytes < LeastMemory {
@@ -235,14 +269,13 @@ func New(opts Options) (*Proxy, error) {
 	return p, nil
 }
 
-// TellFull has tell called when the proxy takes no more connections, for want
-// of room or descriptors, and when it does again. tell must not block. Call it
-// before connections come.
+// TellFull sets a function that is called when the proxy takes no more connections, for want of
+// slots or descriptors, and when it does again. It must not block. Call it before connections come.
 func (p *Proxy) TellFull(tell func(full bool)) { p.entry.tell = tell }
 
-// Run serves listeners of the job and of the mesh until ctx ends, then stops in
-// order: nothing is accepted any more, connections get Options.Grace to come
-// to rest.
+// Run serves listeners of the job and of the mesh until ctx ends, and then ends in order: nothing
+// is accepted any more, and connections get Options.Grace to come to rest or to be handed over. It
+// returns when nothing of the proxy is left running.
 func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) error {
 	p.restoreOnce() // before the workers of a killed proxy come back
 	g, serving := errgroup.WithContext(ctx)
@@ -259,6 +292,9 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	routed := make(chan error, 1)
 	go func() { routed <- p.route(routing) }()
 	err := g.Wait()
+	// The order matters: lanes acknowledge until the last connection has ended, what waits of
+	// pushes is complete only then, and requests have to be routed for as long as connections carry
+	// any.
 	p.Drain()
 	p.kept.lanes.close()
 	p.lanes.Wait()
@@ -268,12 +304,12 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 	return errors.Join(err, <-routed)
 }
 
-// lookEvery is how often the list of connections is asked for, which shows that
-// nobody keeps it locked.
+// lookEvery is the period at which the list of connections is locked, which proves that nobody
+// holds the lock.
 const lookEvery = 500 * time.Millisecond
 
-// lookAfter shows that connections can be entered and taken out, and gives memory
-// back when there are none, until ctx ends.
+// lookAfter beats while the list of connections can be locked, and gives memory back to the system
+// when there are none, until ctx ends.
 func (p *Proxy) lookAfter(ctx context.Context) {
 	beat := p.opts.Health.Add("the list of connections", health.Within)
 	defer beat.End()
@@ -292,6 +328,7 @@ func (p *Proxy) lookAfter(ctx context.Context) {
 	}
 }
 
+// route runs the jobs until ctx ends.
 func (p *Proxy) route(ctx context.Context) error {
 	if p.opts.Jobs == nil {
 		return nil
@@ -299,8 +336,8 @@ func (p *Proxy) route(ctx context.Context) error {
 	return p.opts.Jobs.Run(ctx)
 }
 
-// Serve takes connections of the job until ctx ends or the listener is
-// closed, which it is on return.
+// Serve accepts connections of the job until ctx ends or the listener is closed, which it is on
+// return. Each is carried in a goroutine of its own, and may outlast Serve.
 func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 	if p.opts.Jobs != nil {
 		p.opts.Jobs.Names(l.Scope, l.Job)
@@ -317,13 +354,13 @@ func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 	}))
 }
 
-// ServeLinks takes links of other proxies likewise. netns is the inode of the
-// network namespace in which the listener is, 0 for this process's own.
+// ServeLinks accepts links of other proxies likewise. netns is the inode of the listener's network
+// namespace, 0 for this process's own.
 func (p *Proxy) ServeLinks(ctx context.Context, l net.Listener, netns uint64) error {
 	return p.accept(ctx, l, func(c *net.TCPConn) error { return p.greet(c, netns) })
 }
 
-// admitted has serve called for connections for which there is room.
+// admitted wraps serve so that it is called only with a free slot, which it holds until it returns.
 func (p *Proxy) admitted(serve func(*net.TCPConn) error) func(*net.TCPConn) error {
 	return func(c *net.TCPConn) error {
 		if err := p.enter(c.RemoteAddr()); err != nil {
@@ -334,7 +371,7 @@ func (p *Proxy) admitted(serve func(*net.TCPConn) error) func(*net.TCPConn) erro
 	}
 }
 
-// enter takes a slot for a connection, which its caller has to leave.
+// enter takes a slot, which the caller has to release by entry.leave.
 func (p *Proxy) enter(from net.Addr) error {
 	if !p.entry.enter() {
 		return reason.Errorf(reason.TooMany, "connection from %s: %d are open already", from, p.entry.most)
@@ -342,11 +379,11 @@ func (p *Proxy) enter(from net.Addr) error {
 	return nil
 }
 
-// acceptFor is how long a listener is waited at before its loop shows that it
-// turns.
+// acceptFor is how long a listener's loop waits for a connection before it beats again.
 const acceptFor = time.Second
 
-// accept calls serve for each connection, in a goroutine of its own.
+// accept calls serve for each connection, in a goroutine of its own. It survives a lack of
+// descriptors, by shedding the connections that it cannot accept.
 func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPConn) error) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
