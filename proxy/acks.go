@@ -10,7 +10,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// wrote notes that the process here has got more.
+// wrote notes that the process here has got n more bytes of the stream from the far end.
+// Called for each write, it only sums up; the lane's writer acknowledges later. The writer is
+// woken when there is something to say for the first time, and when there is enough to say it
+// at once.
 func (l *keptLink) wrote(n int) {
 	l.written.Add(uint64(n))
 	w := l.lane
@@ -26,8 +29,13 @@ func (l *keptLink) wrote(n int) {
 	}
 }
 
-// farEnded waits for that of the other proxy, where it is kept. left are bytes that
-// were read and are still to be written.
+// farEnded is called when the link's stream has ended, with the number of bytes that were
+// read and are still to be written. It decides whether the process's stream has ended or the
+// link has broken: an end that the far proxy has announced at this very offset is an orderly
+// one. Where the far proxy keeps nothing, or is ending, the end counts as it stands.
+//
+// The announcement takes another connection than the stream, so it may come a moment later:
+// farEnded blocks for endWithin at most.
 func (l *keptLink) farEnded(left int) error {
 	n := l.lane
 	late := time.NewTimer(endWithin)
@@ -54,11 +62,13 @@ func (l *keptLink) farEnded(left int) error {
 	}
 }
 
-// closed tells the other proxy that the process here has received the end of its
-// stream.
+// closed tells the other proxy that the process here has received the end of its stream. Only
+// then may that proxy forget the connection.
 func (l *keptLink) closed() { l.lane.tell(keep.Ack{Link: l.id, Kind: keep.AckClosed}) }
 
-// farClosed waits until the process at the far end has received it.
+// farClosed blocks until the process at the far end has received the end of this one's
+// stream. Were the link closed before, and the far proxy killed, the end would be lost with
+// it.
 func (l *keptLink) farClosed(k *relay.Keeping) error {
 	n := l.lane
 	late := time.NewTimer(closeWithin)
@@ -77,6 +87,8 @@ func (l *keptLink) farClosed(k *relay.Keeping) error {
 		case <-k.Broken():
 			return relay.ErrBroken
 		case <-late.C:
+			// Nobody reads the link any more, so nobody would notice that it broke. Silence
+			// for so long is taken for that.
 			if k.FarOver() {
 				return relay.ErrBroken
 			}
@@ -85,6 +97,7 @@ func (l *keptLink) farClosed(k *relay.Keeping) error {
 	}
 }
 
+// tell queues an acknowledgement and wakes the writer. It does not block.
 func (n *lane) tell(a keep.Ack) {
 	n.mu.Lock()
 	n.say = append(n.say, a)
@@ -92,6 +105,7 @@ func (n *lane) tell(a keep.Ack) {
 	n.wakeWriter()
 }
 
+// wakeWriter wakes the writer; a wake-up that is pending already suffices.
 func (n *lane) wakeWriter() {
 	select {
 	case n.wake <- struct{}{}:
@@ -99,7 +113,9 @@ func (n *lane) wakeWriter() {
 	}
 }
 
-// writeAcks sends what there is to say until the lane ends.
+// writeAcks writes what is due until the lane ends or a write fails. Little waits for
+// ackWithin, so that one acknowledgement covers many messages; much, or the end of a stream,
+// goes at once.
 func (n *lane) writeAcks(conn net.Conn) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -126,13 +142,14 @@ func (n *lane) writeAcks(conn net.Conn) {
 			if _, err := conn.Write(out); err != nil {
 				return
 			}
+			// A pause between writes bounds the cost where many connections are busy.
 			pause.Reset(ackPause)
 			<-pause.C
 		}
 	}
 }
 
-// due appends all that is to be said.
+// due appends everything that is to be written, and returns whether the lane is over.
 func (n *lane) due(out []byte) (_ []byte, over bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,7 +167,7 @@ func (n *lane) due(out []byte) (_ []byte, over bool) {
 	return out, n.over
 }
 
-// readAcks takes in what the other proxy says.
+// readAcks handles the acknowledgements of the other proxy until reading fails.
 func (n *lane) readAcks(conn net.Conn) {
 	in := bufio.NewReader(conn)
 	var b [keep.AckSize]byte
@@ -166,13 +183,15 @@ func (n *lane) readAcks(conn net.Conn) {
 	}
 }
 
-// hear applies an acknowledgement of the other proxy. Windows are called without n.mu,
-// since they take locks of their own.
+// hear applies an acknowledgement of the other proxy. Windows are called without n.mu, since
+// they take locks of their own.
 func (n *lane) hear(a keep.Ack) {
 	n.mu.Lock()
 	l := n.links[a.Link]
 	switch a.Kind {
 	case keep.AckStops:
+		// What the other proxy hands over in order needs no window, and its kept connections
+		// end with it; bytes would only pile up in the kernel's queue.
 		n.orderly = true
 		all := n.current()
 		n.changed()
@@ -198,7 +217,8 @@ func (n *lane) hear(a keep.Ack) {
 	}
 }
 
-// news is closed when the end of a link is heard of; the caller holds n.mu.
+// news returns a channel that is closed at the next change that waiters may wait for; the
+// caller holds n.mu.
 func (n *lane) news() <-chan struct{} {
 	if n.heard == nil {
 		n.heard = make(chan struct{})

@@ -11,20 +11,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// A connection takes two sockets, a page where it can outlive the proxy, and, where
-// it is spliced, a pipe for each direction; everything else uses the descriptors
-// that are set apart.
+// Descriptors of one connection: two sockets, a page where it can outlive the proxy and,
+// where it is spliced, a pipe for each direction (two descriptors each). Everything else uses
+// those set apart.
 const (
 	descriptorsEach  = 7
 	descriptorsApart = 32
 )
 
-// scarceFor is how long the proxy takes no connections after it ran out of
-// descriptors.
+// scarceFor is how long the proxy takes no connections after it ran out of descriptors.
 const scarceFor = time.Second
 
-// affordable returns how many connections the limit of open files allows, at
-// least one and at most as many as wanted, beside others that take one each.
+// affordable returns how many connections the limit of open files allows, at least one and at
+// most as many as wanted, besides others that take one descriptor each.
 func affordable(wanted, others int) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<31 {
@@ -33,18 +32,18 @@ func affordable(wanted, others int) int {
 	return max(1, min(wanted, (int(limit.Cur)-descriptorsApart-others)/descriptorsEach))
 }
 
-// admission bounds how many connections are carried at a time, and tells when
-// no more are taken: those that the job makes meanwhile can go direct.
+// admission bounds the connections that are carried at a time, and reports when no more are
+// taken: the agent then lets new connections go direct, so that the job does not suffer.
 type admission struct {
 	most int
 	tell func(full bool) // does not block; may be nil
 
 	mu      sync.Mutex  // guards the rest; held while tell is called
-	serving int         // at most most
-	scarce  *time.Timer // runs while descriptors are short
-	full    bool        // as logged last
+	serving int         // slots in use, at most most
+	scarce  *time.Timer // runs after a lack of descriptors; nil: there is none
+	full    bool        // as last reported by tell
 
-	spare *os.File // kept to have a descriptor when there are none
+	spare *os.File // a descriptor that is given up to accept and reset a connection
 }
 
 func newAdmission(most int) *admission {
@@ -53,7 +52,7 @@ func newAdmission(most int) *admission {
 	return a
 }
 
-// enter takes a connection, or not.
+// enter takes a slot, and returns false where there is none.
 func (a *admission) enter() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,6 +64,7 @@ func (a *admission) enter() bool {
 	return true
 }
 
+// leave gives a slot back.
 func (a *admission) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,7 +72,7 @@ func (a *admission) leave() {
 	a.judge()
 }
 
-// ranShort notes that there was no descriptor left.
+// ranShort notes that there was no descriptor left. For a while no connections are taken.
 func (a *admission) ranShort() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +89,9 @@ func (a *admission) ranShort() {
 	a.judge()
 }
 
-// judge tells whether there is room, with some slack before it says so again.
+// judge reports by tell whether there is room, if that has changed. It needs an eighth of the
+// slots free before it reports room again, so that it does not alternate. The caller holds
+// mu.
 func (a *admission) judge() {
 	full := a.scarce != nil || a.serving >= a.most || a.full && a.serving > a.most*7/8
 	if full == a.full {
@@ -101,15 +103,16 @@ func (a *admission) judge() {
 	}
 }
 
+// keepSpare reserves the spare descriptor; the caller holds mu.
 func (a *admission) keepSpare() {
 	if a.spare == nil {
 		a.spare, _ = os.Open(os.DevNull) // without one nothing is shed
 	}
 }
 
-// shed resets the connection that waits at a listener, which could not be
-// accepted for want of a descriptor: it would wait for ever, and its client
-// with it.
+// shed resets the connection that waits at a listener and could not be accepted for want of a
+// descriptor. It would stay in the queue forever, and its client would wait. The spare
+// descriptor is given up for it, and taken back.
 func (a *admission) shed(l net.Listener) {
 	bounded, ok := l.(interface{ SetDeadline(time.Time) error })
 	if !ok {
@@ -131,7 +134,7 @@ func (a *admission) shed(l net.Listener) {
 	a.keepSpare()
 }
 
-// close ends what admission keeps, when the proxy has ended.
+// close releases the timer and the spare descriptor, when the proxy has ended.
 func (a *admission) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

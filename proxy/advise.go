@@ -14,25 +14,25 @@ import (
 
 const (
 	// adviceState bounds what each candidate of all studies keeps, in bytes.
-	adviceState = 64 << 20
+	adviceState = 64 << 20 // bytes that each candidate keeps, in all studies together
 	// maxStudies bounds the jobs that are studied at a time.
-	maxStudies = 4
+	maxStudies = 4 // jobs that are studied at a time
 )
 
-// Reasons why codecs cannot be tried.
+// Errors of Advise.
 var (
 	ErrNoValues = errors.New("this proxy has no codec for values; see --codec")
 	ErrAdvising = errors.New("codecs are being tried already")
 )
 
-// studies try codecs on the messages of several jobs.
+// studies tries codecs on the messages of several jobs at a time.
 type studies struct {
 	mu     sync.Mutex               // guards the rest
 	byJob  map[string]*advice.Study // at most maxStudies
 	failed error                    // the last one
 }
 
-// studyOf returns a job's study, nil where there are too many.
+// studyOf returns a job's study, and nil where there are too many.
 func (s *studies) studyOf(job string) (*advice.Study, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *studies) studyOf(job string) (*advice.Study, error) {
 	return study, nil
 }
 
-// see shows a message to its job's study.
+// see shows a message to its job's study. It is called by the goroutines of many connections.
 func (s *studies) see(job, connection string, node int32, frames [][]byte) {
 	study, err := s.studyOf(job)
 	if err == nil && study != nil {
@@ -60,10 +60,10 @@ func (s *studies) see(job, connection string, node int32, frames [][]byte) {
 	}
 }
 
-// Advise tries the codecs on what this host's processes send during so long,
-// which takes the processor several times what the codecs take that are in use,
-// and reports by job; of more than [maxStudies] jobs, only the first ones seen.
-// One trial is made at a time: [ErrAdvising].
+// Advise tries the codecs on what this host's processes send for some time, and reports by
+// job; of more than maxStudies jobs, on those seen first. It blocks for that time, or until
+// ctx ends, and takes several times the processor time of the codecs in use. Only one trial
+// runs at a time: others get [ErrAdvising].
 func (p *Proxy) Advise(ctx context.Context, during time.Duration) (map[string]advice.Report, error) {
 	if p.opts.Values == nil {
 		return nil, ErrNoValues
@@ -91,8 +91,8 @@ func (p *Proxy) Advise(ctx context.Context, during time.Duration) (map[string]ad
 	return reports, nil
 }
 
-// getAdvice answers with what codecs would do to the messages of the next
-// seconds (10), of the job that is asked for or the only one.
+// getAdvice answers with what codecs would do to the messages of the next seconds (default
+// 10), of the job that is asked for, or of the only one.
 func (p *Proxy) getAdvice(w http.ResponseWriter, r *http.Request) {
 	seconds := 10
 	if text := r.FormValue("seconds"); text != "" {

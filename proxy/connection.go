@@ -16,7 +16,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// kind is where a connection comes from and goes to.
+// kind is the way of a connection through this proxy; see the package comment.
 type kind string
 
 const (
@@ -27,7 +27,10 @@ const (
 
 var kinds = []kind{kindLink, kindDirect, kindAccepted}
 
-// connection is one that is being carried.
+// connection is one that is being carried over one link, or directly. One that goes on over
+// another link gets a new connection for it. The goroutine that sets it up owns its fields
+// until it is in the register; from then on they are constant, except for sums and the pipe's
+// counters.
 type connection struct {
 	id                  uint64
 	kind                kind
@@ -36,37 +39,39 @@ type connection struct {
 	scope               jobs.Scope     // of the process on this host
 	peer                relay.Instance // zero for direct ones
 	linkID              uint64
-	codec               string // empty: spliced
-	past                string // why a direct one went past the mesh; empty: it was not to go there
+	codec               string // empty: the link has none
+	past                string // connections that bypassed the mesh, by reason
 	started             time.Time
 	pipe                relay.Conn
-	sums                atomic.Pointer[aggregate.Queue] // nil: its pushes are not looked at
+	sums                atomic.Pointer[aggregate.Queue] // nil: its pushes are not summed
 	cookies             []uint64                        // of its sockets
-	kept                *session                        // that can outlive this proxy; nil: none
-	transit             *transit                        // that can go on over another link in order; nil: it cannot
+	kept                *session                        // the session that it carries; nil: it does not survive its link
+	transit             *transit                        // nil: it cannot change links in order
 }
 
-// ends are a socket's own address and its peer's.
+// ends identifies a socket by its own address and its peer's.
 type ends struct{ local, peer netip.AddrPort }
 
+// ends returns the ends of the connection's two sockets.
 func (c *connection) ends() [2]ends {
 	of := func(c net.Conn) ends { return ends{addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())} }
 	return [2]ends{of(c.pipe.Job), of(c.pipe.Far)}
 }
 
-// Owns reports whether the socket with that cookie (SO_COOKIE) is of a
-// connection that the proxy carries, or has carried not long ago, or has these
-// ends, in any network namespace.
+// Owns reports whether a socket is one of the proxy's own: it has the cookie (SO_COOKIE) of a
+// connection that the proxy carries or has carried not long ago, or these ends, in any
+// network namespace. The agent asks, so that it does not count the job's messages twice.
 func (p *Proxy) Owns(cookie uint64, local, peer netip.AddrPort) bool {
 	p.conns.mu.Lock()
 	defer p.conns.mu.Unlock()
 	return p.conns.cookies[cookie] || p.conns.ends[ends{local, peer}]
 }
 
-// maxClosed is how many sockets that have closed are known: an agent may read
-// later what they sent.
+// maxClosed bounds the closed sockets that are remembered: an agent may ask later about what
+// they have sent.
 const maxClosed = 1 << 14
 
+// readCookies returns the cookies of the connection's sockets.
 func (c *connection) readCookies() (cookies []uint64) {
 	for _, conn := range []net.Conn{c.pipe.Job, c.pipe.Far} {
 		if cookie, ok := socketCookie(conn); ok {
@@ -76,7 +81,7 @@ func (c *connection) readCookies() (cookies []uint64) {
 	return cookies
 }
 
-// flows is what connections have carried.
+// flows sums what connections have carried.
 type flows struct{ toFar, toJob relay.FlowCounts }
 
 func (f *flows) addConnection(c *connection) {
@@ -95,17 +100,20 @@ func addCounts(sum *relay.FlowCounts, c relay.FlowCounts) {
 	sum.Spared += c.Spared
 }
 
-// register knows all connections and sums up those that ended.
+// register has all open connections, and sums of those that have ended.
+//
+// A connection's counters are in exactly one of open and ended, so that totals never count
+// one twice or drop: mu is held while it changes sides.
 type register struct {
 	nextLink atomic.Uint64
 	stopping atomic.Bool
 
 	mu   sync.Mutex             // guards the rest
-	last uint64                 // id that was given
+	last uint64                 // id given last
 	open map[uint64]*connection // by id; what they carried is not in ended yet
 	ends map[ends]bool          // of the sockets of open connections
-	// cookies are those of the sockets of open connections and of those that
-	// closed last; closed has the latter, the oldest first, at most maxClosed.
+	// cookies has those of open connections and of the maxClosed sockets that closed last;
+	// closed lists the latter, oldest first.
 	cookies map[uint64]bool
 	closed  []uint64
 	total   map[kind]uint64
@@ -122,6 +130,8 @@ func newRegister() *register {
 	}
 }
 
+// addConnection adds a connection, which gets its id. Cookies are read before, without the
+// lock: they take system calls.
 func (r *register) addConnection(c *connection) {
 	c.cookies = c.readCookies()
 	r.mu.Lock()
@@ -138,8 +148,8 @@ func (r *register) addConnection(c *connection) {
 	r.total[c.kind]++
 }
 
-// remove takes a closed connection out. The cookies of the last maxClosed closed ones
-// stay known, since the agent may still ask about them.
+// remove removes a closed connection, and adds its counters to the sums. The cookies of the
+// last maxClosed sockets stay known, since the agent may still ask about them.
 func (r *register) remove(c *connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +172,7 @@ func (r *register) remove(c *connection) {
 	sum.addConnection(c)
 }
 
-// know notes a socket that is about to be of a connection.
+// know notes the cookie of a socket that will belong to a connection.
 func (r *register) know(job net.Conn) {
 	cookie, ok := socketCookie(job)
 	if !ok {
@@ -176,13 +186,14 @@ func (r *register) know(job net.Conn) {
 	}
 }
 
+// failed counts a connection that has failed.
 func (r *register) failed(why reason.Reason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.errors[reason.Known(why)]++
 }
 
-// wentPast counts a direct connection for which there could have been a link.
+// wentPast counts a direct connection for which a link was wanted.
 func (r *register) wentPast(why string) {
 	if why == "" {
 		return
@@ -192,20 +203,20 @@ func (r *register) wentPast(why string) {
 	r.past[why]++
 }
 
-// awaited counts a connection that waited for a mesh port to open.
+// awaited counts a connection that has waited for a mesh port to open.
 func (r *register) awaited(opened bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waits[opened]++
 }
 
-// active returns how many connections are open.
+// active returns the number of open connections.
 func (r *register) active() int {
 	open, _ := r.countConnections()
 	return open
 }
 
-// countConnections returns how many connections are open, and how many there have been.
+// countConnections returns the number of open connections, and of all so far.
 func (r *register) countConnections() (open int, carried uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -219,7 +230,7 @@ func (r *register) openConnections() []*connection {
 	return slices.SortedFunc(maps.Values(r.open), func(a, b *connection) int { return cmp.Compare(a.id, b.id) })
 }
 
-// totals is everything that metrics show.
+// totals is what metrics show.
 type totals struct {
 	open, total map[kind]uint64
 	flows       map[string]flows // by codec
@@ -228,6 +239,7 @@ type totals struct {
 	waits       map[bool]uint64
 }
 
+// sums returns the totals, those of open connections included.
 func (r *register) sums() totals {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,32 +7,34 @@ import (
 	"time"
 )
 
-// restFor is how long nothing must have come on a connection, in either
-// direction, before it counts as at rest; pauseFor suffices where it is not known
-// whether it ever comes to rest.
+// restFor is how long a connection must be silent in both directions to count as at rest.
+// Where it is not known whether it ever comes to rest, pauseFor suffices.
 const (
 	restFor  = 200 * time.Millisecond
 	pauseFor = 10 * time.Millisecond
 )
 
-// holdFor is how long messages are held at most while the proxy ends, but in tests.
+// holdFor is how long messages are held at most while the proxy ends. Tests set less.
 const holdFor = 2 * time.Second
 
 var errStopped = errors.New("the proxy was stopped")
 
-// Drain ends all connections, after the listeners were closed: those at rest, with
-// no message under way and nothing unacknowledged, in an orderly way, the others
-// when they come to rest, or by a reset when Options.Grace is over. The last bytes
-// of a client that has received the end are still carried. Meanwhile messages for
-// this host's processes are held, so that nobody has anything to say: see
-// [drain.hold]. Links between sites end after them, so that requests held for a move
-// can be released until then. Drain returns when all have ended, and the proxy
-// cannot be used any more. What it may lose is in README.md, "What is not handed
-// over".
+// Drain ends all connections; the listeners must be closed. It blocks until all have ended,
+// and the proxy cannot be used any more.
+//
+// Connections that can go on in the next proxy are handed over. Of the others those at rest
+// end in order: with no message in flight and nothing unacknowledged. The rest end when they
+// come to rest, or by a reset when Options.Grace is over. The last bytes of a client that has
+// received the end are still carried. Meanwhile messages for this host's processes are held,
+// so that nobody has anything to say: see [drain.hold]. Links between sites end last, so that
+// requests held for a move can still be released. README.md, "What is not handed over", has
+// what may be lost.
 func (p *Proxy) Drain() {
 	began := time.Now()
 	p.conns.stopping.Store(true)
 	p.log.Info("the proxy ends", "connections", p.conns.active(), "grace", p.opts.Grace)
+	// From here on no new connection is kept or summed, and what waits of pushes goes to the
+	// servers while connections still carry it. Only then are connections brought to stand.
 	p.kept.stop()
 	p.flushPushes()
 	p.endGathering()
@@ -70,8 +72,8 @@ func (p *Proxy) Drain() {
 	}
 }
 
-// handOver has connections handed over to the next proxy, as soon as they stand
-// between two messages, and returns those of which that cannot be.
+// handOver has connections handed over to the next proxy as soon as they stand between two
+// messages, and returns those that cannot be. The first call counts why.
 func (p *Proxy) handOver(count bool) (others []*connection) {
 	for _, c := range p.conns.openConnections() {
 		if passes, why := p.passes.ends(c); !passes {
@@ -84,18 +86,19 @@ func (p *Proxy) handOver(count bool) (others []*connection) {
 	return others
 }
 
-// drain is the orderly end of connections.
+// drain is the orderly end of those connections that are not handed over.
 type drain struct {
-	rest     time.Duration        // for how long all must be silent
-	farewell map[*connection]bool // connections whose process has received the end; true: only the client sends on it
-	held     []*connection
-	late     time.Time // when nothing is held any more
+	rest     time.Duration        // how long all must be silent
+	farewell map[*connection]bool // connections whose process was sent the end; true: only the client sends on it
+	held     []*connection        // connections whose messages are held
+	late     time.Time            // when holding ends in any case
 }
 
-// hold keeps what comes for this host's processes from them. A process that waits
-// for a held answer does not send, nor does one that waits for that process. A
-// client that sends while it receives the end may lose the message: libzmq writes 8
-// KiB of a message at a time, and drops the rest.
+// hold keeps what comes for this host's processes from them. A process that waits for a held
+// answer does not send, nor does one that waits for that process; so the whole job falls
+// silent between two messages. That matters because a client which sends while it receives
+// the end of its connection may lose the message: libzmq writes 8 KiB of a message at a time,
+// and drops the rest.
 func (d *drain) hold(all []*connection) {
 	for _, c := range all {
 		if c.kind == kindAccepted && c.oneWay() != nil {
@@ -105,6 +108,7 @@ func (d *drain) hold(all []*connection) {
 	}
 }
 
+// release gives the processes what was held.
 func (d *drain) release() {
 	for _, c := range d.held {
 		c.pipe.Release()
@@ -112,9 +116,10 @@ func (d *drain) release() {
 	d.held = nil
 }
 
-// sendEnds tells clients the end: those on whose connections only they speak all at once,
-// when none of them speaks any more, or one by one when that takes too long. Held
-// messages are released when all connections have ended.
+// sendEnds sends clients the end of their connections: to those on whose connections only the
+// client speaks, all at once when none of them speaks any more, or one by one when that takes
+// too long. Other connections end each for itself, when silent. Held messages are released
+// when all connections have ended.
 func (d *drain) sendEnds(all []*connection, now time.Time) {
 	silent, gone, late := true, true, now.After(d.late)
 	var clients []*connection
@@ -143,7 +148,7 @@ func (d *drain) sendEnds(all []*connection, now time.Time) {
 	}
 }
 
-// clientEnded reports whether the client has closed the connection.
+// clientEnded reports whether the client has ended its stream.
 func (c *connection) clientEnded() bool {
 	if c.kind == kindAccepted {
 		return c.pipe.FarEnded()
@@ -151,7 +156,8 @@ func (c *connection) clientEnded() bool {
 	return c.pipe.JobEnded()
 }
 
-// flushPushes sends what waits of the job's pushes.
+// flushPushes sends what codecs hold back of the job's pushes, and blocks until it has gone
+// or Grace is over.
 func (p *Proxy) flushPushes() {
 	if p.opts.Values == nil {
 		return
@@ -166,8 +172,9 @@ func (p *Proxy) flushPushes() {
 	}
 }
 
-// silentFor reports whether the connection has been silent for so long, and can
-// be ended without cutting off a message, as far as that can be seen from here.
+// silentFor reports whether the connection has been silent for so long and can be ended
+// without cutting off a message, as far as that can be seen from here: neither the relay nor
+// the kernel has a part of one.
 func (c *connection) silentFor(least time.Duration) bool {
 	if c.pipe.ToFar.Counts().InMessage || c.pipe.ToJob.Counts().InMessage {
 		return false
@@ -183,15 +190,17 @@ func (c *connection) silentFor(least time.Duration) bool {
 	return true
 }
 
-// What a ZMTP peer says before messages: a greeting of 64 bytes and READY.
+// A ZMTP peer that sends no messages has sent a greeting of 64 bytes and READY, and nothing
+// else.
 const (
 	leastHandshake = 64
 	mostHandshake  = 512
 )
 
-// oneWay returns the half that leads to the client, where only the client sends
-// messages. When it receives the end, it closes, and its last bytes and its own end
-// travel the whole way to the server.
+// oneWay returns the half that leads to the client where only the client sends messages, and
+// nil otherwise. PS-lite's nodes do so: answers take another connection. When the client
+// receives the end it closes, and its last bytes and its own end travel the whole way to the
+// server.
 func (c *connection) oneWay() net.Conn {
 	job := kernelState(c.pipe.Job)
 	client, said, messages := c.pipe.Job, job.sent, c.pipe.ToJob.Counts().Messages
@@ -204,8 +213,8 @@ func (c *connection) oneWay() net.Conn {
 	return client
 }
 
-// closeWrite tells an end that nothing more comes. When it answers in kind the
-// connection has ended.
+// closeWrite sends an end of the stream. When the peer answers with its own, the connection
+// has ended.
 func closeWrite(half net.Conn) {
 	if h, ok := half.(interface{ CloseWrite() error }); ok {
 		h.CloseWrite()

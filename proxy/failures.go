@@ -10,26 +10,26 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// Limits of the rate and burst at which failures are logged: a process that makes
-// failing connections must not fill a disk. All are counted.
+// Rate and burst of logged failures. A process that makes failing connections must not fill a
+// disk; metrics count all of them.
 const (
 	logsPerSecond = 5
 	logsAtOnce    = 50
 )
 
-// failures logs why connections failed.
+// failures logs why connections have failed.
 type failures struct {
 	log     *slog.Logger
 	limit   *rate.Limiter
-	omitted atomic.Uint64 // since the last that was logged
+	omitted atomic.Uint64 // since the last one that was logged
 }
 
 func newFailures(log *slog.Logger) *failures {
 	return &failures{log: log, limit: rate.NewLimiter(logsPerSecond, logsAtOnce)}
 }
 
-// logFailure logs one. What jobs, networks and health checks do every day is logged for
-// debugging only.
+// logFailure logs a failure: at debug level what jobs, networks and health checks do every
+// day.
 func (f *failures) logFailure(r reason.Reason, err error) {
 	ctx, level := context.Background(), slog.LevelWarn
 	switch r {
@@ -50,7 +50,7 @@ func (f *failures) logFailure(r reason.Reason, err error) {
 	f.log.Log(ctx, level, "connection failed", attrs...)
 }
 
-// fail counts and logs why a connection failed.
+// fail counts and logs why a connection has failed.
 func (p *Proxy) fail(err error) {
 	r := reason.Of(err)
 	p.conns.failed(r)

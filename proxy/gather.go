@@ -11,12 +11,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// gather has pushes on a connection summed with those of other workers of this host,
-// and answers heard that come for them, where that is wanted and can be: on links whose
-// messages are seen, to other hosts. Connections that outlive a proxy read nothing that
-// has not been written. end is to be called when the link has ended. An error says that
-// a push waits that cannot go over this link: other workers' values may be in it, and
-// nothing can be sent in its place. The connection must be reset.
+// gather sets up the summing of pushes on a connection, and hearing of the answers to them,
+// where that is wanted and possible: on links to other hosts whose messages are seen.
+// Connections that outlive a proxy are left out, since they read nothing that has not been
+// written.
+//
+// end must be called when the link has ended. An error means that a push waits that cannot go
+// over this link; other workers' values may be in it, and nothing can be sent in its place,
+// so the connection must be reset.
 func (p *Proxy) gather(c *connection) (end func(), err error) {
 	var before gathered
 	if c.transit != nil {
@@ -60,19 +62,20 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 	return func() {}, err
 }
 
-// gathered is what goes on with a connection over another link.
+// gathered is what a connection takes along to its next link.
 type gathered struct {
 	queue  queue
 	hearer *aggregate.Hearer
 }
 
-// queue is an [aggregate.Queue], but in tests.
+// queue is implemented by [aggregate.Queue]; tests have their own.
 type queue interface {
 	relay.Gatherer
 	GoOn(l aggregate.Link)
 	Close()
 }
 
+// close ends both; either may be nil.
 func (g gathered) close() {
 	if g.queue != nil {
 		g.queue.Close()
@@ -82,8 +85,8 @@ func (g gathered) close() {
 	}
 }
 
-// gathers returns the function to call when the connection's link has ended: where that
-// was in order, what it has gathered stays for the next one.
+// gathers returns the function to call when the connection's link has ended. If that was in
+// order, g stays for the next link.
 func (c *connection) gathers(g gathered) (end func()) {
 	return func() {
 		if c.transit != nil && c.pipe.Passed() {
@@ -94,7 +97,8 @@ func (c *connection) gathers(g gathered) (end func()) {
 	}
 }
 
-// endGathering ends summing before connections are handed over, while they go on.
+// endGathering ends summing before connections are handed over, while they still carry
+// answers. It blocks for gathersFor at most.
 func (p *Proxy) endGathering() {
 	if p.opts.Aggregate == nil {
 		return
@@ -104,11 +108,11 @@ func (p *Proxy) endGathering() {
 	p.opts.Aggregate.End(ctx)
 }
 
-// gathersFor is how long pushes that are carried may wait for answers while the proxy
+// gathersFor is how long pushes that others' sums carry may wait for answers while the proxy
 // ends.
 const gathersFor = 2 * time.Second
 
-// aggregateState says what came of summing pushes; nil where nothing is summed.
+// aggregateState returns the counts of summed pushes; nil where nothing is summed.
 func (p *Proxy) aggregateState() *aggregate.Counts {
 	if p.opts.Aggregate == nil {
 		return nil
@@ -124,6 +128,7 @@ var (
 	descAggregatePassed = prometheus.NewDesc("psidecar_proxy_aggregate_passed_total", "Pushes of 4 KiB or more that were not summed, by reason.", []string{"reason"}, nil)
 )
 
+// collectAggregate sends them as metrics.
 func (p *Proxy) collectAggregate(out chan<- prometheus.Metric) {
 	c := p.aggregateState()
 	if c == nil {

@@ -11,60 +11,64 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 )
 
-// A GuardAgent sets the policy of cgroups. It is a [handover.Client].
+// GuardAgent sets the policies of cgroups. It is a [handover.Client].
 type GuardAgent interface {
-	// SetFailClosed has connects of a cgroup fail while no proxy can take them,
-	// or go direct.
+	// SetFailClosed has connects of a cgroup fail while no proxy can take them (on), or go
+	// direct. It blocks until the agent has confirmed that, or ctx ends.
 	SetFailClosed(ctx context.Context, cgroup uint64, on bool) error
-	// Session counts the agents that have named all their listeners; 0 while
-	// there is none.
+	// Session returns the number of agents so far that have named all of their listeners; 0
+	// while there is none. A change means that policies have to be sent again.
 	Session() uint64
 }
 
-// A GuardedListener takes the connections of a cgroup.
+// GuardedListener is a listener that takes the connections of a cgroup.
 type GuardedListener struct {
 	ID, Cgroup uint64
-	Job        string // empty where it is not known, or there are several
+	Job        string // empty: unknown, or there are several
 }
 
-// Guard is the policy of the cgroups of one host. The zero value is ready.
+// Guard keeps the policies of one host's cgroups. The zero value is ready for use, and its
+// methods are safe for concurrent use.
+//
+// Invariant: a cgroup that the agent may have closed for this Guard is in told until the
+// agent has confirmed that it is open again. So no failure, in whichever order, leaves a
+// cgroup closed for ever.
 type Guard struct {
 	Log *slog.Logger // nil: the default one
 
 	mu        sync.Mutex // guards all below; never held while the agent is asked
 	agent     GuardAgent // nil: nothing is intercepted
 	listeners map[uint64]GuardedListener
-	needs     map[string]*need
+	needs     map[string]*need // by run
 	// told holds the policies that the present agent has confirmed. A cgroup stays
 	// in it while a run needs it, and until the agent has confirmed that none does.
 	// Others are never touched: whoever closed one may know more than this process.
 	told    map[uint64]bool
-	session uint64    // of the agent that confirmed
-	serving time.Time // when the first agent had named all its listeners
-	frozen  bool
-	failed  uint64 // attempts, since the start
-	problem string // of the last attempt, empty where it succeeded
+	session uint64    // of the agent that has confirmed them
+	serving time.Time // when the first agent had named all of its listeners
+	frozen  bool      // nothing is opened any more
+	failed  uint64    // attempts, since the start
+	problem string    // error of the last attempt; empty: it succeeded
 	logged  time.Time
 }
 
-// need is a run that must not be passed by, and the cgroups in which its job was
-// seen.
+// need is a run whose connections must not bypass the proxy, with the cgroups in which its
+// job was seen.
 type need struct {
 	job     string
 	cgroups map[uint64]bool
 	over    bool // kept until the agent has confirmed it
 }
 
-// Intercepting says that connections are intercepted, and through which agent
-// policies are set.
+// Intercepting sets the agent, through which policies are set from now on.
 func (g *Guard) Intercepting(a GuardAgent) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.agent = a
 }
 
-// Add notes a listener until the function that it returns is called. Another
-// listener of the same cgroup is not affected by that.
+// Add adds a listener until the returned function is called. Other listeners of the same
+// cgroup are not affected by that.
 func (g *Guard) Add(l GuardedListener) (remove func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,15 +86,16 @@ func (g *Guard) Add(l GuardedListener) (remove func()) {
 	}
 }
 
-// meet notes the cgroup of a listener that may be the job's.
+// meet adds the cgroup of a listener that may be the job's: one of an unknown job counts for
+// all.
 func (n *need) meet(l GuardedListener) {
 	if l.Job == n.job || l.Job == "" {
 		n.cgroups[l.Cgroup] = true
 	}
 }
 
-// Need says whether connections of a run of a job must not go past the proxy. It
-// does not block, and may be said again and again.
+// Need sets whether connections of a run of a job must fail rather than bypass the proxy. It
+// does not block, and may be repeated; Run applies it.
 func (g *Guard) Need(run, job string, on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,9 +116,9 @@ func (g *Guard) Need(run, job string, on bool) {
 	g.needs[run] = n
 }
 
-// Guarded reports whether the agent has confirmed that connections of a run fail
-// rather than pass the proxy, in all cgroups where it was seen, one at least; and
-// has not yet confirmed that they do not any more.
+// Guarded reports whether the agent has confirmed that connections of a run fail rather than
+// bypass the proxy, in all cgroups where the job was seen, one at least, and has not
+// confirmed yet that they do not any more.
 func (g *Guard) Guarded(run string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,32 +134,32 @@ func (g *Guard) Guarded(run string) bool {
 	return true
 }
 
-// Serving returns since when processes of this host reach the proxy: before that
-// a job without connections is not over. It is false while no agent has named
-// all its listeners.
+// Serving returns the time since when processes of this host reach the proxy: before it a job
+// without connections is not over. It is false while no agent has named all its listeners.
 func (g *Guard) Serving() (since time.Time, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.serving, g.agent == nil || !g.serving.IsZero()
 }
 
-// Freeze opens nothing any more: the proxy ends, and its connections with it,
-// which says nothing of the jobs.
+// Freeze opens nothing any more. The proxy calls it when it ends: its connections end with
+// it, which proves nothing about the jobs, and their processes must not bypass the next
+// proxy.
 func (g *Guard) Freeze() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.frozen = true
 }
 
-// GuardState is what people are shown.
+// GuardState is the guard's part of the proxy's state.
 type GuardState struct {
 	Closed  int    `json:"closed"`            // cgroups that fail closed, as the agent has confirmed
 	Pending int    `json:"pending"`           // cgroups whose policy is still to be changed
-	Failed  uint64 `json:"failed"`            // attempts to change one, since the start
-	Problem string `json:"problem,omitempty"` // of the last attempt, where it failed
+	Failed  uint64 `json:"failed"`            // attempts to change a policy, since the start
+	Problem string `json:"problem,omitempty"` // error of the last attempt
 }
 
-// GuardState returns the state of now.
+// State returns the guard's state.
 func (g *Guard) State() GuardState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -167,11 +172,10 @@ func (g *Guard) State() GuardState {
 	return s
 }
 
-// every is the period at which confirmed policies are compared with the needed
-// ones.
+// every is the period at which confirmed policies are compared with the needed ones.
 const every = 100 * time.Millisecond
 
-// Run tells the agent until ctx ends, and beats.
+// Run sends the agent what it has to know, until ctx ends.
 func (g *Guard) Run(ctx context.Context, beat *health.Beat) {
 	defer beat.End()
 	ticker := time.NewTicker(every)
@@ -187,13 +191,13 @@ func (g *Guard) Run(ctx context.Context, beat *health.Beat) {
 	}
 }
 
-// change is a cgroup's policy that the agent does not know of.
+// change is a policy that the agent does not have yet.
 type change struct {
 	cgroup uint64
 	closed bool
 }
 
-// wanted are the cgroups that some run needs closed; the caller holds g.mu.
+// wanted returns the cgroups that some run needs closed; the caller holds g.mu.
 func (g *Guard) wanted() map[uint64]bool {
 	wanted := map[uint64]bool{}
 	for _, n := range g.needs {
@@ -205,8 +209,8 @@ func (g *Guard) wanted() map[uint64]bool {
 	return wanted
 }
 
-// forgetEnded forgets runs that are over, when the agent knows it; the caller holds
-// g.mu.
+// forgetEnded forgets runs that are over, once the agent has opened all cgroups that only
+// they needed; the caller holds g.mu.
 func (g *Guard) forgetEnded() {
 	wanted := g.wanted()
 	maps.DeleteFunc(g.needs, func(_ string, n *need) bool {
@@ -219,8 +223,8 @@ func (g *Guard) forgetEnded() {
 	})
 }
 
-// due returns the policies to send to the agent, closing ones first: a cgroup must
-// be closed before keys leave, and may open late. The caller holds g.mu.
+// due returns the policies to send to the agent, closing ones first: a cgroup must be closed
+// before keys leave, and may be opened late. The caller holds g.mu.
 func (g *Guard) due() (all []change) {
 	wanted := g.wanted()
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
@@ -242,8 +246,9 @@ func (g *Guard) due() (all []change) {
 // patience is how long the agent may take to set one policy.
 const patience = 2 * time.Second
 
-// apply sends the agent the policies that it does not have, one at a time: the
-// needed ones may change meanwhile.
+// apply sends the agent the policies that it lacks, one at a time, each chosen anew: the
+// needed ones may change while the agent is asked. It stops at the first failure, and the
+// next tick tries again.
 func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 	for ctx.Err() == nil {
 		beat.Beat()
@@ -278,7 +283,7 @@ func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 	}
 }
 
-// meetAgent forgets what an agent before this one confirmed; the caller holds g.mu.
+// meetAgent forgets what a previous agent has confirmed; the caller holds g.mu.
 func (g *Guard) meetAgent(session uint64) {
 	if session == 0 || session == g.session {
 		return
@@ -292,11 +297,11 @@ func (g *Guard) meetAgent(session uint64) {
 	}
 }
 
-// repeatLog is how often a failure that goes on is logged.
+// repeatLog is the interval at which a failure that persists is logged.
 const repeatLog = 10 * time.Second
 
-// confirm records the result of setting a policy. A failure changes nothing, so that
-// the policy remains due; it is logged when it is new, and again every repeatLog.
+// confirm records the result of setting a policy. After a failure the policy stays due. It is
+// logged when it is new, and then every repeatLog.
 func (g *Guard) confirm(c change, err error, ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

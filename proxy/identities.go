@@ -15,26 +15,26 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// identity tells proxies apart: by the number that each process chooses, which
-// only those learn that it talks to, and by the key of its certificate.
+// identity tells proxies apart: by the random number that each process chooses, which only
+// those learn that it talks to, and by the key of its certificate, if it has one.
 type identity struct {
 	instance relay.Instance
 	key      link.Key
 }
 
-// Bounds of the identities that are remembered.
+// Bounds on the identities that are remembered.
 const (
 	maxIdentities     = 1 << 16 // hosts
 	identitiesPerHost = 4       // a proxy that is replaced has links for a while
 	identityLasts     = 10 * time.Minute
-	// A host that was asked, and answers otherwise, is not asked again at once.
+	// identityAgain is how long a host whose answer was another one is not asked again.
 	identityAgain = 500 * time.Millisecond
 	identityRetry = 50 * time.Millisecond
 )
 
-// identities remembers which proxies have answered at the mesh ports of hosts.
-// What a proxy says of itself is compared with that: an address is where
-// connections to it arrive, which nobody else can bring about.
+// identities remembers which proxies have answered at the mesh ports of hosts. What a proxy
+// claims to be is compared with that. The proof is routing: a connection to an address
+// arrives at that host, which nobody else can bring about.
 type identities struct {
 	asking singleflight.Group
 
@@ -42,13 +42,14 @@ type identities struct {
 	hosts map[netip.Addr]*resident
 }
 
-// resident holds the identities that answered at a host, the latest first.
+// resident has the identities that have answered at a host, the latest first; at most
+// identitiesPerHost.
 type resident struct {
 	seen  []sighting
 	asked time.Time
 }
 
-// sighting is an identity and when it answered last.
+// sighting is an identity, and when it answered last.
 type sighting struct {
 	identity
 	last time.Time
@@ -56,7 +57,7 @@ type sighting struct {
 
 func newIdentities() *identities { return &identities{hosts: map[netip.Addr]*resident{}} }
 
-// noteAnswer takes in that a proxy answered at a host's mesh port.
+// noteAnswer notes that a proxy has answered at a host's mesh port.
 func (i *identities) noteAnswer(host netip.Addr, id identity) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -73,8 +74,9 @@ func (i *identities) noteAnswer(host netip.Addr, id identity) {
 	r.seen = r.seen[:min(len(r.seen), identitiesPerHost)]
 }
 
-// has reports whether a proxy is the one that answered last at a host's mesh
-// port, or answered there a moment ago; and when it was asked on purpose.
+// has reports whether a proxy is the one that answered last at a host's mesh port, or has
+// answered there within identityLasts. It also returns when the host was last asked on
+// purpose.
 func (i *identities) has(host netip.Addr, id identity) (ok bool, asked time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -90,6 +92,7 @@ func (i *identities) has(host netip.Addr, id identity) (ok bool, asked time.Time
 	return false, r.asked
 }
 
+// noteAsked notes that a host was asked on purpose.
 func (i *identities) noteAsked(host netip.Addr) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -98,18 +101,20 @@ func (i *identities) noteAsked(host netip.Addr) {
 	}
 }
 
-// peerOf is the proxy at the other end of a link. It implements [jobs.Peer].
+// peerOf is the proxy at the other end of a link, as a [jobs.Peer].
 type peerOf struct {
 	proxy *Proxy
 	identity
 }
 
-// peer returns the identity of the peer that sent the hello of a link.
+// peer returns the proxy that has sent a link's hello.
 func (p *Proxy) peer(far net.Conn, h *link.Hello) *peerOf {
 	return &peerOf{p, identity{h.Instance, link.KeyOf(far)}}
 }
 
-// At implements [jobs.Peer].
+// At implements [jobs.Peer]. Where the host has not answered as this proxy yet, it is asked,
+// by a link of its own; calls for one host share that. A host that is asked and answers as
+// another proxy decides the matter for a while.
 func (o *peerOf) At(ctx context.Context, host netip.Addr) error {
 	p := o.proxy
 	for {
