@@ -40,9 +40,10 @@ type Guard struct {
 	agent     GuardAgent // nil: nothing is intercepted
 	listeners map[uint64]GuardedListener
 	needs     map[string]*need // by run
-	// told holds the policies that the present agent has confirmed. A cgroup stays
-	// in it while a run needs it, and until the agent has confirmed that none does.
-	// Others are never touched: whoever closed one may know more than this process.
+	// told has the policies that the present agent has confirmed; true: closed. A cgroup
+	// stays in it while a run needs it, and until the agent has confirmed that none does.
+	// Other cgroups are never touched: whoever closed one of them may know more than this
+	// process.
 	told    map[uint64]bool
 	session uint64    // of the agent that has confirmed them
 	serving time.Time // when the first agent had named all of its listeners

@@ -14,40 +14,46 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Keeper holds connections for the proxy after this one; [handover.Client] is one.
-// Its methods are safe for use by several goroutines and do not block.
+// Keeper holds sockets and pages for the proxy after this one; [handover.Client] is one. Its
+// methods are safe for concurrent use and do not block. It duplicates what it is given; the
+// caller keeps its own.
 type Keeper interface {
-	Most() int // how many it holds at most; 0: none, now
+	Most() int // how many it can hold in total; 0: none, now
 	Keep(id uint64, socket *net.TCPConn, page *os.File)
-	Took(id uint64, socket *net.TCPConn, page *os.File) // it holds them already: it gave them
+	Took(id uint64, socket *net.TCPConn, page *os.File) // it holds them already: it gave them to this proxy
 	Drop(id uint64)
 }
 
-// takenUpWithin is how long a connection waits at most to be taken up again. It waits
-// only while somebody holds what the other proxy carried: see [lane].
+// takenUpWithin is how long a connection waits to be resumed. It waits only while somebody
+// holds what the other proxy carried; see [lane].
 const takenUpWithin = 10 * time.Second
 
-// kept is the connections that can outlive this proxy, and their counts.
+// kept has the connections that can outlive this proxy, and their counts.
+//
+// Locks are acquired in the order kept.mu, session.mu, and kept.mu, lanes.mu, lane.mu. None
+// is held while a window is called, whose own lock covers system calls.
 type kept struct {
 	p      *Proxy
-	unable error // why none can
-	keeper atomic.Pointer[Keeper]
-	// settled: all that a proxy before this one left was named.
+	unable error                  // why none can: the kernel lacks something; nil: they can
+	keeper atomic.Pointer[Keeper] // nil: connections do not outlive this proxy
+	// settled means that everything that the previous proxy left has been named. Until then a
+	// link that resumes an unknown session is not refused for good.
 	settled atomic.Bool
-	lanes   lanes
-	numbers atomic.Uint64 // the last one given to the keeper
+	lanes   lanes         // over which its bytes are acknowledged
+	numbers atomic.Uint64 // the keeper's
 
 	halt chan struct{} // closed when the proxy is about to end
 
 	mu       sync.Mutex // guards the rest
-	stopping bool
+	stopping bool       // no connection is kept any more
 	all      map[*session]bool
-	accepted map[keep.ID]*session // of all, those that the other proxy takes up again
-	taken    uint64               // connections that were taken up again
-	lost     uint64               // and that could not be
-	ended    map[keep.Reason]uint64
+	accepted map[keep.ID]*session   // by id: those of all that the other proxy resumes
+	taken    uint64                 // resumed connections
+	lost     uint64                 // connections that could not be resumed
+	ended    map[keep.Reason]uint64 // connections that are not kept any more, by reason
 }
 
+// init prepares an empty kept.
 func (k *kept) init(p *Proxy) {
 	k.p, k.unable, k.halt = p, keep.Supported(), make(chan struct{})
 	k.all, k.accepted, k.ended = map[*session]bool{}, map[keep.ID]*session{}, map[keep.Reason]uint64{}
@@ -55,8 +61,8 @@ func (k *kept) init(p *Proxy) {
 	k.numbers.Store(uint64(time.Now().UnixNano())) // not those of a proxy before
 }
 
-// Keep has connections outlive this proxy with the help of a keeper, where the kernel
-// can do it, and reports whether it can. Call it before connections come.
+// Keep has connections outlive this proxy with the help of a keeper, and returns false where
+// the kernel cannot do it. Call it before connections come.
 func (p *Proxy) Keep(k Keeper) bool {
 	if p.kept.unable != nil {
 		p.log.Warn("connections do not outlive a proxy that is killed", "error", p.kept.unable)
@@ -66,8 +72,9 @@ func (p *Proxy) Keep(k Keeper) bool {
 	return true
 }
 
-// holder returns the keeper, where one more connection can be held: not where
-// requests are routed, whose streams are not what the process sends.
+// holder returns the keeper if one more connection can be held, and nil otherwise. With
+// routing none can: the stream on the link is not what the process sends, so its bytes in the
+// kernel's queue do not say what was sent.
 func (k *kept) holder() Keeper {
 	holder := k.keeper.Load()
 	if holder == nil || k.p.opts.Jobs != nil {
@@ -82,16 +89,28 @@ func (k *kept) holder() Keeper {
 	return *holder
 }
 
-// session is one connection of the job as long as it lasts, over all its links.
+// session is one connection of the job as long as it lasts, over all of its links.
+//
+// Over each link it is carried (now is set, a goroutine runs carry) or waits for the next
+// link (now is nil). The same goroutine does both, by turns: carryKept. A link breaks in one
+// of these ways:
+//
+//   - reading or writing it fails: relay returns ErrBroken, and the dialer's end dials again;
+//   - the other end dials again, having noticed first: give puts the new link into links and breaks the old one;
+//   - this proxy is killed: the next one takes the session over from the keeper (takeOver).
+//
+// Both ends then exchange their positions (keep.Offer), and each skips or sends again what
+// they imply. The session ends when the streams do, when the window is off, or when nobody
+// holds the other end (lanes).
 type session struct {
 	k      *kept
-	page   *keep.Page
-	number uint64 // the keeper's
+	page   *keep.Page // shared memory that the keeper holds too
+	number uint64     // the keeper's
 	job    *net.TCPConn
-	links  chan arrival // of an accepted one: a link to go on with
+	links  chan arrival // of now, or the last one
 
 	mu   sync.Mutex  // guards the rest
-	now  *connection // which carries it
+	now  *connection // the connection that carries it; nil: it waits for a link
 	link *keptLink   // of now
 	over bool
 }
@@ -102,15 +121,16 @@ type keptLink struct {
 	id      uint64 // the dialer's
 	window  *keep.Window
 	lane    *lane
-	before  []*lane       // of the links before that were open, the latest last; at most mostBefore
+	before  []*lane       // lanes of earlier links that were still open, the latest last; at most mostBefore
 	written atomic.Uint64 // bytes of the stream that the process here has got
-	// Guarded by lane.mu:
-	reported uint64 // of written
-	farEnd   *uint64
-	farTold  bool // the process at the far end has received the end
+	// The rest is guarded by lane.mu. reported is written as last acknowledged.
+	reported uint64  // of written
+	farEnd   *uint64 // where the far process's stream ends, as announced
+	farTold  bool    // the process at the far end has received the end
 }
 
-// beginSession makes a session of a connection that has a link; nil where it cannot be kept.
+// beginSession makes a connection that has its link a session, and returns nil where it
+// cannot be kept.
 func (k *kept) beginSession(c *connection, holder Keeper, m keep.Meta) *session {
 	job, ok := c.pipe.Job.(*net.TCPConn)
 	if !ok {
@@ -123,9 +143,8 @@ func (k *kept) beginSession(c *connection, holder Keeper, m keep.Meta) *session 
 	return s
 }
 
-// beginAt starts the session of a connection that shall outlive this proxy: its page
-// goes to the holder before a byte is carried, since what is carried without a page
-// could not be resumed.
+// beginAt starts a session. Its page goes to the holder before a byte is carried, since what
+// is carried without a page could not be resumed.
 func (k *kept) beginAt(c *connection, job *net.TCPConn, holder Keeper, m keep.Meta) (s *session, err error) {
 	if m.SYN, err = keep.SYN(job); err != nil {
 		return nil, err
@@ -147,6 +166,8 @@ func (k *kept) beginAt(c *connection, job *net.TCPConn, holder Keeper, m keep.Me
 	return s, nil
 }
 
+// enter registers a session, so that links that resume it find it. It returns nil where the
+// proxy is about to end, or another session has the id.
 func (k *kept) enter(page *keep.Page, job *net.TCPConn, number uint64) *session {
 	s := &session{k: k, page: page, job: job, number: number, links: make(chan arrival, 1)}
 	k.mu.Lock()
@@ -162,8 +183,8 @@ func (k *kept) enter(page *keep.Page, job *net.TCPConn, number uint64) *session 
 	return s
 }
 
-// attach makes c, which has a link, the one that carries the session on from where it
-// stands.
+// attach makes c, which has a link, the connection that carries the session on from position
+// at.
 func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) error {
 	l := &keptLink{session: s, id: c.linkID}
 	s.mu.Lock()
@@ -192,19 +213,22 @@ func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) er
 	return nil
 }
 
+// noteOff counts a connection that is not kept any more.
 func (k *kept) noteOff(why keep.Reason) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ended[why]++
 }
 
+// isStopping reports whether the proxy is about to end.
 func (k *kept) isStopping() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.stopping
 }
 
-// alters ends that the session is kept: what its process sends comes out otherwise.
+// alters ends keeping the session: a codec is about to change what its process sends, so that
+// bytes in the kernel's queue would come out differently when sent again.
 func (s *session) alters() {
 	s.mu.Lock()
 	l := s.link
@@ -214,9 +238,9 @@ func (s *session) alters() {
 	}
 }
 
-// detach takes the session off its link, which broke, and returns the lanes while one
-// of which is open somebody holds the other end; false where the session cannot be
-// taken up.
+// detach takes the session off its broken link. It returns the lanes that are still open,
+// each of which proves that somebody holds the other end, and false where the session cannot
+// be resumed.
 func (s *session) detach() (held []*lane, ok bool) {
 	s.mu.Lock()
 	l := s.link
@@ -226,11 +250,11 @@ func (s *session) detach() (held []*lane, ok bool) {
 	return l.openLanes(), l.window.Kept()
 }
 
-// mostBefore is how many lanes before the present one are remembered: as many proxies
-// may be killed, one as soon as it has followed the other.
+// mostBefore bounds the earlier lanes that are remembered: that many proxies may be killed,
+// each as soon as it has followed the one before.
 const mostBefore = 4
 
-// openLanes returns the lanes of this link and those before that are open.
+// openLanes returns those lanes of this link and of earlier ones that are open.
 func (l *keptLink) openLanes() (all []*lane) {
 	for _, n := range append(l.before[:len(l.before):len(l.before)], l.lane) {
 		if !n.isDead() {
@@ -240,7 +264,8 @@ func (l *keptLink) openLanes() (all []*lane) {
 	return all[max(0, len(all)-mostBefore):]
 }
 
-// endSession forgets the session. The job's connection is not touched.
+// endSession forgets the session and releases what the keeper holds of it. The job's
+// connection is not touched.
 func (s *session) endSession() {
 	s.mu.Lock()
 	l := s.link
@@ -268,7 +293,7 @@ func (s *session) endSession() {
 	s.page.Close()
 }
 
-// stop ends that connections are kept: the proxy is about to end, in order.
+// stop ends the keeping of connections, because the proxy is about to end in order.
 func (k *kept) stop() {
 	k.mu.Lock()
 	if !k.stopping {
@@ -291,12 +316,12 @@ func (k *kept) stop() {
 	}
 }
 
-// offer describes a new connection in its link's hello or answer.
+// beginOffer returns the part of a hello or answer about a new session.
 func beginOffer(id keep.ID) link.Offer {
 	return link.Offer{Codec: keep.Name, Data: keep.Offer{Kind: keep.Begin, Session: id}.Append(nil)}
 }
 
-// offered returns what the other proxy says of a connection that can be kept.
+// offered returns that part of the other proxy's offers; false where there is none.
 func offered(all []link.Offer) (o keep.Offer, ok bool) {
 	for _, a := range all {
 		if a.Codec == keep.Name {
@@ -307,7 +332,7 @@ func offered(all []link.Offer) (o keep.Offer, ok bool) {
 	return o, false
 }
 
-// carryKept carries a session to its end, over one link after the other.
+// carryKept carries a session to its end, over one link after another.
 func (p *Proxy) carryKept(s *session, c *connection) error {
 	for {
 		err := p.carry(c)
@@ -325,6 +350,7 @@ func (p *Proxy) carryKept(s *session, c *connection) error {
 	}
 }
 
+// countTaken counts a session that was resumed, or lost.
 func (k *kept) countTaken(ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

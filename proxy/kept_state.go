@@ -8,12 +8,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/keep"
 )
 
-// KeptState is how connections outlive the proxies that carry them.
+// KeptState describes the connections that can outlive the proxies that carry them.
 type KeptState struct {
 	Now   int                    `json:"now"`   // connections that would outlive this proxy
-	Taken uint64                 `json:"taken"` // taken up on another link
-	Lost  uint64                 `json:"lost"`  // could not be, and were reset
-	Ended map[keep.Reason]uint64 `json:"ended"` // are not kept any more, by reason
+	Taken uint64                 `json:"taken"` // resumed over another link
+	Lost  uint64                 `json:"lost"`  // could not be resumed, and were reset
+	Ended map[keep.Reason]uint64 `json:"ended"` // not kept any more, by reason
 }
 
 var (
@@ -22,7 +22,7 @@ var (
 	descEnded = prometheus.NewDesc("psidecar_proxy_unkept_total", "Connections that are not kept any more: over (they have ended), stopping (a proxy ends in order), no_acks (the other proxy has gone), values (a rule changes values).", []string{"reason"}, nil)
 )
 
-// state returns nil where nobody asked for connections to be kept.
+// state returns the state, and nil where keeping connections was not asked for.
 func (k *kept) state() *KeptState {
 	if k.keeper.Load() == nil {
 		return nil
@@ -32,6 +32,7 @@ func (k *kept) state() *KeptState {
 	return &KeptState{Now: len(k.all), Taken: k.taken, Lost: k.lost, Ended: maps.Clone(k.ended)}
 }
 
+// collect sends the state as metrics.
 func (k *kept) collect(out chan<- prometheus.Metric) {
 	s := k.state()
 	if s == nil {

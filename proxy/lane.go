@@ -16,36 +16,37 @@ import (
 // An acknowledgement is sent once it covers that many bytes, or has waited that
 // long.
 const (
+	// An acknowledgement is sent once it covers ackBytes, or ackWithin later.
 	ackBytes  = 256 << 10
 	ackWithin = 10 * time.Millisecond
 	ackPause  = time.Millisecond // from one writing to the next
 	maxLanes  = 4096
-	// laneYoung is for how long a lane may not be held yet.
+	// laneYoung is the age up to which a lane may not be held by the keepers yet.
 	laneYoung = time.Second
-	// laneStays is for how long the lane of a killed proxy stays open at least.
+	// laneStays is how long the lane of a killed proxy stays open at least.
 	laneStays = time.Second
-	// laneIdle is for how long a lane is kept that no link uses.
+	// laneIdle is how long a lane without links is kept.
 	laneIdle = 2 * time.Second
-	// laneWithin is how long the dialer has to make one: on a busy machine its proxy may
+	// laneWithin is how long the dialer has to make a lane: on a busy machine its proxy may
 	// get no processor for seconds.
 	laneWithin = takenUpWithin
-	// endWithin is how long the end of a link waits to hear that it is in order.
+	// endWithin is how long the end of a link waits for the announcement that it is in order.
 	endWithin = 200 * time.Millisecond
-	// closeWithin is how long one waits to hear that its end was passed on.
+	// closeWithin is how long one waits to hear that the end of a stream was passed on.
 	closeWithin = time.Second
 )
 
-// laneKey names a lane: of all links that this proxy dialed to another one, or that it
-// accepted from it.
+// laneKey identifies a lane: it serves all links that this proxy has dialed to another one,
+// or has accepted from it.
 type laneKey struct {
 	peer   relay.Instance
 	dialed bool
 }
 
-// lanes are the links for acknowledgements.
+// lanes has the lanes of a proxy, at most maxLanes.
 type lanes struct {
 	k    *kept
-	work sync.WaitGroup
+	work sync.WaitGroup // goroutines that serve them
 
 	mu  sync.Mutex // guards all
 	all map[laneKey]*lane
@@ -53,37 +54,44 @@ type lanes struct {
 
 func (ls *lanes) init(k *kept) { ls.k, ls.all = k, map[laneKey]*lane{} }
 
+// count returns the number of lanes.
 func (ls *lanes) count() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return len(ls.all)
 }
 
-// A lane is a link over which two proxies acknowledge what was sent over the links
-// that one of them dialed to the other. The keepers of both hold it too: it stays
-// open when a proxy is killed, for as long as its connections are held for the next.
-// So its end says that nothing is kept, and nobody waits in vain.
+// lane is a link over which two proxies acknowledge what was sent over the links that one of
+// them dialed to the other. One connection for all of them costs less than a second stream in
+// each, and tells something that no link can:
+//
+// The keepers of both proxies hold the lane too. So it stays open when a proxy is killed, for
+// as long as its connections are held for the next one. Its end proves that nothing is kept
+// any more, and nobody waits in vain.
+//
+// A lane is served by one goroutine (serveLane), which writes, and one that reads. dead is
+// closed when it has ended; over is set a little before. ls.mu is acquired before mu.
 type lane struct {
 	ls   *lanes
 	key  laneKey
-	made time.Time
-	wake chan struct{}
-	dead chan struct{} // closed at its end
+	made time.Time     // time of its creation
+	wake chan struct{} // something is to be written, or the connection is there
+	dead chan struct{} // closed when the lane has ended
 
-	mu      sync.Mutex // guards the rest
-	conn    net.Conn   // nil: it is not there yet
-	number  uint64     // the keeper's
-	page    *keep.Page
-	links   map[uint64]*keptLink
-	dirty   map[*keptLink]bool
-	bytes   uint64 // that are not acknowledged yet
-	say     []keep.Ack
-	orderly bool // one of the proxies has said that it is about to end
-	over    bool
-	heard   chan struct{} // closed when the end of a link is heard of; nil: nobody waits
+	mu      sync.Mutex           // guards the rest
+	conn    net.Conn             // nil: it is not there yet
+	number  uint64               // the keeper's
+	page    *keep.Page           // only marks the socket as a lane for the next proxy
+	links   map[uint64]*keptLink // by the dialer's id
+	dirty   map[*keptLink]bool   // links with something to acknowledge
+	bytes   uint64               // not acknowledged yet, of all links
+	say     []keep.Ack           // other acknowledgements, in order
+	orderly bool                 // one of the proxies has announced that it is about to end
+	over    bool                 // it is ending
+	heard   chan struct{}        // see news
 }
 
-// addLink enters a connection's link, for which it makes the lane where there is none.
+// addLink adds a connection's link to its lane, and makes the lane if there is none.
 func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	key := laneKey{c.peer, l.session.page.Meta().Dialed}
 	ls.mu.Lock()
@@ -107,13 +115,14 @@ func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	return n, nil
 }
 
-// make makes a lane that has no connection; the caller holds ls.mu.
+// make makes a lane without a connection; the caller holds ls.mu.
 func (ls *lanes) make(key laneKey) *lane {
 	n := &lane{ls: ls, key: key, made: time.Now(), wake: make(chan struct{}, 1), dead: make(chan struct{}), links: map[uint64]*keptLink{}, dirty: map[*keptLink]bool{}}
 	ls.all[key] = n
 	return n
 }
 
+// removeLink removes a link from its lane, and from those that it has fallen back to.
 func (ls *lanes) removeLink(l *keptLink) {
 	if l == nil || l.lane == nil {
 		return
@@ -124,6 +133,8 @@ func (ls *lanes) removeLink(l *keptLink) {
 	}
 }
 
+// removeLink removes a link. The dialer's end retires a lane that has had none for a while;
+// the other end follows.
 func (n *lane) removeLink(l *keptLink) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,12 +147,14 @@ func (n *lane) removeLink(l *keptLink) {
 	}
 }
 
+// isOver reports whether the lane is ending.
 func (n *lane) isOver() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.over
 }
 
+// isDead reports whether the lane has ended.
 func (n *lane) isDead() bool {
 	select {
 	case <-n.dead:
@@ -151,9 +164,10 @@ func (n *lane) isDead() bool {
 	}
 }
 
-// fallBack enters a link whose lane has ended in one of a link before: it is kept as
-// long as that is open, since a proxy that is killed as soon as it has begun may not
-// have had its own lane held. It reports false where all have ended.
+// fallBack adds a link whose lane has ended to the lane of an earlier link that is open, and
+// returns false where none is. The link stays kept for as long as that one is open: a proxy
+// that is killed as soon as it has begun may not have had its own lane held yet, while the
+// earlier proxy's is.
 func (l *keptLink) fallBack() bool {
 	for _, n := range l.before {
 		n.mu.Lock()
@@ -169,8 +183,8 @@ func (l *keptLink) fallBack() bool {
 	return false
 }
 
-// retire ends a lane that no link has used for a while. One of a link that broke may be
-// about to.
+// retire ends a lane that no link has used for a while. A session that waits for its next
+// link may be about to use it, so it stays then.
 func (n *lane) retire() {
 	if n.ls.k.waits() {
 		time.AfterFunc(laneIdle, n.retire)
@@ -188,7 +202,7 @@ func (n *lane) retire() {
 	n.wakeWriter()
 }
 
-// stop says on all lanes that this proxy is about to end.
+// stop announces on all lanes that this proxy is about to end.
 func (ls *lanes) stop() {
 	for _, n := range ls.each() {
 		n.mu.Lock()
@@ -198,6 +212,7 @@ func (ls *lanes) stop() {
 	}
 }
 
+// each returns the lanes.
 func (ls *lanes) each() (all []*lane) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -207,15 +222,17 @@ func (ls *lanes) each() (all []*lane) {
 	return all
 }
 
-// close waits for the lanes to end, once the proxy's life has.
+// close waits for all lanes to end. The proxy's life must have ended.
 func (ls *lanes) close() { ls.work.Wait() }
 
-// announceEnd tells the other proxy that the link's end is in order.
+// announceEnd tells the other proxy at which offset the process's stream ends, so that it can
+// tell the link's end from a broken link.
 func (l *keptLink) announceEnd() {
 	l.lane.tell(keep.Ack{Link: l.id, Kind: keep.AckEnded, Offset: l.window.Peeked()})
 }
 
-// serveLane makes the lane, at the dialer's end, or waits for it, and uses it to its end.
+// serveLane makes the lane's connection, at the dialer's end, or waits for the other proxy to
+// make it, and uses it until it ends.
 func (n *lane) serveLane(host netip.AddrPort) {
 	defer n.endLinks()
 	if n.key.dialed {
@@ -246,7 +263,8 @@ func (n *lane) serveLane(host netip.AddrPort) {
 	}
 }
 
-// attachConn gives the lane its connection, which the keeper holds too.
+// attachConn gives the lane its connection, which the keeper holds too. It returns false
+// where the lane cannot use it.
 func (n *lane) attachConn(conn net.Conn) bool {
 	k := n.ls.k
 	holder := k.keeper.Load()
@@ -271,7 +289,7 @@ func (n *lane) attachConn(conn net.Conn) bool {
 	return true
 }
 
-// use writes and reads until the lane ends.
+// use writes and reads acknowledgements until the lane ends.
 func (n *lane) use(conn net.Conn) {
 	stop := context.AfterFunc(n.ls.k.p.life, func() { relay.Reset(conn) })
 	defer stop()
@@ -289,7 +307,7 @@ func (n *lane) use(conn net.Conn) {
 	reading.Wait()
 }
 
-// current are the links of now; the caller holds n.mu.
+// current returns the lane's links; the caller holds n.mu.
 func (n *lane) current() (all []*keptLink) {
 	for _, l := range n.links {
 		all = append(all, l)
@@ -297,7 +315,8 @@ func (n *lane) current() (all []*keptLink) {
 	return all
 }
 
-// endLinks says that what went over the lane's links is kept no more.
+// endLinks ends the lane: links that cannot fall back to an earlier one are not kept any
+// more.
 func (n *lane) endLinks() {
 	ls := n.ls
 	ls.mu.Lock()
@@ -334,7 +353,7 @@ func (n *lane) endLinks() {
 	}
 }
 
-// dialLane makes a link for acknowledgements to a host's proxy.
+// dialLane dials the proxy of a host for a lane.
 func (k *kept) dialLane(to netip.AddrPort) (net.Conn, error) {
 	p := k.p
 	at := netip.AddrPortFrom(to.Addr(), p.opts.MeshPort)
@@ -344,8 +363,7 @@ func (k *kept) dialLane(to netip.AddrPort) (net.Conn, error) {
 	return conn, err
 }
 
-// takeLane takes a link for acknowledgements, which has a slot, and uses it to its
-// end.
+// takeLane serves a lane that another proxy dialed, which has a slot, to its end.
 func (p *Proxy) takeLane(a arrival) {
 	p.kept.lanes.work.Go(func() {
 		defer p.entry.leave()
@@ -356,8 +374,8 @@ func (p *Proxy) takeLane(a arrival) {
 	})
 }
 
-// useLane serves a lane that another proxy opened, until it ends. The lane is
-// registered under the peer's instance before the answer, so links that refer to it
+// useLane answers a lane that another proxy dialed, and blocks until it ends. The lane is
+// registered under the peer's instance before the answer, so that links which refer to it
 // find it.
 func (p *Proxy) useLane(a arrival) error {
 	key := laneKey{a.hello.Instance, false}
@@ -384,7 +402,7 @@ func (p *Proxy) useLane(a arrival) error {
 	return nil
 }
 
-// tcpOf returns the TCP connection below a link.
+// tcpOf returns the TCP connection below a link, nil where there is none.
 func tcpOf(c net.Conn) *net.TCPConn {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = t.NetConn()

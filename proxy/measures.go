@@ -15,8 +15,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
-// Why a measure does not hold, besides the reasons for which connections went
-// past the mesh.
+// Reasons why a measure does not hold, besides those for which connections bypass the mesh.
 const (
 	noCodec       = "no_codec"       // the link has none
 	unwanted      = "unwanted"       // the job's owner does not want it
@@ -30,21 +29,22 @@ const (
 	fastLink      = "fast_link"      // encoding would take longer than it saves
 )
 
-// carried is the state of an open connection that a process of this host made.
+// carried is the state of an open connection that a process of this host has made, as far as
+// measures depend on it.
 type carried struct {
-	job      string // empty: not known
+	job      string // scheduler's address; empty: unknown
 	direct   bool
-	past     string // why
+	past     string // why it is direct
 	codec    string
 	sameHost bool
-	none     bool // its owner wants no codec
+	none     bool // the job's owner wants no codec
 	to       netip.AddrPort
 	summed   summed
-	payoff   *payoff.Figures // nil: messages are encoded whether it pays or not, or nothing is known yet
+	payoff   *payoff.Figures // nil: messages are encoded in any case, or nothing is known yet
 }
 
-// Measures says of each job of which connections are open, or whose requests are
-// routed, which measures hold and why not.
+// Measures returns, for each job that has open connections or whose requests are routed,
+// which measures hold and why others do not.
 func (p *Proxy) Measures() []measure.Line {
 	byJob := map[string][]carried{}
 	for job := range p.routed() {
@@ -61,7 +61,7 @@ func (p *Proxy) Measures() []measure.Line {
 	return lines
 }
 
-// MeasuresOf is [Proxy.Measures] for a job that may have no connections here.
+// MeasuresOf is [Proxy.Measures] for one job, which need not have connections here.
 func (p *Proxy) MeasuresOf(job string, only bool) []measure.Line {
 	if lines := measure.Of(p.Measures(), job, only); len(lines) > 0 {
 		return lines
@@ -69,7 +69,7 @@ func (p *Proxy) MeasuresOf(job string, only bool) []measure.Line {
 	return p.measures(job, nil)
 }
 
-// routed returns the jobs whose requests are routed.
+// routed returns the states of jobs whose requests are routed.
 func (p *Proxy) routed() map[string]jobs.State {
 	states := map[string]jobs.State{}
 	if p.opts.Jobs != nil {
@@ -80,8 +80,8 @@ func (p *Proxy) routed() map[string]jobs.State {
 	return states
 }
 
-// carried returns the open connections that processes of this host made. Those of
-// one origin are of one job, which the listeners of some do not know.
+// carried returns the open connections that processes of this host have made. A listener may
+// not know the job; then it is that of another connection of the same origin.
 func (p *Proxy) carried() []carried {
 	var list []carried
 	var origins []string
@@ -111,6 +111,7 @@ func (p *Proxy) carried() []carried {
 	return list
 }
 
+// measures returns the lines of a job, in the order of measure.All.
 func (p *Proxy) measures(job string, all []carried) []measure.Line {
 	lines := []measure.Line{p.line(job, measure.Carry, all, func(c *carried) *measure.Gap { return past(c) })}
 	lines = append(lines, p.compactLine(job, all))
@@ -124,8 +125,8 @@ func (p *Proxy) measures(job string, all []carried) []measure.Line {
 	return append(lines, p.sumsLine(job, all), p.placementLine(job, all), p.movesLine(job, all), p.splitLine(job, all))
 }
 
-// line judges each connection: lacks returns why the measure does not hold there,
-// nil where it does.
+// line makes the line of a measure from its connections: lacks returns why the measure does
+// not hold on one, and nil where it does.
 func (p *Proxy) line(job, name string, all []carried, lacks func(*carried) *measure.Gap) measure.Line {
 	l := measure.Line{Job: job, Measure: name, Connections: len(all)}
 	for i := range all {
@@ -145,7 +146,7 @@ func (p *Proxy) line(job, name string, all []carried, lacks func(*carried) *meas
 	return l
 }
 
-// past says why a connection is direct; nil: it is not.
+// past returns why a connection is direct; nil: it is not.
 func past(c *carried) *measure.Gap {
 	switch {
 	case !c.direct:
@@ -162,7 +163,7 @@ func past(c *carried) *measure.Gap {
 	return &measure.Gap{Reason: c.past, Why: "direct, since the link to the other host's proxy failed (" + c.past + ")", Do: "see both proxies' logs; proxy/README.md lists the reasons"}
 }
 
-// encoded says why a connection has no codec; nil: it has one.
+// encoded returns why a connection has no codec; nil: it has one.
 func (p *Proxy) encoded(c *carried) *measure.Gap {
 	switch {
 	case c.direct:
@@ -199,7 +200,7 @@ func (p *Proxy) compactLine(job string, all []carried) measure.Line {
 // valueMeasure is a measure that a rule for values turns on.
 type valueMeasure struct {
 	name, flag string
-	set        func(*values.Rule) string // as it would stand on the command line; empty: the rule does not say
+	set        func(*values.Rule) string // the rule's setting as on the command line; empty: the rule does not set it
 }
 
 var valueMeasures = []valueMeasure{
@@ -259,8 +260,8 @@ var valueMeasures = []valueMeasure{
 	}},
 }
 
-// valueLine is the line of a measure that rules turn on; local are those that hold
-// on connections within a host.
+// valueLine returns the line of a measure that rules turn on. held are the rules for
+// connections to other hosts, local those for connections within the host.
 func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local []values.Held) measure.Line {
 	setting, from := m.asked(held)
 	if setting == "" {
@@ -294,8 +295,8 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 	return l
 }
 
-// unfitting returns the gap of a threshold that is set and holds back nothing of a
-// job's pushes, on that many connections.
+// unfitting returns the gap of a threshold that is set but holds nothing back of a job's
+// pushes, on that many connections.
 func unfitting(why values.Reason, connections int) measure.Gap {
 	g := measure.Gap{Reason: unfit, Connections: connections, Do: "take the threshold away for this job: it is not made for it"}
 	switch why {
@@ -312,12 +313,13 @@ func unfitting(why values.Reason, connections int) measure.Gap {
 	return g
 }
 
-// waitsToTheEnd reports whether something may wait under a rule when a worker ends.
+// waitsToTheEnd reports whether something may be held back under a rule when a worker ends.
 func waitsToTheEnd(held []values.Held) bool {
 	return slices.ContainsFunc(held, func(h values.Held) bool { return h.Rule.Threshold > 0 && h.Rule.Until == 0 && h.Rule.End == 0 })
 }
 
-// unseen says so where no connection to the job's scheduler goes through the proxy.
+// unseen adds a gap where no connection to the job's scheduler passes this proxy: it does not
+// see the last barrier then.
 func unseen(job string, all []carried, l *measure.Line) {
 	scheduler, err := netip.ParseAddrPort(job)
 	if err != nil || slices.ContainsFunc(all, func(c carried) bool { return c.to == scheduler }) {
@@ -328,7 +330,7 @@ func unseen(job string, all []carried, l *measure.Line) {
 		Do:  "start the job after the sidecars of its hosts, or have the threshold end before the job does: --threshold-until, psidecar plan codecs drain"})
 }
 
-// unset is why a measure does not hold that no rule asks for.
+// unset returns why a measure does not hold that no rule asks for.
 func (m *valueMeasure) unset(held []values.Held) measure.Gap {
 	at := slices.IndexFunc(held, func(h values.Held) bool { return h.Rule.Drains() })
 	if at < 0 {
@@ -341,9 +343,9 @@ func (m *valueMeasure) unset(held []values.Held) measure.Gap {
 	return measure.Gap{Reason: draining, Why: why, Do: "psidecar plan codecs set " + m.flag + " turns it on; psidecar plan codecs clear has it as the flags say"}
 }
 
-// routedLine is the line of a measure that has keys elsewhere than the job has
-// them, which holds where connections go over a link and the job's hosts know each
-// other; unset, where its flag was not given, is why it does not.
+// routedLine returns the line of a measure that has keys elsewhere than the job has them. It
+// holds where connections go over a link and the job's hosts know each other; unset is why it
+// does not where its flag was not given.
 func (p *Proxy) routedLine(job, name, flag string, all []carried, unset *measure.Gap) measure.Line {
 	if unset != nil {
 		l := measure.Line{Job: job, Measure: name, Connections: len(all)}

@@ -9,7 +9,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// codecAsked is the codec that the owner of a job asks for, empty where he does not.
+// codecAsked returns the codec that a job's owner asks for, or "".
 func (p *Proxy) codecAsked(job string) string {
 	for _, t := range p.opts.Titles.All(job) {
 		if t.Wishes.Codec != "" {
@@ -19,8 +19,7 @@ func (p *Proxy) codecAsked(job string) string {
 	return ""
 }
 
-// asked returns the setting of the measure in the rules, and the source of the
-// rules.
+// asked returns the measure's setting according to the rules, and where those come from.
 func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
 	var settings []string
 	sources := map[string]bool{}

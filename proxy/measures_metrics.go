@@ -14,7 +14,7 @@ var (
 	descMeasureNot = prometheus.NewDesc("psidecar_proxy_measure_off_connections", "Of those on which it does not, how many for which reason; 1 of no connection in particular. not_set: nobody asked for it.", []string{"job", "measure", "reason"}, nil)
 )
 
-// maxMeasured is how many jobs have metrics of their own of their measures.
+// maxMeasured bounds the jobs that have series of their own.
 const maxMeasured = 64
 
 func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {

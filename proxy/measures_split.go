@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// splitLine says whether large values of a job are in parts, into how many, and by which
+// splitLine returns the line on large values in parts: into how many, and by which measured
 // steps that was found.
 func (p *Proxy) splitLine(job string, all []carried) measure.Line {
 	s, ok := p.routed()[job]
@@ -27,7 +27,7 @@ func (p *Proxy) splitLine(job string, all []carried) measure.Line {
 	return l
 }
 
-// splitWanted is the setting of --split and its effect.
+// splitWanted describes the setting of --split and its effect.
 func splitWanted(in *jobs.PartsState) string {
 	text := strconv.Itoa(in.Wanted)
 	if in.Wanted == jobs.AutoParts {

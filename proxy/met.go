@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// The hosts that have a proxy are known to the next proxy, too: it waits for one
-// that is being replaced or busy, which it would take for absent otherwise, and a
-// connection that goes direct stays so. The file has an address a line. Of a host
-// that has none any more it costs one wait of Options.PeerGrace.
+// The next proxy knows the hosts that have a proxy, too: it waits for one that is being
+// replaced or is busy, which it would otherwise take for absent, and a connection that goes
+// direct stays so. The file has an address per line. A host that has no proxy any more costs
+// one wait of Options.PeerGrace.
 
-// keepFile takes up the hosts that the proxy before this one has met, and has the file
-// follow from now on; there is none where path is empty.
+// keepFile loads the hosts that the previous proxy has met, and keeps the file up to date
+// from now on. Without a path there is no file.
 func (p *peers) keepFile(path string, log *slog.Logger) {
 	p.file, p.log = path, log
 	if path == "" {
@@ -37,13 +37,14 @@ func (p *peers) keepFile(path string, log *slog.Logger) {
 	}
 }
 
+// complain logs a failure to read or write the file, once.
 func (p *peers) complain(err error) {
 	p.told.Do(func() {
 		p.log.Warn("a proxy that takes the place of another does not know which hosts have one, and may connect past one that is busy; see to --state-dir", "error", err)
 	})
 }
 
-// save writes which hosts have a proxy, where that has changed.
+// save writes the hosts that have a proxy.
 func (p *peers) save() {
 	if p.file == "" {
 		return

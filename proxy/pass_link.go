@@ -16,13 +16,16 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Pauses between attempts to go on over another link, each twice the one before.
+// Pauses between attempts to go on over another link: passAgain, doubled each time up to
+// passSeldom.
 const (
 	passAgain   = 5 * time.Millisecond
 	passSeldom  = 80 * time.Millisecond
-	passTimeout = time.Second // for a word to a proxy that it need not wait
+	passTimeout = time.Second // for telling a proxy that it need not wait
 )
 
+// hello returns the hello of a link for a transit. It offers codecs only if the connection is
+// to go on.
 func (s *passes) hello(t *transit, kind byte) *link.Hello {
 	h := &link.Hello{Instance: s.p.instance, ID: s.p.newLinkID(), Client: t.Client, Destination: t.Destination}
 	if kind == keep.Resume {
@@ -32,13 +35,15 @@ func (s *passes) hello(t *transit, kind byte) *link.Hello {
 	return h
 }
 
+// mesh returns the mesh port at the transit's destination.
 func (s *passes) mesh(t *transit) string {
 	return net.JoinHostPort(t.Destination.Addr().String(), strconv.Itoa(int(s.p.opts.MeshPort)))
 }
 
-// dial dials until the other proxy, or the one after it, goes on. A host on which none
-// is, is dialed until nobody holds the connection there any more; one that does not
-// answer may be cut off for a moment, and has taken the connection up since.
+// dial dials until the other proxy, or its successor, goes on with the connection, or ctx
+// ends. A refused TCP connection means that no proxy runs there; after Until nobody holds the
+// connection any more. A host that does not answer may be cut off for a moment, and is dialed
+// on.
 func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 	for wait := passAgain; ; wait = min(2*wait, passSeldom) {
 		select {
@@ -72,18 +77,17 @@ func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 	}
 }
 
-// forget tells the other proxy that it need not wait: the process is about to connect
-// again, which a process at the other end may refuse from a node whose connection is
-// still there.
+// forget tells the other proxy that it need not wait. The process is about to connect again,
+// and the process at the other end may refuse a node whose previous connection still exists.
 func (s *passes) forget(t *transit) {
 	ctx, cancel := context.WithTimeout(s.p.life, passTimeout)
 	defer cancel()
 	if far, _, err := s.p.links.Dial(ctx, s.mesh(t), s.hello(t, keep.Forget)); err == nil {
-		far.Close()
+		far.Close() // where its links come from
 	}
 }
 
-// follow makes what carries a connection on over a new link, at the dialer's end.
+// follow sets up the connection over a new link, at the dialer's end.
 func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer) (*connection, error) {
 	if o, ok := passOffered(answer.Accepted); !ok || o.Session != t.Session {
 		return nil, reason.Errorf(reason.NotKept, "the other proxy says nothing of the connection")
@@ -100,18 +104,19 @@ func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer
 	return c, nil
 }
 
+// connection returns a connection for the transit's next link.
 func (t *transit) connection(k kind) *connection {
 	c := &connection{kind: k, client: t.Client, destination: t.Destination, job: t.Job, origin: t.Origin, scope: t.scope()}
 	c.pipe.Job = t.job
 	return c
 }
 
-// passing is how the connection goes on from where it stands.
+// passing returns the state with which the relay goes on.
 func (t *transit) passing() *relay.Passing {
 	return &relay.Passing{Begun: true, Left: t.Left, Ready: t.Ready}
 }
 
-// await waits for a link of the other proxy, or of the one after it.
+// await waits for a link of the other proxy, or of its successor, at the accepting end.
 func (s *passes) await(ctx context.Context, t *transit) (*connection, error) {
 	s.setWaits(t, true)
 	defer s.setWaits(t, false)
@@ -134,14 +139,16 @@ func (s *passes) await(ctx context.Context, t *transit) (*connection, error) {
 	}
 }
 
+// setWaits sets whether the transit takes links.
 func (s *passes) setWaits(t *transit, waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.waits = waits
 }
 
-// answer answers a link with which a connection is to go on. The process's connection
-// is reset before the other proxy learns that it cannot resume.
+// answer answers a link over which the connection is to go on. Where that cannot be, the
+// process's connection is reset before the other proxy learns so: its process connects again
+// at once, and must not find the old connection.
 func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	p := s.p
 	o, _ := passOffered(a.hello.Offers)
@@ -172,8 +179,8 @@ func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	return c, nil
 }
 
-// routes has the router see the connection, of which a proxy with that peer's link has
-// carried the other end, where it sees connections.
+// routes tells the router that the other end of the connection is carried by another proxy
+// now, or has it take the connection up.
 func (s *passes) routes(a arrival, t *transit, o keep.Pass) (err error) {
 	router, from := s.p.opts.Jobs, s.p.peer(a.far, a.hello)
 	switch r, ok := t.job.(routed); {
@@ -185,7 +192,7 @@ func (s *passes) routes(a arrival, t *transit, o keep.Pass) (err error) {
 	return err
 }
 
-// closeCodec ends the codec of a connection that is not to be carried.
+// closeCodec ends the codec of a connection that is not carried after all.
 func (c *connection) closeCodec() {
 	if c.pipe.Sender != nil {
 		c.pipe.Sender.Close()
@@ -195,7 +202,10 @@ func (c *connection) closeCodec() {
 	}
 }
 
-// resume gives a link to the connection that is to go on with it.
+// resume hands an arrived link to the connection that is to go on over it. Reason Starting
+// has the other proxy dial again, any other one is final. settled is read before the
+// connection is looked for: were it read after, a connection that is named in between would
+// be refused.
 func (s *passes) resume(a arrival, o keep.Pass) error {
 	settled := s.heir.Load() == nil || s.p.kept.settled.Load() // before it is looked for
 	s.mu.Lock()
@@ -228,14 +238,15 @@ func (s *passes) resume(a arrival, o keep.Pass) error {
 	return reason.Wrap(err, "link from %s", a.source())
 }
 
-// sameAs is what must be the same of a link with which a connection goes on.
+// sameAs has what must agree with a link for it to resume a connection. The id alone is
+// secret, but a proxy that learns it must not take over another host's connection.
 type sameAs struct {
 	client, destination netip.AddrPort
 	far                 netip.Addr // where links come from
 	cgroup              uint64     // of the process
 }
 
-// isSame returns nil if a link may go on with a connection.
+// isSame returns nil if a link may resume a connection.
 func (p *Proxy) isSame(a arrival, want sameAs) error {
 	if want.client != a.hello.Client || want.destination != a.hello.Destination || want.far != a.source() {
 		return reason.Errorf(reason.NotAllowed, "the connection is another one")

@@ -12,35 +12,37 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// maxPeers bounds how many hosts are remembered.
+// maxPeers bounds the hosts that are remembered.
 const maxPeers = 1 << 16
 
-// peers remembers at which hosts there is a proxy and at which there was none
-// a moment ago.
+// peers remembers which hosts have a proxy and which had none a moment ago, so that not every
+// connection waits for a host without one.
 type peers struct {
-	retry  time.Duration
-	file   string    // for the next proxy; empty: none
-	told   sync.Once // that the file cannot be written
+	retry  time.Duration // how long a host without a proxy is not tried
+	file   string        // for the next proxy; empty: none
+	told   sync.Once     // that the file cannot be written
 	log    *slog.Logger
-	saving sync.Mutex // the file; before mu
+	saving sync.Mutex // serializes writes of the file; before mu
 	mu     sync.Mutex // guards hosts
 	hosts  map[netip.Addr]peer
 }
 
+// peer is what is known of a host: that it has a proxy (met), that it may get one (first), or
+// that it has none (until).
 type peer struct {
-	met   bool      // it was there when last tried
-	first time.Time // since when it is waited for, of which nothing was known
-	away  time.Time // since when it has not been, if it may be back soon
-	until time.Time // otherwise: when to try again
-	why   string    // and why it failed, in metrics
+	met   bool      // it had a proxy when last tried
+	first time.Time // since when a host is waited for of which nothing was known
+	away  time.Time // since when it has not answered, although it may be back soon
+	until time.Time // when to try again
+	why   string    // why a link failed, as counted
 }
 
 func newPeers(retry time.Duration) *peers {
 	return &peers{retry: retry, hosts: map[netip.Addr]peer{}}
 }
 
-// try reports whether the host's proxy should be tried, and otherwise why it
-// failed when it was.
+// try reports whether to try a link to the host's proxy; if not, why is the reason of the
+// last failure.
 func (p *peers) try(host netip.Addr) (try bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,16 +50,16 @@ func (p *peers) try(host netip.Addr) (try bool, why string) {
 	return !ok || h.met || !time.Now().Before(h.until), h.why
 }
 
-// known reports whether the host had a proxy when last tried.
+// known reports whether the host had a proxy when it was last tried.
 func (p *peers) known(host netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.hosts[host].met
 }
 
-// mayReturn reports whether the proxy of a host could not be linked to, with
-// this error, because it is being replaced: it says that it is about to go, or
-// was there before and has gone, and has not been away for longer than grace.
+// mayReturn reports whether a link failed, with err, because the host's proxy is being
+// replaced: it answers that it is about to end, or it was there and refuses connections now,
+// and has not been away for longer than grace.
 func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool {
 	stopping := err != nil && reason.Of(err) == reason.Stopping
 	if !stopping && !errors.Is(err, syscall.ECONNREFUSED) && !reason.IsReset(err) && !errors.Is(err, io.EOF) {
@@ -77,14 +79,13 @@ func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool 
 	return time.Since(h.away) < grace
 }
 
-// forgotten is after what time a host without a proxy is one of which nothing is
-// known: pods come and go, their addresses stay.
+// forgotten is the time after which a host without a proxy counts as unknown again: pods come
+// and go, and their addresses are reused.
 const forgotten = time.Minute
 
-// mayAppear reports whether the proxy of a host could not be linked to, with
-// this error, because it has not opened its mesh port yet: nothing was known of
-// the host until a moment ago, no longer than patience. A pod's port is opened
-// when the agent has found the job in it.
+// mayAppear reports whether a link failed, with err, because the host's proxy has not opened
+// its mesh port yet: nothing was known of the host until a moment ago, at most patience. In a
+// pod the port opens once the agent has found the job.
 func (p *peers) mayAppear(host netip.Addr, err error, patience time.Duration) bool {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return false
@@ -109,7 +110,7 @@ func (p *peers) met(host netip.Addr) {
 	}
 }
 
-// missed notes that a link failed, and reports whether that is news.
+// missed notes that a link has failed, and reports whether that is news.
 func (p *peers) missed(host netip.Addr, why string) (news bool) {
 	before := p.set(host, peer{until: time.Now().Add(p.retry), why: why})
 	if before.met {
@@ -118,7 +119,7 @@ func (p *peers) missed(host netip.Addr, why string) (news bool) {
 	return why != before.why
 }
 
-// set returns what was known before.
+// set replaces what is known of a host, and returns what was known before.
 func (p *peers) set(host netip.Addr, h peer) (before peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,6 +128,7 @@ func (p *peers) set(host netip.Addr, h peer) (before peer) {
 	return before
 }
 
+// putPeer stores what is known of a host; the caller holds mu.
 func (p *peers) putPeer(host netip.Addr, h peer) {
 	if _, ok := p.hosts[host]; !ok && len(p.hosts) >= maxPeers {
 		clear(p.hosts) // all are tried again, which costs no more than time

@@ -14,43 +14,43 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// ErrUntold is what an agent's word is that knows nothing of owners: it is of an
-// older version, or its kernel does not tell. Links may have every port then.
+// ErrUntold is the answer of an agent that cannot tell owners of sockets: it is of an older
+// version, or its kernel does not tell. Then links may reach every port.
 var ErrUntold = errors.New("the agent does not tell which ports are those of jobs")
 
-// A PortRange is the ports from First to Last.
+// PortRange is the ports from First to Last, both included.
 type PortRange struct{ First, Last uint16 }
 
-// Reach says which ports of this host links may ask for: those at which a
-// process of a job listens, and those named here.
+// Reach determines which ports of this host links may ask for: those at which a process of a
+// job listens, and those named here. Otherwise every proxy of the mesh could reach every
+// service that listens on this host.
 type Reach struct {
-	// Owner returns the cgroup, among those whose connects the agent has
-	// redirected, one of whose processes listens at an address of the network
-	// namespace with that inode, 0 where none does; found where anybody does.
-	// nil: there is no agent.
+	// Owner returns the cgroup, among those whose connects the agent has redirected, of the
+	// process that listens at an address of the network namespace with that inode; 0 where it
+	// is in none. found reports whether any process listens there. nil: there is no agent.
 	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)
 	// Ports may be asked for whoever listens there.
 	Ports []PortRange
 }
 
 const (
-	// askWithin is how long a link waits for an agent that has to say whether
-	// its destination is a job's: one may be about to be replaced.
+	// askWithin is how long a link waits for an agent to answer whether its destination is a
+	// job's. The agent may be being replaced.
 	askWithin = 3 * time.Second
 	askAgain  = 50 * time.Millisecond
-	// maxOwners bounds how many answers of the agent are kept for while there
-	// is none, and rememberOwner for how long.
+	// maxOwners bounds the answers that are kept for times without an agent, and
+	// rememberOwner is how long they count.
 	maxOwners     = 4096
 	rememberOwner = 10 * time.Minute
 )
 
-// reach judges destinations on this host.
+// reach judges destinations on this host, and remembers the agent's answers.
 type reach struct {
 	Reach
 	home uint64 // inode of this process's network namespace
 
 	mu     sync.Mutex      // guards owners
-	owners map[place]owner // what the agent said last; at most maxOwners
+	owners map[place]owner // the agent's last answers; at most maxOwners
 }
 
 // place is an address in a network namespace.
@@ -73,6 +73,7 @@ func newReach(r Reach) *reach {
 	return n
 }
 
+// named reports whether a port was named by the administrator.
 func (r *reach) named(port uint16) bool {
 	for _, p := range r.Ports {
 		if p.First <= port && port <= p.Last {
@@ -82,8 +83,8 @@ func (r *reach) named(port uint16) bool {
 	return false
 }
 
-// scope returns the scope of the process that listens at an address of this
-// host; the error says why a link may not have it.
+// scope returns the scope of the process that listens at an address of this host, or an error
+// that says why a link may not reach it. It blocks for up to askWithin.
 func (r *reach) scope(ctx context.Context, netns uint64, at netip.AddrPort) (jobs.Scope, error) {
 	if netns == 0 {
 		netns = r.home
@@ -113,8 +114,8 @@ func (r *reach) scope(ctx context.Context, netns uint64, at netip.AddrPort) (job
 	return jobs.Scope{}, reason.Errorf(reason.ForeignPort, "%s: who listens there is no process of a job that the agent serves (--mesh-ports lets other hosts' proxies reach it)", at)
 }
 
-// ask asks the agent; while there is none, what it said before counts, and
-// otherwise it is waited for unless its answer is not needed.
+// ask asks the agent. While there is none, an earlier answer counts; without one it waits for
+// the agent, unless the port is named.
 func (r *reach) ask(ctx context.Context, p place, named bool) (cgroup uint64, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -136,6 +137,7 @@ func (r *reach) ask(ctx context.Context, p place, named bool) (cgroup uint64, fo
 	}
 }
 
+// remembered returns the cgroup of an earlier answer, 0 where there is none.
 func (r *reach) remembered(p place) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,6 +147,7 @@ func (r *reach) remembered(p place) uint64 {
 	return 0
 }
 
+// remember keeps an answer of the agent.
 func (r *reach) remember(p place, cgroup uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// releaseAfter is how long the proxy has no connection when it gives memory back
-// to the system. The collector would take up to four minutes: it runs every two
+// releaseAfter is how long the proxy must be without a connection before it gives memory back
+// to the system. The collector by itself would take up to four minutes: it runs every two
 // while nothing is allocated, and buffers in pools outlive one collection.
 const releaseAfter = 10 * time.Second
 
-// A releaser gives memory back once after connections were carried. It is not for
-// concurrent use.
+// releaser gives memory back once after connections were carried. It is for one goroutine.
 type releaser struct {
-	carried  uint64    // connections, when memory was given back last
-	idle     time.Time // since when there is none; zero: there are some
-	giveBack func()    // [giveMemoryBack], but in tests
+	carried  uint64    // connections so far, when memory was last given back
+	idle     time.Time // since when there are none; zero: there are some
+	giveBack func()    // giveMemoryBack; tests replace it
 }
 
-// releaseIfIdle takes the number of open connections, and of all so far.
+// releaseIfIdle is called periodically with the number of open connections, and of all so
+// far.
 func (r *releaser) releaseIfIdle(now time.Time, active int, carried uint64) {
 	switch {
 	case active > 0 || carried == r.carried:
@@ -32,7 +32,8 @@ func (r *releaser) releaseIfIdle(now time.Time, active int, carried uint64) {
 	}
 }
 
-// giveMemoryBack empties pools, which takes two collections.
+// giveMemoryBack empties the pools, which takes two collections: FreeOSMemory makes the
+// second.
 func giveMemoryBack() {
 	runtime.GC()
 	debug.FreeOSMemory()
