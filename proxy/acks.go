@@ -42,6 +42,7 @@ func (l *keptLink) farEnded(left int) error {
 	defer late.Stop()
 	for {
 		n.mu.Lock()
+		// news is taken together with the state, so that no change in between is missed.
 		end, orderly, news := l.farEnd, n.orderly, n.news()
 		n.mu.Unlock()
 		switch {

@@ -42,11 +42,14 @@ func (p *Proxy) Drain() {
 	ended := make(chan struct{})
 	go func() {
 		p.work.Wait()
+		// Letters may release requests for as long as there are connections that wait for
+		// them.
 		p.endSites()
 		p.sites.Wait()
 		close(ended)
 	}()
 	// Whoever ended the proxy waits for as long as the grace, whatever the pushes took.
+	// The time in which hosts were waited for counts.
 	grace := time.NewTimer(max(p.opts.Grace-time.Since(began), p.opts.Grace/4))
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
@@ -137,6 +140,8 @@ func (d *drain) sendEnds(all []*connection, now time.Time) {
 			closeWrite(c.pipe.Far)
 		}
 	}
+	// While one client still speaks, none is told: it could wait for an answer that another
+	// would send.
 	for _, c := range clients {
 		if half := c.oneWay(); half != nil && (silent || late && c.silentFor(pauseFor)) {
 			d.farewell[c] = true

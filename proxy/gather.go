@@ -22,6 +22,7 @@ import (
 func (p *Proxy) gather(c *connection) (end func(), err error) {
 	var before gathered
 	if c.transit != nil {
+		// Taken out, so that it is closed exactly once, wherever this connection ends.
 		before, c.transit.gathered = c.transit.gathered, gathered{}
 	}
 	switch {

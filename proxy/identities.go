@@ -125,6 +125,7 @@ func (o *peerOf) At(ctx context.Context, host netip.Addr) error {
 		if time.Since(asked) < identityAgain {
 			return reason.Errorf(reason.Forged, "another proxy is at %s", host)
 		}
+		// DialSite notes the identity that answers.
 		_, err, _ := p.identities.asking.Do(host.String(), func() (any, error) {
 			conn, err := p.DialSite(ctx, host)
 			if err != nil {

@@ -33,6 +33,8 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	}
 	end := p.greeting.Begin(conn, from.Addr())
 	far, hello, err := p.acceptor.Accept(p.life, conn)
+	// A connection that was closed to make room for newer ones failed with some other error
+	// as well; the reason is this.
 	if end() {
 		return reason.Errorf(reason.Silent, "link from %s: reset before its hello, since too many others of its source had not said it either", from)
 	}
@@ -110,6 +112,7 @@ func (p *Proxy) inbound(a arrival) error {
 			answer.Accepted = append(answer.Accepted, passOffer(o))
 		}
 	}
+	// From here on the connection is carried, if the answer gets through.
 	if err := link.Reply(far, &answer); err != nil {
 		relay.Reset(c.pipe.Job)
 		if c.transit != nil {
@@ -164,6 +167,8 @@ func (p *Proxy) admit(c *connection, a arrival) (jobs.Scope, error) {
 	if err != nil {
 		return scope, err
 	}
+	// The dialer takes this refusal for that of a proxy which is being replaced, and tries
+	// again.
 	if p.conns.stopping.Load() {
 		return scope, reason.Errorf(reason.Stopping, "this proxy is stopping")
 	}

@@ -146,6 +146,8 @@ func (k *kept) beginSession(c *connection, holder Keeper, m keep.Meta) *session 
 // beginAt starts a session. Its page goes to the holder before a byte is carried, since what
 // is carried without a page could not be resumed.
 func (k *kept) beginAt(c *connection, job *net.TCPConn, holder Keeper, m keep.Meta) (s *session, err error) {
+	// Before anything is written to the socket: afterwards the kernel's count of acknowledged
+	// bytes no longer shows how many of them were the SYN.
 	if m.SYN, err = keep.SYN(job); err != nil {
 		return nil, err
 	}
@@ -189,6 +191,7 @@ func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) er
 	l := &keptLink{session: s, id: c.linkID}
 	s.mu.Lock()
 	if s.link != nil {
+		// The lanes of earlier links stay: see fallBack.
 		l.before = s.link.openLanes()
 	}
 	s.mu.Unlock()
@@ -207,6 +210,7 @@ func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) er
 	s.mu.Lock()
 	s.now, s.link = c, l
 	s.mu.Unlock()
+	// stop may have run between enter and now, and has not seen this window.
 	if s.k.isStopping() {
 		window.Off(keep.Stopping)
 	}
@@ -282,6 +286,8 @@ func (s *session) endSession() {
 		delete(s.k.accepted, m.Session)
 	}
 	s.k.mu.Unlock()
+	// Dropped last, so that a kill in between leaves a session that ends when the next proxy
+	// resumes it, and not a process that waits forever.
 	if holder := s.k.keeper.Load(); holder != nil {
 		(*holder).Drop(s.number)
 	}
@@ -305,6 +311,8 @@ func (k *kept) stop() {
 		all = append(all, s)
 	}
 	k.mu.Unlock()
+	// The other proxies learn it first, and take the ends of links that follow for orderly
+	// ones.
 	k.lanes.stop()
 	for _, s := range all {
 		s.mu.Lock()

@@ -96,6 +96,7 @@ func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	key := laneKey{c.peer, l.session.page.Meta().Dialed}
 	ls.mu.Lock()
 	n := ls.all[key]
+	// A lane that is ending still has its own links; a new one must not join it.
 	if n == nil || n.isOver() {
 		if len(ls.all) >= maxLanes {
 			ls.mu.Unlock()
@@ -142,6 +143,8 @@ func (n *lane) removeLink(l *keptLink) {
 		delete(n.links, l.id)
 	}
 	delete(n.dirty, l)
+	// Only the dialer's end retires a lane. Were both to do so, one could end a lane that the
+	// other is about to use.
 	if len(n.links) == 0 && n.key.dialed && !n.over {
 		time.AfterFunc(laneIdle, n.retire)
 	}
@@ -279,6 +282,7 @@ func (n *lane) attachConn(conn net.Conn) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// A lane has one connection in its life.
 	if n.over || n.conn != nil {
 		page.Close()
 		return false
@@ -302,6 +306,7 @@ func (n *lane) use(conn net.Conn) {
 		n.mu.Unlock()
 		n.wakeWriter()
 	})
+	// It returns when the lane is over or a write fails. The reset then ends the reader too.
 	n.writeAcks(conn)
 	relay.Reset(conn)
 	reading.Wait()

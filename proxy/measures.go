@@ -111,7 +111,7 @@ func (p *Proxy) carried() []carried {
 	return list
 }
 
-// measures returns the lines of a job, in the order of measure.All.
+// measures returns a line for each measure, of one job and its connections.
 func (p *Proxy) measures(job string, all []carried) []measure.Line {
 	lines := []measure.Line{p.line(job, measure.Carry, all, func(c *carried) *measure.Gap { return past(c) })}
 	lines = append(lines, p.compactLine(job, all))

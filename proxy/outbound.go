@@ -89,6 +89,8 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	// can also receive the connection itself.
 	mesh := net.JoinHostPort(c.destination.Addr().String(), strconv.Itoa(int(p.opts.MeshPort)))
 	dialer := p.links
+	// A host that had a proxy is given more time than one of which nothing is known: it may
+	// only be busy.
 	if p.peers.known(c.destination.Addr()) {
 		// It was there before, and may only be busy.
 		dialer.ConnectTimeout = max(dialer.ConnectTimeout, knownPatience*dialer.ConnectTimeout)
@@ -109,6 +111,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		return true, nil
 	case p.life.Err() != nil:
 		return false, reason.Errorf(reason.Stopped, "connection from %s to %s: %w", c.client, c.destination, context.Cause(p.life))
+	// The job would have got the same error without proxies.
 	case reason.Of(err) == reason.Unreachable, reason.Of(err) == reason.NoDescriptors:
 		return false, err
 	}

@@ -155,12 +155,16 @@ func (s *passes) carry(c *connection) error {
 	t := c.transit
 	defer s.removeTransit(t)
 	for {
+		// ErrPassed means that both ends stand. Each of them then enters resumeTransit: that
+		// of the proxy which stays dials or waits, that of the one which ends hands over.
 		err := s.p.carry(c)
 		if !errors.Is(err, relay.ErrPassed) {
 			return err
 		}
 		p := c.pipe.Passing
 		t.Left, t.Ready = p.Left, p.Ready
+		// The host's monotonic clock is the same for all its processes, so the next proxy can
+		// read the time.
 		t.Until = keep.Monotonic() + min(p.HeldFor(), takenUpWithin)
 		if c, err = s.resumeTransit(t); c == nil {
 			return err
@@ -172,6 +176,8 @@ func (s *passes) carry(c *connection) error {
 // end it hands the connection to the next one instead, and returns neither a connection nor an
 // error. After an error the process's connection is reset.
 func (s *passes) resumeTransit(t *transit) (*connection, error) {
+	// The dialer has to wait as long as the connection may be held, and the other end no
+	// longer than it is held there.
 	goOn, within, host := s.await, t.Until-keep.Monotonic(), t.Far
 	if t.Dialed {
 		goOn, within, host = s.dial, max(within, takenUpWithin), t.Destination.Addr()
@@ -213,6 +219,8 @@ func (s *passes) handOver(t *transit) error {
 			return reason.Errorf(reason.ResetByJob, "handing the connection over: %w", err)
 		}
 	}
+	// What the next proxy needs travels in a file in memory beside the socket, over the
+	// agent's Unix socket: nothing is on disk.
 	file, err := keep.NewStateFile(&t.State)
 	if err != nil {
 		return reason.Errorf(reason.NotKept, "%w", err)
@@ -258,6 +266,8 @@ const (
 func (s *passes) stop() {
 	stays := s.heirStays()
 	waited := s.awaitHosts()
+	// Without an agent connections are drained, which costs the job much more than asking
+	// once more.
 	if !stays && waited > s.agentStays {
 		stays = s.heirStays() // another agent may have come meanwhile
 	}
@@ -317,6 +327,8 @@ func (s *passes) ends(c *connection) (passes bool, why string) {
 		return false, drainOldPeer
 	case !c.pipe.Passes():
 		return false, drainUnframed
+	// A connection that was asked to stand does so when it can; that may take until its
+	// current message has ended.
 	case s.asked[c]:
 		return true, ""
 	}
@@ -346,6 +358,7 @@ func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 	file.Close()
 	conn, failed := net.FileConn(socket)
 	socket.Close()
+	// Whatever comes of the connection here, the agent must not give it to yet another proxy.
 	if heir := s.heir.Load(); heir != nil {
 		(*heir).Returned(number)
 	}
@@ -379,6 +392,8 @@ func (s *passes) goOn(t *transit, known bool) error {
 		return err
 	}
 	defer s.p.entry.leave()
+	// The agent must recognize the socket as the proxy's own before its first byte is
+	// carried.
 	s.p.conns.know(t.job)
 	s.p.restoreOnce() // what waits of the process's pushes
 	if s.p.opts.Jobs != nil && t.Dialed {

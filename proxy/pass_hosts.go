@@ -44,6 +44,7 @@ func (s *passes) awaitHosts() time.Duration {
 		})
 	}
 	all.Wait()
+	// A host that is cut off for longer delays nothing further.
 	if ctx.Err() != nil && s.p.life.Err() == nil {
 		s.p.log.Info("connections are handed over or ended although a host does not answer")
 	}

@@ -71,6 +71,8 @@ func (p *peers) mayReturn(host netip.Addr, err error, grace time.Duration) bool 
 	switch {
 	case !h.met && !stopping:
 		return false
+	// A proxy that announces its end is taken for one that was there, even if this one had
+	// not met it.
 	case h.away.IsZero():
 		h.met = true
 		h.away = time.Now()

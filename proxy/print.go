@@ -11,9 +11,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 )
 
-// Print writes a proxy's connections, with the bytes that the job
-// exchanged and those that took their place on the network; columns are separated by
-// tabs. measures: its lines on jobs' measures too, which psidecar up has with the jobs.
+// Print writes the state of a proxy for people: its connections, with the bytes that the job
+// exchanged and those that took their place on the network. Columns are separated by tabs.
+// measures adds the lines on jobs' measures, which psidecar up prints with the jobs.
 func (s *State) Print(w io.Writer, measures bool) {
 	fmt.Fprintf(w, "\nproxy %s, %d connections of %d carried\n", s.Instance, len(s.Connections), s.Carried)
 	for _, why := range slices.Sorted(maps.Keys(s.Errors)) {
@@ -60,8 +60,8 @@ func (s *State) Print(w io.Writer, measures bool) {
 	}
 }
 
-// printAggregate shows which pushes of this host's workers were summed, and why others
-// were not.
+// printAggregate writes which pushes of this host's workers were summed, and why others were
+// not.
 func printAggregate(w io.Writer, c *aggregate.Counts) {
 	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d bytes spared; %d waited alone; %d lost with their carrier's connection; %d bytes kept now\n",
 		c.Carried, c.Sums, c.SparedBytes, c.Alone, c.Lost, c.HeldBytes)
@@ -70,7 +70,7 @@ func printAggregate(w io.Writer, c *aggregate.Counts) {
 	}
 }
 
-// printShared shows what was sent once to hosts of which several processes pulled it.
+// printShared writes what was sent once to hosts where several processes pull the same.
 func printShared(w io.Writer, c *shared.Counts) {
 	if c.Sent+c.ReceivedBytes == 0 && len(c.Plain) == 0 {
 		return
@@ -82,7 +82,7 @@ func printShared(w io.Writer, c *shared.Counts) {
 	}
 }
 
-// printValues shows what the codecs for values did, by codec.
+// printValues writes what the codecs for values did, by codec.
 func printValues(w io.Writer, v *ValuesState) {
 	if len(v.Forms) == 0 && len(v.Rules) == 0 {
 		return
@@ -97,7 +97,7 @@ func printValues(w io.Writer, v *ValuesState) {
 	}
 }
 
-// codecOf says what a connection's messages go by, or why they pass as they are.
+// codecOf returns which codec a connection uses, or why its messages pass as they are.
 func codecOf(c *ConnectionState) string {
 	switch {
 	case c.Codec == "":

@@ -99,6 +99,8 @@ func (r *reach) scope(ctx context.Context, netns uint64, at netip.AddrPort) (job
 	p := place{netns, at}
 	cgroup, found, err := r.ask(ctx, p, named)
 	switch {
+	// The rule cannot be enforced with such an agent, and must not break what worked before
+	// it.
 	case errors.Is(err, ErrUntold), err != nil && named:
 		return jobs.Scope{}, nil
 	case err != nil:

@@ -15,16 +15,20 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// resumeEvery is the pause between attempts to take a connection up again.
+// resumeEvery is the pause between attempts to resume a connection.
 const resumeEvery = 50 * time.Millisecond
 
 var errHalted = reason.Errorf(reason.Stopping, "a connection whose link broke is not taken up again: this proxy is stopping")
 
-// goOn takes a session up again whose link broke, and returns what carries it.
+// goOn resumes a session whose link broke, and returns the connection that carries it on. It
+// blocks for up to takenUpWithin.
 func (s *session) goOn(broken error) (*connection, error) {
 	held, ok := s.detach()
 	if !ok || len(held) == 0 {
 		if s.page.Meta().Dialed {
+			// The process here is about to connect again. Without this word the other end
+			// would wait, and its process could refuse the new connection while the old one
+			// exists.
 			s.forget()
 		}
 		return nil, reason.Errorf(reason.ResetByFarSide, "%w, of a connection that is not kept", broken)
@@ -32,8 +36,9 @@ func (s *session) goOn(broken error) (*connection, error) {
 	return s.await(held)
 }
 
-// await takes the session up again from where the kernel says it stands, while one of
-// the lanes is open: then somebody holds the other end. Without lanes it is not known.
+// await resumes the session from where the kernel says that it stands, for as long as one of
+// the lanes held is open: that proves that somebody holds the other end. A session of a
+// previous proxy has no lanes; then only time counts.
 func (s *session) await(held []*lane) (*connection, error) {
 	mine, err := s.standing()
 	if err != nil {
@@ -66,7 +71,8 @@ func (s *session) await(held []*lane) (*connection, error) {
 	return s.takeAgain(ctx, mine, gone)
 }
 
-// standing says where the session stands, for the other proxy.
+// standing returns the session's position, as it is sent to the other proxy. From then on
+// acknowledgements no longer move it: what both ends derive from the positions has to hold.
 func (s *session) standing() (o keep.Offer, err error) {
 	m := s.page.Meta()
 	o = keep.Offer{Kind: keep.Resume, Session: m.Session}
@@ -85,7 +91,8 @@ func (s *session) standing() (o keep.Offer, err error) {
 	return o, nil
 }
 
-// hello is that of the session's next link.
+// hello returns the hello of the session's next link. Codecs are offered only if the position
+// is between two messages: a codec has to begin with one.
 func (s *session) hello(o keep.Offer) *link.Hello {
 	p, m := s.k.p, s.page.Meta()
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: m.Client, Destination: m.Destination}
@@ -96,11 +103,12 @@ func (s *session) hello(o keep.Offer) *link.Hello {
 	return h
 }
 
+// mesh returns the mesh port at the session's destination.
 func (s *session) mesh() string {
 	return net.JoinHostPort(s.page.Meta().Destination.Addr().String(), strconv.Itoa(int(s.k.p.opts.MeshPort)))
 }
 
-// dialAgain dials until the other proxy, or the one after it, goes on.
+// dialAgain dials until the other proxy, or its successor, goes on with the session.
 func (s *session) dialAgain(ctx context.Context, mine keep.Offer, gone <-chan struct{}) (*connection, error) {
 	p := s.k.p
 	for {
@@ -132,8 +140,9 @@ func (s *session) dialAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 	}
 }
 
-// refused reports whether a proxy, with this error, does not go on, now or later. One
-// that is killed, is about to end, or has just begun is followed by one that may.
+// refused reports whether an error means that no proxy there will go on, now or later. A
+// proxy that was killed, is about to end or has just begun may be followed by one that does;
+// a TLS failure or an unknown session is final.
 func refused(err error) bool {
 	if !reason.Has(err) || errors.Is(err, link.ErrNoProxy) {
 		return false
@@ -151,9 +160,9 @@ func refused(err error) bool {
 	return true
 }
 
-// forget tells the other proxy that it need not wait for the session: the process is
-// about to connect again, which a process at the other end may refuse from a node
-// whose connection is still there.
+// forget tells the other proxy that it need not wait for the session. The process is about to
+// connect again, and the process at the other end may refuse a node whose previous connection
+// still exists.
 func (s *session) forget() {
 	ctx, cancel := context.WithTimeout(s.k.p.life, s.k.p.opts.HelloTimeout)
 	defer cancel()
@@ -164,7 +173,9 @@ func (s *session) forget() {
 	}
 }
 
-// follow makes what carries the session on over a new link, at the dialer's end.
+// follow sets up the session over a new link, at the dialer's end. [keep.Take] decides from
+// the two positions what each end does; both ends call it with the same arguments, exchanged,
+// so they agree.
 func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep.Offer, accepted []link.Offer) (*connection, error) {
 	theirs, ok := offered(accepted)
 	if !ok || theirs.Session != mine.Session {
@@ -186,7 +197,7 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 	return c, s.attachAgain(c, mine, theirs, taken)
 }
 
-// resumeOver is what carries the session next.
+// resumeOver returns the connection that carries the session over a new link.
 func (s *session) resumeOver(far net.Conn, id uint64, peer relay.Instance) *connection {
 	m := s.page.Meta()
 	c := &connection{kind: kindAccepted, client: m.Client, destination: m.Destination, job: m.Job, origin: m.Origin, peer: peer, linkID: id, kept: s}
@@ -197,11 +208,12 @@ func (s *session) resumeOver(far net.Conn, id uint64, peer relay.Instance) *conn
 	return c
 }
 
+// attachAgain attaches a connection that goes on from the agreed positions.
 func (s *session) attachAgain(c *connection, mine, theirs keep.Offer, taken keep.Taken) error {
 	return s.attach(c, mine.Position, &relay.Keeping{Begun: mine.Position.Consumed > 0, FarBegun: theirs.Position.Consumed > 0, Skip: taken.Skip})
 }
 
-// takeAgain waits for a link of the other proxy, or of the one after it.
+// takeAgain waits for a link of the other proxy, or of its successor, at the accepting end.
 func (s *session) takeAgain(ctx context.Context, mine keep.Offer, gone <-chan struct{}) (*connection, error) {
 	for {
 		select {
@@ -227,8 +239,9 @@ func (s *session) takeAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 	}
 }
 
-// answer answers a link with which the session is to go on. The process's connection
-// is reset before the other proxy learns that it cannot resume.
+// answer answers a link over which the session is to go on. Where that cannot be, the
+// process's connection is reset before the other proxy learns so: its process connects again
+// at once, and must not find the old connection.
 func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 	theirs, _ := offered(a.hello.Offers)
 	taken, err := keep.Take(mine, theirs)
@@ -253,6 +266,7 @@ func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 	if err := s.attachAgain(c, mine, theirs, taken); err != nil {
 		return nil, err
 	}
+	// The answer goes last. From here on the other end sends.
 	answer.Accepted = append(answer.Accepted, link.Offer{Codec: keep.Name, Data: mine.Append(nil)})
 	if err := link.Reply(a.far, &answer); err != nil {
 		s.detach()
@@ -261,7 +275,9 @@ func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 	return c, nil
 }
 
-// resume gives a link to the session that it is to go on with.
+// resume hands an arrived link to the session that it resumes. settled is read before the
+// session is looked for: were it read after, a session that is named in between would be
+// refused for good.
 func (p *Proxy) resume(a arrival, o keep.Offer) error {
 	k := &p.kept
 	settled := k.settled.Load() // before it is looked for
@@ -289,7 +305,9 @@ func (p *Proxy) resume(a arrival, o keep.Offer) error {
 	return nil
 }
 
-// give has the session go on with a link, and breaks the one that it has.
+// give has the session go on over a link, and breaks the link that it has, which the other
+// end has given up. A link that came before and was not used yet is dropped. It returns false
+// where the session has ended.
 func (s *session) give(a arrival) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

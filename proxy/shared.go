@@ -13,18 +13,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// sharing is a codec that sends values once to a host: see package shared.
+// sharing is a codec that sends values once to a host; see package shared.
 type sharing interface {
 	ServeLane(ctx context.Context, from relay.Instance, id []byte, conn net.Conn, m *relay.Memory) error
 	Shared() shared.Counts
 }
 
-// sharedOffer is what a lane's hello says: the group's name, and that of the codec.
+// sharedOffer returns the offer in a shared lane's hello: the group's id and the codec's
+// name.
 func sharedOffer(codec string, id []byte) link.Offer {
 	return link.Offer{Codec: shared.Name, Data: append(append([]byte(nil), id...), codec...)}
 }
 
-// dialShared makes a lane to the proxy at a destination's host.
+// dialShared dials the proxy at a destination's host for a lane over which values are shared.
 func (p *Proxy) dialShared(ctx context.Context, to netip.AddrPort, codec string, id []byte) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -40,7 +41,8 @@ func (p *Proxy) dialShared(ctx context.Context, to netip.AddrPort, codec string,
 	return conn, nil
 }
 
-// sharedLane returns the codec for which a link is a lane, and the group's name.
+// sharedLane returns the codec that a link is a shared lane for, and the group's id; nil
+// where it is none.
 func (p *Proxy) sharedLane(offers []link.Offer) (codec sharing, id []byte) {
 	for _, o := range offers {
 		if o.Codec != shared.Name || len(o.Data) < len(shared.ID{}) {
@@ -56,8 +58,8 @@ func (p *Proxy) sharedLane(offers []link.Offer) (codec sharing, id []byte) {
 	return nil, nil
 }
 
-// takeShared takes a lane, which has a slot, and uses it to its end. It keeps no proxy
-// from ending: the links that need it do.
+// takeShared serves a shared lane, which has a slot, to its end, in a goroutine. It does not
+// keep the proxy from ending: the links that need it do.
 func (p *Proxy) takeShared(a arrival, codec sharing, id []byte) {
 	p.lanes.Go(func() {
 		defer p.entry.leave()
@@ -73,7 +75,7 @@ func (p *Proxy) takeShared(a arrival, codec sharing, id []byte) {
 	})
 }
 
-// sharedState says what came of sharing values; nil where no codec does.
+// sharedState returns the counts of shared values; nil where no codec shares.
 func (p *Proxy) sharedState() *shared.Counts {
 	var sum *shared.Counts
 	for _, codec := range p.opts.Codecs {
@@ -93,6 +95,7 @@ var (
 	descSharedPlain = prometheus.NewDesc("psidecar_proxy_shared_plain_total", "Answers for hosts of several processes that went as they are: no_lane (the connection for them is not there yet, or broke), unlike (such values were not the same for several), memory (all that is kept is under way), large (of more bytes than half of what may be kept).", []string{"reason"}, nil)
 )
 
+// collectShared sends them as metrics.
 func (p *Proxy) collectShared(out chan<- prometheus.Metric) {
 	s := p.sharedState()
 	if s == nil {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fixed is the Destination of a listener that forwards to one address.
+// Fixed is the Destination of a listener that forwards everything to one address.
 func Fixed(destination netip.AddrPort) func(*net.TCPConn) (netip.AddrPort, error) {
 	return func(*net.TCPConn) (netip.AddrPort, error) { return destination, nil }
 }
 
-// OriginalDestination asks the kernel where a redirected connection was meant
-// to go (SO_ORIGINAL_DST).
+// OriginalDestination is the Destination of a listener to which connects are redirected: it
+// asks the kernel (SO_ORIGINAL_DST).
 func OriginalDestination(c *net.TCPConn) (netip.AddrPort, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -39,9 +39,9 @@ func OriginalDestination(c *net.TCPConn) (netip.AddrPort, error) {
 // ip6OriginalDst is IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h.
 const ip6OriginalDst = 80
 
-// originalDestination returns the address to which the process of an accepted
-// connection meant to connect. The redirecting programs answer SO_ORIGINAL_DST, so that
-// a proxy without privileges needs no BPF map.
+// originalDestination returns the address to which the process of an accepted connection
+// meant to connect. The redirecting BPF programs answer SO_ORIGINAL_DST themselves, so that a
+// proxy without privileges needs no BPF map.
 func originalDestination(fd int, v6 bool) (netip.AddrPort, error) {
 	var storage unix.RawSockaddrInet6 // the larger of the two
 	size := uint32(unsafe.Sizeof(storage))
@@ -65,7 +65,8 @@ func originalDestination(fd int, v6 bool) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("an address of family %d", storage.Family)
 }
 
-// addrPort returns a TCP address in comparable form.
+// addrPort returns a TCP address in comparable form, with IPv4-mapped addresses unmapped; the
+// zero value for other addresses.
 func addrPort(a net.Addr) netip.AddrPort {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -75,15 +76,16 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// sockState is what the kernel knows of a connection.
+// sockState is the kernel's view of a connection.
 type sockState struct {
-	received, sent uint64        // bytes, repeats not counted
-	quiet          time.Duration // since bytes last came
-	unsent         bool          // bytes wait to be sent or acknowledged
-	unread         bool          // bytes wait to be read
+	received, sent uint64        // bytes, without retransmissions
+	quiet          time.Duration // since bytes were last received
+	unsent         bool          // some bytes are not sent or not acknowledged
+	unread         bool          // some bytes are not read
 }
 
-// kernelState returns a TCP connection's state, zero where it has none.
+// kernelState returns a TCP connection's state, also below TLS; the zero value for anything
+// else.
 func kernelState(c net.Conn) (s sockState) {
 	under := c
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
@@ -113,8 +115,8 @@ func kernelState(c net.Conn) (s sockState) {
 	return s
 }
 
-// socketCookie returns the number by which the kernel knows a TCP connection's
-// socket, which no other gets.
+// socketCookie returns the kernel's number of a TCP connection's socket (SO_COOKIE), which is
+// unique until the next boot.
 func socketCookie(c net.Conn) (cookie uint64, ok bool) {
 	for {
 		under, wraps := c.(interface{ NetConn() net.Conn })

@@ -19,25 +19,25 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// State is what /api/v1/connections answers.
+// State is the answer of /api/v1/connections. Field names in JSON are stable.
 type State struct {
 	Instance    string            `json:"instance"`
 	Stopping    bool              `json:"stopping"`
-	Carried     uint64            `json:"carried"` // connections, since the start
-	Errors      map[string]uint64 `json:"errors"`  // by reason, since the start
+	Carried     uint64            `json:"carried"` // connections so far
+	Errors      map[string]uint64 `json:"errors"`  // by reason, so far
 	Connections []ConnectionState `json:"connections"`
-	Measures    []measure.Line    `json:"measures"`         // which hold for which job, and why not
-	Values      *ValuesState      `json:"values,omitempty"` // where there is a codec for values
+	Measures    []measure.Line    `json:"measures"`         // by job: which hold, and why others do not
+	Values      *ValuesState      `json:"values,omitempty"` // with a codec for values
 	Jobs        []jobs.State      `json:"jobs,omitempty"`   // whose requests are routed
 	Guard       *GuardState       `json:"guard,omitempty"`  // where requests are routed
-	// StateFolder is where is kept what a proxy after this one must know; nil
-	// where no requests are routed.
+	// StateFolder is the folder with what the next proxy must know; nil where no requests are
+	// routed.
 	StateFolder *jobs.FolderState `json:"state_folder,omitempty"`
 	Shared      *shared.Counts    `json:"shared,omitempty"`    // where a codec sends values once to several processes of a host
 	Aggregate   *aggregate.Counts `json:"aggregate,omitempty"` // with --aggregate host
-	Kept        *KeptState        `json:"kept,omitempty"`      // where connections outlive a proxy
+	Kept        *KeptState        `json:"kept,omitempty"`      // with --outlive
 	Passed      *PassState        `json:"passed,omitempty"`    // connections that were handed over in order
-	Refused     map[string]uint64 `json:"refused,omitempty"`   // claims of processes and proxies that were not believed
+	Refused     map[string]uint64 `json:"refused,omitempty"`   // claims of processes and proxies that were not believed, by kind
 }
 
 // ConnectionState describes one connection.
@@ -48,9 +48,9 @@ type ConnectionState struct {
 	Destination string `json:"destination"`
 	Peer        string `json:"peer,omitempty"` // the other proxy's instance
 	Codec       string `json:"codec,omitempty"`
-	Past        string `json:"past,omitempty"` // why a direct one went past the mesh
-	// Unread says of a connection whose messages a codec does not read, so that all
-	// passes as it is, whose they are: a fork of PS-lite, or unknown.
+	Past        string `json:"past,omitempty"` // why a direct one bypasses the mesh
+	// Unread is set for a connection whose messages no codec reads, so that they pass as they
+	// are: it is the fork of PS-lite that they are of, or "unknown".
 	Unread string    `json:"unread,omitempty"`
 	Since  time.Time `json:"since"`
 	ToFar  Direction `json:"to_far"` // away from the job's process on this host
@@ -58,33 +58,33 @@ type ConnectionState struct {
 	Payoff *Payoff   `json:"payoff,omitempty"` // with --codec auto, once it is known
 }
 
-// unreadUnknown is the value of Unread for messages from an unknown writer.
+// unreadUnknown is the value of Unread for messages of an unknown writer.
 const unreadUnknown = "unknown"
 
-// Payoff says whether the messages of a connection are encoded (--codec auto), and
-// why: what a message saves on the link, and what encoding and decoding it take.
+// Payoff has the decision whether to encode a connection's messages (--codec auto), and its
+// reasons: what a message saves on the link, and what encoding and decoding it cost.
 type Payoff struct {
 	Encodes      bool    `json:"encodes"`
 	SavesSeconds float64 `json:"saves_seconds"`
 	CostsSeconds float64 `json:"costs_seconds"`
-	Switches     uint64  `json:"switches"` // how often that changed
+	Switches     uint64  `json:"switches"` // number of changes of the decision
 }
 
-// Direction describes one direction of a connection. JobBytes were exchanged
-// with the job's process, FarBytes with the other proxy or the destination.
+// Direction describes one direction of a connection: JobBytes are those exchanged with the
+// job's process, FarBytes those with the other proxy or the destination.
 type Direction struct {
 	JobBytes     uint64  `json:"job_bytes"`
 	FarBytes     uint64  `json:"far_bytes"`
 	Messages     uint64  `json:"messages"`
 	Encoded      uint64  `json:"encoded"`
 	CodecSeconds float64 `json:"codec_seconds"`
-	// SharedBytes, a part of FarBytes, are of values that went over a connection that
-	// all links to a host share; SparedBytes went nowhere, since another link had brought them.
+	// SharedBytes, included in FarBytes, went over a connection that all links to a host
+	// share. SparedBytes were not sent at all, since another link had brought them.
 	SharedBytes uint64 `json:"shared_bytes,omitempty"`
 	SparedBytes uint64 `json:"spared_bytes,omitempty"`
 }
 
-// State returns the state of now.
+// State returns the current state.
 func (p *Proxy) State() State {
 	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Shared: p.sharedState(), Aggregate: p.aggregateState(), Kept: p.kept.state(), Passed: p.passes.state()}
 	sums := p.conns.sums()
@@ -110,6 +110,7 @@ func (p *Proxy) State() State {
 	return s
 }
 
+// state returns the connection's state.
 func (c *connection) state() ConnectionState {
 	job, far := kernelState(c.pipe.Job), kernelState(c.pipe.Far)
 	s := ConnectionState{
@@ -134,8 +135,8 @@ func (c *connection) state() ConnectionState {
 	return s
 }
 
-// Carried returns how many bytes were taken from jobs for links with a codec, and
-// how many were sent in their stead.
+// Carried returns how many bytes of jobs went over links with a codec, and how many were sent
+// in their place.
 func (p *Proxy) Carried() (job, far uint64) {
 	for codec, f := range p.conns.sums().flows {
 		if codec != "" {
@@ -149,8 +150,8 @@ func direction(c relay.FlowCounts) Direction {
 	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9, SharedBytes: c.Lane, SparedBytes: c.Spared}
 }
 
-// Handler serves /api/v1/connections, /api/v1/codecs, /metrics, with those of
-// more collectors, /healthz and /readyz. It changes nothing.
+// Handler serves /api/v1/connections, /api/v1/codecs, /metrics (with the metrics of more
+// collectors), /healthz and /readyz. It is read-only.
 func (p *Proxy) Handler(more ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(more...)
@@ -175,9 +176,9 @@ func (p *Proxy) Handler(more ...prometheus.Collector) http.Handler {
 	return mux
 }
 
-// ControlHandler takes what changes the proxy, and what costs it time: PUT
-// /api/v1/codecs and GET /api/v1/codecs/advice. The server that mounts it
-// authenticates callers.
+// ControlHandler serves what changes the proxy, and what costs it time: PUT /api/v1/codecs
+// and GET /api/v1/codecs/advice. It does not authenticate callers; the server that mounts it
+// does.
 func (p *Proxy) ControlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/codecs", p.getCodecs)
@@ -207,14 +208,14 @@ var (
 	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
 )
 
-// Describe makes the proxy a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descStray, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
 		out <- d
 	}
 }
 
-// collectFolder tells of the state folder.
+// collectFolder sends the metrics of the state folder.
 func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	if p.opts.Jobs == nil {
 		return
@@ -236,7 +237,7 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descTrouble, prometheus.GaugeValue, float64(trouble))
 }
 
-// Collect makes the proxy a prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectValues(out)
 	p.collectShared(out)

@@ -9,12 +9,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/aggregate"
 )
 
-// sumRules are the planner's rules on sums, by job.
+// sumRules has the planner's rules on sums, by job. Readers take no lock: a new map replaces
+// the old one.
 type sumRules struct {
 	all atomic.Pointer[map[string][]measure.SumRule]
 }
 
-// rulesOf returns the rules of a job by the first of its names that has some.
+// rulesOf returns the rules of a job, under the first of its names that has any.
 func (s *sumRules) rulesOf(names ...string) []measure.SumRule {
 	all := s.all.Load()
 	if all == nil {
@@ -28,13 +29,13 @@ func (s *sumRules) rulesOf(names ...string) []measure.SumRule {
 	return nil
 }
 
-// SetSums takes the planner's rules on whether pushes are summed, by job, in place of
-// those before. The map is the proxy's.
+// SetSums replaces the planner's rules on whether pushes are summed, by job. The proxy owns
+// the map from then on.
 func (p *Proxy) SetSums(rules map[string][]measure.SumRule) { p.sums.all.Store(&rules) }
 
-// aggregates reports whether pushes on a connection are to be summed whose keys lie in a
-// range; job is its scheduler, as the node table has it. The job's owner has the last word,
-// and the planner the one before.
+// aggregates reports whether to sum a connection's pushes of keys in a range; job is its
+// scheduler according to the node table. The job's owner decides before the planner, and the
+// planner before the flags.
 func (p *Proxy) aggregates(c *connection, job string, keys measure.KeyRange) bool {
 	title := p.opts.Titles.Of(c.origin, c.job)
 	switch title.Wishes.Aggregate {
@@ -46,10 +47,10 @@ func (p *Proxy) aggregates(c *connection, job string, keys measure.KeyRange) boo
 	return measure.DecideSums(p.sums.rulesOf(c.job, job, title.Name), keys, !p.opts.AggregateAsked)
 }
 
-// summed is the summing state of a connection's pushes; said is false where there was
+// summed is the state of summing for a connection's pushes; said is false where it has had
 // none.
 type summed struct {
-	why  string // they are not summed; empty: they are
+	why  string // why they are not summed; empty: they are
 	said bool
 }
 
@@ -60,11 +61,11 @@ func (c *connection) summed() (s summed) {
 	return s
 }
 
-// noPushes is why pushes are not summed where there were none.
+// noPushes is the reason of a job without pushes to sum.
 const noPushes = "no_pushes"
 
-// sumsLine says of a job whether pushes of this host's workers are summed: of connections
-// that have had one of 4 KiB or more.
+// sumsLine returns a job's line on summed pushes, from its connections that have had a push
+// of 4 KiB or more.
 func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	var pushing []carried
 	for _, c := range all {
@@ -94,7 +95,7 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	return l
 }
 
-// sumsAsked returns what was asked for of a job, and by whom; empty: nothing.
+// sumsAsked returns what is asked for of a job, and who asks; empty: nothing is.
 func (p *Proxy) sumsAsked(job string) (setting, from string) {
 	name := ""
 	for _, t := range p.opts.Titles.All(job) {
@@ -117,7 +118,7 @@ func (p *Proxy) sumsAsked(job string) (setting, from string) {
 	return "--aggregate host", "flags"
 }
 
-// sumsGap says why pushes of a connection are not summed; nil: they are.
+// sumsGap returns why pushes of a connection are not summed; nil: they are.
 func sumsGap(why string) *measure.Gap {
 	if why == "" {
 		return nil
@@ -129,7 +130,7 @@ func sumsGap(why string) *measure.Gap {
 	return g
 }
 
-// sumsWhy has the reasons of package aggregate in words, and what to do.
+// sumsWhy has, for each reason of package aggregate, an explanation and what to do.
 var sumsWhy = map[string][2]string{
 	aggregate.Alone:     {"no other worker of this host pushes to that server through this proxy", "nothing; workers in pods of their own are not summed"},
 	aggregate.First:     {"the last push was the connection's first of its keys, which may be initial values", "nothing; the next ones are summed"},

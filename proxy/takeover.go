@@ -11,9 +11,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// TakeKept goes on with a connection that a proxy before this one carried, and that
-// the keeper gave under a number, with its page. Both files become the proxy's. Call
-// it after Keep and LeaveTo.
+// TakeKept goes on with a connection of the previous proxy, which the keeper gave under a
+// number with its page or state. Both files become the proxy's. Call it after Keep and
+// LeaveTo, for all connections, and then [Proxy.Settled]. It does not block.
 func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 	if keep.IsState(page) {
 		p.passes.adoptConn(number, socket, page)
@@ -55,6 +55,7 @@ func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 	})
 }
 
+// dropKept releases what the keeper or the heir holds under a number.
 func (p *Proxy) dropKept(number uint64) {
 	if holder := p.kept.keeper.Load(); holder != nil {
 		(*holder).Drop(number)
@@ -63,7 +64,8 @@ func (p *Proxy) dropKept(number uint64) {
 	}
 }
 
-// resetFile resets a connection of which only the descriptor is there.
+// resetFile resets a connection of which there is only the descriptor. Merely closing it
+// would leave the keeper's duplicate open, and the process would wait.
 func resetFile(socket *os.File) {
 	if conn, err := net.FileConn(socket); err == nil {
 		relay.Reset(conn)
@@ -71,7 +73,7 @@ func resetFile(socket *os.File) {
 	socket.Close()
 }
 
-// takeOver carries on a session of a proxy before this one.
+// takeOver carries on a session of the previous proxy, to its end.
 func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep.Page) error {
 	m := page.Meta()
 	if s == nil {
@@ -96,8 +98,8 @@ func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep
 	return p.carryKept(s, c)
 }
 
-// holdLane keeps the lane of a proxy before this one open for as long as connections
-// may be taken up: the other proxy waits for them until it ends.
+// holdLane keeps a lane of the previous proxy open for as long as its connections may still
+// be resumed: the other proxy waits for them until the lane ends.
 func (p *Proxy) holdLane(number uint64, lane *net.TCPConn, page *keep.Page) {
 	began, late := time.Now(), time.NewTimer(takenUpWithin)
 	defer late.Stop()
@@ -118,7 +120,7 @@ func (p *Proxy) holdLane(number uint64, lane *net.TCPConn, page *keep.Page) {
 	page.Close()
 }
 
-// waits reports whether a session is not carried now.
+// waits reports whether any session waits for its next link.
 func (k *kept) waits() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,5 +135,5 @@ func (k *kept) waits() bool {
 	return false
 }
 
-// Settled says that all connections of proxies before this one were named.
+// Settled notes that all connections of previous proxies have been named.
 func (p *Proxy) Settled() { p.kept.settled.Store(true) }

@@ -14,14 +14,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// ValuesState is what /api/v1/codecs answers: which rules there are for values
-// and what came of them.
+// ValuesState is the answer of /api/v1/codecs: the rules for values, and what came of them.
 type ValuesState struct {
 	Rules   []values.Rule `json:"rules"`
-	Waiting int           `json:"waiting"` // values that wait to be sent
+	Waiting int           `json:"waiting"` // values held back
 	values.Counts
 }
 
+// valuesState returns the state; nil without a codec for values.
 func (p *Proxy) valuesState() *ValuesState {
 	if p.opts.Values == nil {
 		return nil
@@ -33,11 +33,11 @@ func (p *Proxy) valuesState() *ValuesState {
 	return s
 }
 
-// restoreEvery is how often what the proxy before this one leaves is looked for:
-// it may end after this one has begun.
+// restoreEvery is the period at which the file of the previous proxy is looked for: that
+// proxy may end after this one has begun.
 const restoreEvery = time.Second
 
-// restoreValues takes up what waits of pushes, until ctx ends.
+// restoreValues takes up what the previous proxy held back of pushes, until ctx ends.
 func (p *Proxy) restoreValues(ctx context.Context) {
 	if p.opts.Values == nil || p.opts.ValuesFile == "" {
 		return
@@ -54,7 +54,7 @@ func (p *Proxy) restoreValues(ctx context.Context) {
 	}
 }
 
-// restoreOnce takes up what waits by now.
+// restoreOnce takes up what is in the file by now.
 func (p *Proxy) restoreOnce() {
 	if p.opts.Values == nil || p.opts.ValuesFile == "" {
 		return
@@ -71,7 +71,8 @@ func (p *Proxy) restoreOnce() {
 	}
 }
 
-// saveValues keeps what waits of pushes now that all connections have ended.
+// saveValues writes what is held back of pushes for the next proxy. All connections must have
+// ended.
 func (p *Proxy) saveValues() {
 	if p.opts.Values == nil {
 		return
@@ -90,15 +91,16 @@ func (p *Proxy) saveValues() {
 	}
 }
 
-// LastPush is called when the host's agent saw a worker of this host tell its
-// scheduler, on a connection that bypasses this proxy, that it pushes no more.
+// LastPush is called when the host's agent has seen a worker of this host tell its scheduler,
+// on a connection that bypasses this proxy, that it pushes no more. What is held back of its
+// pushes has to go now.
 func (p *Proxy) LastPush(ctx context.Context, job string, node int32) {
 	if p.opts.Values != nil {
 		p.opts.Values.EndPast(ctx, job, node)
 	}
 }
 
-// getCodecs answers with the [ValuesState].
+// getCodecs answers with the ValuesState.
 func (p *Proxy) getCodecs(w http.ResponseWriter, _ *http.Request) {
 	state := p.valuesState()
 	if state == nil {
@@ -111,7 +113,7 @@ func (p *Proxy) getCodecs(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// putCodecs takes a JSON list of rules in place of those that hold.
+// putCodecs replaces the rules by those in the body, a JSON list.
 func (p *Proxy) putCodecs(w http.ResponseWriter, r *http.Request) {
 	if p.opts.Values == nil {
 		http.Error(w, "this proxy has no codec for values; see --codec", http.StatusNotFound)
@@ -136,6 +138,7 @@ var (
 	descValueState  = prometheus.NewDesc("psidecar_proxy_value_state_bytes", "Memory for values that wait to be sent or are remembered; --codec-memory bounds it.", nil, nil)
 )
 
+// collectValues sends metrics of the codec for values.
 func (p *Proxy) collectValues(out chan<- prometheus.Metric) {
 	if p.opts.Values == nil {
 		return

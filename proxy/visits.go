@@ -10,22 +10,22 @@ import (
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
-// Bounds of links between sites: a proxy has one to each address of a job that
-// is not its own, and a second while it is replaced.
+// Bounds on links between sites. A proxy has one to each address of a job that is not its
+// own, and a second one while it is replaced.
 const (
 	maxVisits       = 1024
 	visitsPerSource = 256
 )
 
-// visits counts links between sites, by source. The zero value has none. all is the sum
-// of sources.
+// visits counts links between sites, by source. all is the sum of sources. The zero value is
+// ready for use.
 type visits struct {
 	mu      sync.Mutex // guards the rest
 	all     int
-	sources map[netip.Prefix]int // none is 0
+	sources map[netip.Prefix]int // no entry is 0
 }
 
-// begin takes one in, or not.
+// begin counts a link, and returns false where there are too many.
 func (v *visits) begin(source netip.Prefix) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -40,6 +40,7 @@ func (v *visits) begin(source netip.Prefix) bool {
 	return true
 }
 
+// end uncounts a link.
 func (v *visits) end(source netip.Prefix) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -49,8 +50,9 @@ func (v *visits) end(source netip.Prefix) {
 	}
 }
 
-// DialSite connects to the proxy at an address for [jobs.Jobs]: the other side
-// gives the connection to its own.
+// DialSite connects to the proxy at an address, for letters of [jobs.Jobs]; the other side
+// serves the connection with its own Jobs. The caller closes it. It may also be used to learn
+// which proxy is at a host, which it notes.
 func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error) {
 	at := netip.AddrPortFrom(host, p.opts.MeshPort)
 	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
