@@ -2,13 +2,13 @@ package multilevel
 
 import "context"
 
-// balance moves samples off the machines that hold more than their limit to
-// those that have room, those that lose least first, and refines what can then
-// still be moved. A machine may stay above its limit by less than a sample,
-// where samples differ in weight.
+// balance moves samples away from machines that exceed their limit to machines with room, those
+// that lose least first, and then refines once more within the exact limits. If samples differ in
+// weight a machine may stay above its limit by less than one sample.
 func (r *refinement) balance(ctx context.Context, limits []int64) error {
 	r.limit = limits
 	r.begin()
+	// Only samples on overloaded machines may move; everything else is locked.
 	for v := range r.state {
 		if r.load[r.part[v]] <= limits[r.part[v]] || !r.l.isSample(int32(v)) {
 			r.state[v] = locked
@@ -22,6 +22,7 @@ func (r *refinement) balance(ctx context.Context, limits []int64) error {
 		}
 		from := r.part[v]
 		if r.load[from] <= limits[from] {
+			// The machine is within its limit now. Its other samples stay.
 			r.state[v] = locked
 			continue
 		}

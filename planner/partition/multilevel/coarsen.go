@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// coarsen merges pairs of samples and pairs of parameters with a common
-// neighbour (DWW21 section 5, steps 1 to 4, on each side). It returns nil
-// where the level has at most target samples, or hardly any can be merged.
+// coarsen merges pairs of samples and pairs of parameters that have a common neighbour (DWW21
+// section 5, steps 1 to 4, on each side). It returns nil if the level has at most target samples,
+// or if hardly any can be merged: further levels would cost time and memory without being smaller.
 func coarsen(l *level, target, k int, random *rand.Rand) *level {
 	if l.samples <= target {
 		return nil
@@ -30,19 +30,24 @@ func coarsen(l *level, target, k int, random *rand.Rand) *level {
 	return next
 }
 
-// A matching says which vertices become one.
+// A matching has the pairs of vertices that are merged.
 type matching struct {
-	l        *level
-	mate     []int32 // vertex -> the one it is merged with, itself, or -1 while available
-	heaviest int64   // weight that merged samples may have at most
+	l *level
+	// By vertex, the one with which it is merged, itself if it stays alone, or -1 while it is
+	// available.
+	mate []int32
+	// The largest weight of merged samples. Without a bound a few vertices would grow too heavy to
+	// be placed within the limits.
+	heaviest int64
 }
 
-// largestNet bounds the nets through which samples look for one another: those
-// of popular parameters say little and cost the square of their size.
+// largestNet bounds the nets through which samples look for each other. Those of popular parameters
+// say little, and cost the square of their size.
 const largestNet = 128
 
-// samples matches samples: of the available ones with a common neighbour, the
-// one with the most, each counted by how few share it.
+// samples matches each available sample, in random order, with the available one with which it
+// shares most. A common net counts its cost divided by the number of other samples in it, so rare
+// parameters count most.
 func (m *matching) samples(random *rand.Rand) {
 	score := make([]float64, m.l.samples)
 	var near []int32
@@ -84,11 +89,13 @@ func (m *matching) samples(random *rand.Rand) {
 	}
 }
 
+// fits reports whether v and u may be merged.
 func (m *matching) fits(v, u int32) bool {
 	return m.l.fixed[u] < 0 && m.l.weight[v]+m.l.weight[u] <= m.heaviest
 }
 
-// anyNear returns the first available sample with a common neighbour.
+// anyNear returns the first available sample with a common neighbour, or -1. It looks through large
+// nets too, but only at their beginnings.
 func (m *matching) anyNear(v int32) int32 {
 	const tries = 64 // a net
 	for _, e := range m.l.netsOf(v) {
@@ -102,7 +109,7 @@ func (m *matching) anyNear(v int32) int32 {
 	return -1
 }
 
-// join is step 4; u < 0 means that v stays alone.
+// join is step 4: it merges v and u. If u < 0, v stays alone.
 func (m *matching) join(v, u int32) {
 	if u < 0 {
 		m.mate[v] = v
@@ -111,9 +118,10 @@ func (m *matching) join(v, u int32) {
 	m.mate[v], m.mate[u] = u, v
 }
 
-// params matches parameters. There are too many to compare each with all near
-// it; those whose sample of least rank, in a random order of the samples, is
-// the same one have it in common, and the more likely the more they share.
+// params matches parameters. There are too many to compare each with all near it. Instead each gets
+// the least of its samples in a random order; parameters with the same least sample have it in
+// common, and are the more likely to have it the more they share (min-wise hashing). Of these,
+// neighbours in degree are merged.
 func (m *matching) params(random *rand.Rand) {
 	rank := random.Perm(m.l.samples)
 	type entry struct{ least, degree, vertex int32 }
@@ -142,9 +150,8 @@ func (m *matching) params(random *rand.Rand) {
 	}
 }
 
-// merge builds the coarser level. A net keeps one pin of each merged vertex,
-// and nets with the same pins become one. net keeps one pin of each merged vertex,
-// and nets with the same pins become one.
+// merge returns the coarser level. A net keeps one pin for each merged vertex, and nets with the
+// same pins become one with the sum of their costs.
 func (m *matching) merge() *level {
 	l := m.l
 	next := &level{finer: make([]int32, l.vertices())}
@@ -169,6 +176,8 @@ func (m *matching) merge() *level {
 	return next
 }
 
+// mergeNets sets the nets of l, whose finer is set, from those of the finer level. Nets are
+// compared within equal hashes of their pins, so no two different nets are ever merged.
 func (l *level) mergeNets(from *level) {
 	type net struct {
 		hash     uint64
@@ -207,7 +216,8 @@ func (l *level) mergeNets(from *level) {
 	}
 }
 
-// spread is a bijection of well-mixed bits (the finalizer of splitmix64).
+// spread is a bijection that mixes bits well (the output function of SplitMix64). Its sum over the
+// pins of a net is a hash that does not depend on their order.
 func spread(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -1,26 +1,40 @@
 package multilevel
 
-// gains holds what moving any vertex to any machine would save, and keeps it
-// up to date while vertices move. Of net e, pins[e][i] are on machine i.
+// A gains has what moving any vertex to any machine would save, and keeps it up to date while
+// vertices move. With count(e, i) the pins of net e on machine i:
 //
-//	gain(v, j) = benefit(v) - penalty(v, j)
+//	gain(v, j)    = benefit(v) - penalty(v, j)
 //	benefit(v)    = the cost of v's nets that have no other pin on v's machine
 //	penalty(v, j) = the cost of v's nets that have no pin on machine j
+//
+// A move of a vertex changes the gain of another only if a net that both have comes to a machine,
+// leaves it, or has a single pin there before or after. That is what move looks for; most nets of
+// most moves need nothing.
 type gains struct {
-	l       *level
-	k       int
-	part    []int32
-	count   []int32 // net*k + machine -> pins there
-	spread  []int32 // net -> machines with a pin, lambda
+	l    *level
+	k    int
+	part []int32
+	// net*k + machine: the pins there.
+	count []int32
+	// By net, the number of machines with a pin: lambda.
+	spread  []int32
 	benefit []int32
-	penalty []int32 // vertex*k + machine
-	traffic []int64 // machine -> cost of the nets that it shares with others
+	// vertex*k + machine.
+	penalty []int32
+	// By machine, the cost of the nets that it shares with others. It is a lower bound on what the
+	// machine moves.
+	traffic []int64
 
-	touched []int32 // vertices whose gains the last move changed, each once
-	stamp   []uint32
-	round   uint32
+	// The vertices whose gains the last move has changed, each once.
+	touched []int32
+	// stamp is by vertex the round in which it was last touched. It replaces clearing a set at
+	// every move.
+	stamp []uint32
+	round uint32
 }
 
+// newGains counts everything from scratch, in time proportional to pins times machines. It keeps
+// part and changes it.
 func newGains(l *level, k int, part []int32) *gains {
 	g := &gains{
 		l: l, k: k, part: part,
@@ -63,9 +77,10 @@ func newGains(l *level, k int, part []int32) *gains {
 func (g *gains) at(e int32) []int32        { return g.count[int(e)*g.k : int(e+1)*g.k] }
 func (g *gains) penalties(v int32) []int32 { return g.penalty[int(v)*g.k : int(v+1)*g.k] }
 
-// of is the gain of moving v to machine j.
+// of returns the gain of moving v to machine j.
 func (g *gains) of(v, j int32) int32 { return g.benefit[v] - g.penalty[int(v)*g.k+int(j)] }
 
+// benefitOf computes the benefit of v from its nets.
 func (g *gains) benefitOf(v int32) (sum int32) {
 	for _, e := range g.l.netsOf(v) {
 		if g.at(e)[g.part[v]] == 1 {
@@ -75,7 +90,7 @@ func (g *gains) benefitOf(v int32) (sum int32) {
 	return sum
 }
 
-// cost is what moves in all, the sum of w (lambda - 1).
+// cost returns what moves in total: the sum of w (lambda - 1).
 func (g *gains) cost() (sum int64) {
 	for e, lambda := range g.spread {
 		sum += int64(g.l.netCost[e]) * int64(lambda-1)
@@ -83,7 +98,7 @@ func (g *gains) cost() (sum int64) {
 	return sum
 }
 
-// move takes v to machine j. The vertices whose gains that changes, v among
+// move moves v to machine j and updates all gains. The vertices whose gains have changed, v among
 // them, are in g.touched until the next move.
 func (g *gains) move(v, j int32) {
 	g.touched = g.touched[:0]
@@ -114,8 +129,8 @@ func (g *gains) move(v, j int32) {
 	g.benefit[v] = g.benefitOf(v)
 }
 
-// shares is 1 where a machine with count pins of a net spread over lambda
-// machines transfers it, else 0.
+// shares returns 1 if a machine with count pins of a net spread over lambda machines transfers it,
+// else 0.
 func shares(count, lambda int32) int64 {
 	if count > 0 && lambda > 1 {
 		return 1
@@ -123,6 +138,7 @@ func shares(count, lambda int32) int64 {
 	return 0
 }
 
+// touch adds v to touched, once per move.
 func (g *gains) touch(v int32) {
 	if g.stamp[v] != g.round {
 		g.stamp[v] = g.round
@@ -130,6 +146,8 @@ func (g *gains) touch(v int32) {
 	}
 }
 
+// changePenalties adds by to the penalty of all pins of net e for a machine that the net has come
+// to or left.
 func (g *gains) changePenalties(e, machine, by int32) {
 	for _, u := range g.l.pinsOf(e) {
 		g.penalty[int(u)*g.k+int(machine)] += by
@@ -137,7 +155,7 @@ func (g *gains) changePenalties(e, machine, by int32) {
 	}
 }
 
-// changeBenefit changes the benefit of the only pin of e on a machine, v aside.
+// changeBenefit adds by to the benefit of the single pin of net e on a machine, apart from v.
 func (g *gains) changeBenefit(e, machine, v, by int32) {
 	for _, u := range g.l.pinsOf(e) {
 		if u != v && g.part[u] == machine {

@@ -7,8 +7,9 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// initial divides the coarsest level at random, as DWW21 section 5 does, and
-// refines; of several such starts the best is kept.
+// initial divides the coarsest level at random, as DWW21 section 5 does, refines that, and returns
+// the best of several starts. The level is small, so starts are cheap, and a random start differs
+// enough from the next one to be worth it.
 func initial(ctx context.Context, l *level, o partition.Options, limits []int64, random *rand.Rand) ([]int32, error) {
 	var best []int32
 	var least int64
@@ -24,9 +25,9 @@ func initial(ctx context.Context, l *level, o partition.Options, limits []int64,
 	return best, nil
 }
 
-// randomPart gives each sample, in random order, to the machine that is
-// emptiest for its limit, and each parameter to the machine of one of its
-// samples.
+// randomPart gives each sample, in random order, to the machine that is emptiest relative to its
+// limit, and each parameter to the machine of one of its samples. Fixed vertices go where they must
+// be.
 func randomPart(l *level, limits []int64, random *rand.Rand) []int32 {
 	part := make([]int32, l.vertices())
 	load := make([]int64, len(limits))

@@ -8,20 +8,33 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A level is the hypergraph at one stage of coarsening. Vertices below samples
-// are merged samples, those from there on merged parameters.
+// A level is the hypergraph at one stage of coarsening. Vertices 0 to samples-1 are merged samples,
+// the others merged parameters. It is not changed once built.
+//
+// A net has its parameter as its last pin, also on coarse levels: parameters are only merged with
+// parameters and are numbered after all samples, so sorting keeps it last.
 type level struct {
-	samples  int     // number of merged samples
-	weight   []int64 // vertex -> weight of its samples; 0 for parameters
-	fixed    []int32 // vertex -> the machine that it must lie on, or -1
-	pinStart []int64 // nets+1 offsets into pins
-	pins     []int32 // net -> its samples, ascending, and last its parameter
-	netCost  []int32 // net -> weight of its parameters
-	netStart []int64 // vertices+1 offsets into nets
-	nets     []int32 // vertex -> its nets, ascending
+	samples int // number of merged samples
+	// By vertex, the weight of its samples; 0 for parameters, which do not count towards a
+	// machine's limit.
+	weight []int64
+	// By vertex, the machine on which it must be, or -1.
+	fixed []int32
+	// Offsets into pins, one more than nets.
+	pinStart []int64
+	// By net, its samples, ascending, then its parameter.
+	pins []int32
+	// By net, the weight of its parameters.
+	netCost []int32
+	// Offsets into nets, one more than vertices.
+	netStart []int64
+	// By vertex, its nets, ascending.
+	nets []int32
 
-	home  []int32 // finest level: parameter of the graph -> its vertex
-	finer []int32 // coarser levels: vertex of the finer level -> its vertex here
+	// At the finest level, the vertex of each parameter of the graph.
+	home []int32
+	// At coarser levels, the vertex here of each vertex of the finer level.
+	finer []int32
 }
 
 func (l *level) vertices() int          { return len(l.weight) }
@@ -34,7 +47,7 @@ func (l *level) samplesOf(e int32) []int32 {
 	return l.pins[l.pinStart[e] : l.pinStart[e+1]-1]
 }
 
-// heaviest is the weight of the heaviest vertex.
+// heaviest returns the weight of the heaviest vertex.
 func (l *level) heaviest() (w int64) {
 	for _, x := range l.weight {
 		w = max(w, x)
@@ -42,8 +55,9 @@ func (l *level) heaviest() (w int64) {
 	return w
 }
 
-// newLevel makes the finest level: a vertex for each sample, and one for each
-// parameter or, where parameters must stay together, for each group.
+// newLevel returns the finest level: a vertex for each sample, and one for each parameter or, if
+// parameters must stay together, for each group. It fails if vertices or costs do not fit in 32
+// bits, which keeps the tables of gains half as large.
 func newLevel(g *graph.Graph, o partition.Options) (*level, error) {
 	l := &level{samples: g.Samples(), home: make([]int32, g.Params())}
 	if int64(g.Samples())+int64(g.Params()) > math.MaxInt32 {
@@ -95,7 +109,7 @@ func newLevel(g *graph.Graph, o partition.Options) (*level, error) {
 	return l, nil
 }
 
-// transpose fills netStart and nets.
+// transpose fills netStart and nets from the pins, by a counting sort.
 func (l *level) transpose() {
 	l.netStart = make([]int64, l.vertices()+1)
 	for _, v := range l.pins {
@@ -114,7 +128,8 @@ func (l *level) transpose() {
 	}
 }
 
-// project returns the finer level's partition that follows from this one's.
+// project returns the partition of the finer level that follows from this one's: each vertex is
+// where the vertex is into which it was merged.
 func (l *level) project(part []int32) []int32 {
 	finer := make([]int32, len(l.finer))
 	for v, coarse := range l.finer {

@@ -1,13 +1,25 @@
-// Package multilevel holds MBP, the multilevel bipartite partition of DWW21
-// section 5: samples and parameters are merged pairwise until few are left,
-// those are divided, and while the merging is undone step by step, samples and
-// parameters move to where they save the most. The table of algorithms names
-// it; a graph and options come in, an assignment goes out.
+// Package multilevel has MBP, the multilevel bipartite partition of DWW21 section 5. Samples and
+// parameters are merged pairwise until few are left, and those are divided. Then the merging is
+// undone step by step, and at each step samples and parameters move to where they save the most.
 //
-// Within, a graph is a hypergraph: a parameter is a net whose pins are the
-// samples that use it and the parameter itself, as a vertex that can be placed.
-// Then w (lambda - 1), summed over the nets, is what moves: lambda machines
-// have a pin of the net, and all but the one with the parameter transfer it.
+// # Model
+//
+// Within the package a graph is a hypergraph: a parameter is a net, whose pins are the samples that
+// use it and the parameter itself, as a vertex that can be placed. With lambda the number of
+// machines that have a pin of the net and w its weight, w (lambda - 1) is what moves in a step,
+// since all of these machines but the one with the parameter transfer it. MBP minimizes the sum
+// over all nets, and keeps machines from getting far above the mean on the way.
+//
+// # Files
+//
+//   - level.go has the hypergraph at one stage, coarsen.go makes the next coarser one.
+//   - initial.go divides the coarsest level at random.
+//   - refine.go is the Fiduccia-Mattheyses refinement of a level, with the gains in gains.go and
+//     the order of moves in queue.go.
+//   - balance.go enforces the sample limits at the finest level.
+//
+// Everything runs on the caller's goroutine, and the result is a function of graph, options and
+// seed.
 package multilevel
 
 import (
@@ -21,14 +33,18 @@ import (
 )
 
 const (
-	verticesPerMachine = 20 // samples, where coarsening stops
-	starts             = 8  // initial partitions tried
-	slack              = 0.03
+	// verticesPerMachine is the number of merged samples per machine at which coarsening stops.
+	verticesPerMachine = 20
+	// starts is the number of initial partitions, of which the best is refined.
+	starts = 8
+	// slack is the fraction by which a machine may exceed its limit while vertices move.
+	slack = 0.03
 )
 
-// MBP is DWW21's multilevel bipartite partition. Its last step places the
-// parameters once more, for the busiest machine rather than for the sum, by
-// Alg. 2, if that serves better.
+// MBP is a [partition.Partitioner], DWW21's multilevel bipartite partition. Its last step places
+// the parameters again by Alg. 2, for the busiest machine instead of the sum, and keeps the better
+// of both placements. Memory is that of all levels together, about twice that of the finest, and 4
+// k bytes for each vertex and net.
 func MBP(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err
@@ -58,6 +74,8 @@ func MBP(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.A
 		if i < len(levels)-1 {
 			part = levels[i+1].project(part)
 		}
+		// The relaxed limits hold during refinement. Only the finest level has vertices small
+		// enough to meet the exact ones.
 		r := newRefinement(levels[i], o, part, relax(levels[i], limits))
 		if err := r.makePasses(ctx); err != nil {
 			return nil, err
@@ -75,8 +93,8 @@ func MBP(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.A
 	return finish(ctx, g, o, finest, part)
 }
 
-// relax adds to the limits what a machine may hold above them while vertices
-// move: without any room, nothing could.
+// relax returns the limits that hold while vertices move: with full machines and no room at all
+// nothing could move. There is room for at least the heaviest vertex.
 func relax(l *level, limits []int64) []int64 {
 	relaxed := make([]int64, len(limits))
 	for i, limit := range limits {
@@ -85,7 +103,8 @@ func relax(l *level, limits []int64) []int64 {
 	return relaxed
 }
 
-// finish reads the assignment off the finest level.
+// finish converts the partition of the finest level to an assignment, tries Alg. 2 for the
+// parameters, and checks the result.
 func finish(ctx context.Context, g *graph.Graph, o partition.Options, l *level, part []int32) (*partition.Assignment, error) {
 	a := &partition.Assignment{Samples: part[:g.Samples()], Params: make([]int32, g.Params())}
 	for p := range a.Params {
@@ -104,6 +123,7 @@ func finish(ctx context.Context, g *graph.Graph, o partition.Options, l *level, 
 	return a, nil
 }
 
+// busiest returns the load of the busiest machine.
 func busiest(g *graph.Graph, a *partition.Assignment, o partition.Options) (most float64) {
 	for _, load := range partition.Loads(g, a, o) {
 		most = max(most, load)

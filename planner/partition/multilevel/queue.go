@@ -1,11 +1,16 @@
 package multilevel
 
-// A queue orders vertices by gain, the greatest first and equal ones by
-// number: a binary heap that knows where each vertex is.
+// A queue orders vertices by gain, greatest first, and by number among equals. It is a binary heap
+// that knows the position of each vertex, so that a changed gain costs a logarithm instead of a
+// duplicate entry.
+//
+// Invariant: heap[place[v]] == v for each v with place[v] >= 0.
 type queue struct {
-	heap  []int32
-	place []int32 // vertex -> its index in heap, or -1
-	gain  []int32 // vertex -> its gain
+	heap []int32
+	// By vertex, its index in heap, or -1.
+	place []int32
+	// By vertex, its gain when it was set last.
+	gain []int32
 }
 
 func newQueue(vertices int) queue {
@@ -23,7 +28,7 @@ func (q *queue) clear() {
 	q.heap = q.heap[:0]
 }
 
-// set puts v into the queue, or moves it to where its new gain belongs.
+// set adds v to the queue, or moves it to the position of its new gain.
 func (q *queue) set(v, gain int32) {
 	if q.place[v] < 0 {
 		q.gain[v] = gain
@@ -39,7 +44,7 @@ func (q *queue) set(v, gain int32) {
 	q.down(q.up(int(q.place[v])))
 }
 
-// remove takes v out, if it is in.
+// remove removes v if it is in the queue.
 func (q *queue) remove(v int32) {
 	at := int(q.place[v])
 	if at < 0 {
@@ -54,7 +59,7 @@ func (q *queue) remove(v int32) {
 	}
 }
 
-// pop takes the first vertex out.
+// pop removes and returns the first vertex; ok is false if the queue is empty.
 func (q *queue) pop() (v, gain int32, ok bool) {
 	if len(q.heap) == 0 {
 		return 0, 0, false
@@ -64,10 +69,13 @@ func (q *queue) pop() (v, gain int32, ok bool) {
 	return v, q.gain[v], true
 }
 
+// before reports whether a comes before b. The tie is broken by number, so that the order does not
+// depend on the history of the heap.
 func (q *queue) before(a, b int32) bool {
 	return q.gain[a] > q.gain[b] || q.gain[a] == q.gain[b] && a < b
 }
 
+// up moves the vertex at a position up to where it belongs and returns its new position.
 func (q *queue) up(at int) int {
 	v := q.heap[at]
 	for at > 0 {
@@ -83,6 +91,7 @@ func (q *queue) up(at int) int {
 	return at
 }
 
+// down moves the vertex at a position down to where it belongs.
 func (q *queue) down(at int) {
 	v := q.heap[at]
 	for {

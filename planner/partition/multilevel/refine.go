@@ -7,41 +7,51 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A refinement improves the partition of one level by DWW21's k-way version of
-// the Fiduccia-Mattheyses algorithm: the vertex and machine of the greatest
-// gain go first, each vertex moves at most once a pass, gains are updated
-// after each move, and what a pass did after its best moment is undone. Moves
-// that would overload a machine, with samples, with parameters above theta, or
-// with traffic far above the others', are left out.
+// A refinement improves the partition of one level by DWW21's k-way version of the
+// Fiduccia-Mattheyses algorithm. The move with the greatest gain is made first, even if it is a
+// loss; each vertex moves at most once per pass; gains are updated after each move; and at the end
+// of a pass the moves after its best moment are undone. So a pass can go through a loss to a better
+// partition but never ends with a worse one.
+//
+// Moves that would overload a machine, with samples, with parameters above theta, or with traffic
+// far above the others', are left out for the rest of the pass.
 type refinement struct {
 	*gains
 	theta int64
-	load  []int64 // machine -> weight of its samples
-	used  []int64 // machine -> |N(D_i)|, by weight
+	// By machine, the weight of its samples.
+	load []int64
+	// By machine, |N(D_i)| by weight.
+	used  []int64
 	limit []int64
 	queue queue
 	state []vertexState
-	left  []uint64 // vertex*words + machine/64: moves left out in this pass
+	// vertex*words + machine/64: a bit for each move that is left out in this pass.
+	left  []uint64
 	words int
-	moves []move // of this pass
+	// The moves of this pass, to undo the last of them.
+	moves []move
 }
 
 type vertexState uint8
 
 const (
-	free   vertexState = iota
-	locked             // moved in this pass, or fixed
+	free vertexState = iota
+	// Moved in this pass, or fixed.
+	locked
 )
 
+// A move records where a vertex was.
 type move struct{ vertex, from int32 }
 
 const (
+	// passes bounds the number of passes; most of the gain is in the first ones.
 	passes = 6
-	// crowd is how far above the mean of all machines a move may bring one's
-	// traffic.
+	// crowd is the fraction by which a move may bring a machine's traffic above the mean.
 	crowd = 0.05
 )
 
+// newRefinement returns a refinement of part, which it changes. limit are the largest weights of
+// samples, relaxed or not.
 func newRefinement(l *level, o partition.Options, part []int32, limit []int64) *refinement {
 	r := &refinement{
 		gains: newGains(l, o.K, part),
@@ -70,7 +80,7 @@ func newRefinement(l *level, o partition.Options, part []int32, limit []int64) *
 	return r
 }
 
-// makePasses makes passes until one gains nothing.
+// makePasses makes passes until one gains nothing, or passes have been made.
 func (r *refinement) makePasses(ctx context.Context) error {
 	for range passes {
 		gained, err := r.pass(ctx)
@@ -81,10 +91,10 @@ func (r *refinement) makePasses(ctx context.Context) error {
 	return nil
 }
 
-// patience is the number of moves without a new best after which a pass ends.
+// patience returns the number of moves without a new best after which a pass ends.
 func (r *refinement) patience() int { return 50 + r.l.samples/10 }
 
-// pass makes one pass and returns what it gained.
+// pass makes one pass and returns its gain.
 func (r *refinement) pass(ctx context.Context) (int64, error) {
 	r.begin()
 	var sum, best int64
@@ -96,6 +106,7 @@ func (r *refinement) pass(ctx context.Context) (int64, error) {
 		}
 		j := r.target(v)
 		if !r.feasible(v, j) {
+			// The vertex comes back with its next best machine, if it has one.
 			r.leaveOut(v, j)
 			r.enqueue(v)
 			continue
@@ -119,6 +130,7 @@ func (r *refinement) pass(ctx context.Context) (int64, error) {
 	return best, ctx.Err()
 }
 
+// begin starts a pass: every vertex that is not fixed may move, and is queued by its best move.
 func (r *refinement) begin() {
 	r.queue.clear()
 	r.moves = r.moves[:0]
@@ -132,9 +144,9 @@ func (r *refinement) begin() {
 	}
 }
 
-// enqueue puts a vertex at its place in the queue, by its best move that is
-// not left out, or takes it off. Parameters only move where that gains: a
-// sample's detour may pay later, a parameter's cannot.
+// enqueue queues a vertex by its best move that is not left out, or removes it from the queue if it
+// has none. Parameters move only for a gain: a detour of a sample may pay off when its parameters
+// follow, but a parameter has nothing that follows it.
 func (r *refinement) enqueue(v int32) {
 	j := int32(-1)
 	if r.state[v] == free {
@@ -147,7 +159,8 @@ func (r *refinement) enqueue(v int32) {
 	r.queue.set(v, r.of(v, j))
 }
 
-// target is the machine of v's greatest gain, the first among equals, or -1.
+// target returns the machine of v's greatest gain, the first among equals, or -1 if all are left
+// out. The benefit is the same for all machines, so the least penalty decides.
 func (r *refinement) target(v int32) int32 {
 	best, least := int32(-1), int32(math.MaxInt32)
 	for j, penalty := range r.penalties(v) {
@@ -158,11 +171,13 @@ func (r *refinement) target(v int32) int32 {
 	return best
 }
 
+// leaveOut excludes a move for the rest of the pass.
 func (r *refinement) leaveOut(v, j int32) {
 	r.left[int(v)*r.words+int(j)/64] |= 1 << (j % 64)
 }
 
-// feasible reports whether v may move to machine j.
+// feasible reports whether v may move to machine j. Parameters always may: they count towards
+// neither samples nor theta.
 func (r *refinement) feasible(v, j int32) bool {
 	if !r.l.isSample(v) {
 		return true
@@ -170,7 +185,7 @@ func (r *refinement) feasible(v, j int32) bool {
 	return r.load[j]+r.l.weight[v] <= r.limit[j] && r.fitsMemory(v, j) && !r.crowds(v, j)
 }
 
-// fitsMemory checks Eq. (2), |N(D_j)| <= theta, after the move of a sample.
+// fitsMemory reports whether Eq. (2), |N(D_j)| <= theta, holds after the move of a sample.
 func (r *refinement) fitsMemory(v, j int32) bool {
 	if r.theta == math.MaxInt64 {
 		return true
@@ -184,7 +199,8 @@ func (r *refinement) fitsMemory(v, j int32) bool {
 	return used <= r.theta
 }
 
-// samplesAt returns how many samples of net e are on machine i.
+// samplesAt returns the number of samples of net e on machine i. The count of pins includes the
+// parameter.
 func (r *refinement) samplesAt(e, i int32) int32 {
 	if r.part[r.l.paramOf(e)] == i {
 		return r.at(e)[i] - 1
@@ -192,8 +208,8 @@ func (r *refinement) samplesAt(e, i int32) int32 {
 	return r.at(e)[i]
 }
 
-// crowds reports whether the move would bring machine j's traffic above that
-// of the others, so that it would be the one that all wait for.
+// crowds reports whether the move would bring machine j's traffic far above the mean, so that all
+// others would wait for it.
 func (r *refinement) crowds(v, j int32) bool {
 	var sum int64
 	for _, t := range r.traffic {
@@ -219,7 +235,7 @@ func (r *refinement) crowds(v, j int32) bool {
 	return traffic > ceiling && traffic > r.traffic[j]
 }
 
-// carry moves v to machine j and keeps the loads.
+// carry moves v to machine j and updates loads and used parameters.
 func (r *refinement) carry(v, j int32) {
 	i := r.part[v]
 	r.load[i] -= r.l.weight[v]

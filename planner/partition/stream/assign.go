@@ -1,28 +1,31 @@
 package stream
 
-// sticky is where a counter of samples ends: from there on nothing is taken
-// away, since nobody knows how far beyond it was. Such a feature is on the
-// machine for good, as frequent ones are.
+// sticky is the largest value of a counter of samples. A counter that has reached it is not
+// lowered, since nobody knows how far beyond it the count was. Such a feature stays on the machine
+// for good, as frequent ones do anyway.
 const sticky = 255
 
-// An assigner chooses machines for samples, one after the other. Of each
-// feature that its table holds it knows how many samples use it on each
-// machine, by what was chosen in this pass and, for samples that are still to
-// come, in the pass before.
+// An assigner chooses machines for samples, one after the other. For each feature in its table it
+// knows how many samples use it on each machine: as chosen in this pass, and, for samples that are
+// still to come, as in the pass before.
+//
+// A slot of the table has a counter for each machine, and its words are two sets of machines:
+// users, those whose counter is not 0, and now, those on which this pass has put a user.
 type assigner struct {
 	k, words int
 	table    *table
-	// Machines' Rank counts features that are not in the table for each sample.
+	// Machines' Rank counts features that are not in the table once for each sample.
 	PricedMachines
-	beyond int64   // features of the sample that are not in the table
+	// The number of the sample's features that are not in the table.
+	beyond int64
 	slots  []int   // of the sample's features, scratch
 	known  []int32 // of the sample's features on each machine, scratch
 
-	edges, followed int64 // of this pass: all, and those whose feature is in the table
+	// Of this pass: all edges, and those whose feature is in the table.
+	edges, followed int64
 }
 
-// A slot's words are two sets of machines: users, where its counters are not 0,
-// and now, those that this pass put a user on.
+// newAssigner returns an assigner whose table takes up to memory bytes.
 func newAssigner(k int, memory int64) *assigner {
 	a := &assigner{k: k, words: SetWords(k), known: make([]int32, k)}
 	a.PricedMachines = PricedMachines{Rank: make([]int64, k), Size: make([]int64, k), Limit: make([]int64, k)}
@@ -34,7 +37,7 @@ func (a *assigner) users(s int) []uint64 { return a.table.wordsOf(s)[:a.words] }
 
 func (a *assigner) now(s int) []uint64 { return a.table.wordsOf(s)[a.words:] }
 
-// countFeatures is what the first pass does with a sample: the table gets its features.
+// countFeatures adds the features of a sample to the table. It is pass 0.
 func (a *assigner) countFeatures(ids []uint64) {
 	for _, id := range ids {
 		if a.table.full() {
@@ -61,16 +64,16 @@ func (a *assigner) begin(first bool, n int64) {
 	}
 }
 
-// assign chooses the machine of a sample and puts it there. old is where the
-// pass before put it, or -1.
+// assign chooses the machine of a sample and puts it there. old is its machine in the pass before,
+// or -1.
 func (a *assigner) assign(ids []uint64, old int) int {
 	machine := a.choose(ids, old)
 	a.settle(machine)
 	return machine
 }
 
-// choose takes a sample from where it was and returns the machine for it,
-// which settle has to be told of.
+// choose removes a sample from its old machine and returns the one for it now. settle must follow,
+// with that machine or another.
 func (a *assigner) choose(ids []uint64, old int) int {
 	a.slots = a.slots[:0]
 	for _, id := range ids {
@@ -90,7 +93,7 @@ func (a *assigner) choose(ids []uint64, old int) int {
 	return a.cheapest()
 }
 
-// settle puts the sample of choose on a machine.
+// settle puts the sample of the last choose on a machine.
 func (a *assigner) settle(machine int) {
 	for _, s := range a.slots {
 		a.join(s, machine)
@@ -100,6 +103,7 @@ func (a *assigner) settle(machine int) {
 	a.Row++
 }
 
+// leave counts a feature's user on a machine as gone.
 func (a *assigner) leave(s, machine int) {
 	count := &a.table.countsOf(s)[machine]
 	if *count == sticky {
@@ -111,6 +115,7 @@ func (a *assigner) leave(s, machine int) {
 	}
 }
 
+// join counts a user of a feature on a machine.
 func (a *assigner) join(s, machine int) {
 	count := &a.table.countsOf(s)[machine]
 	if *count == 0 {

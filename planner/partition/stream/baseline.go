@@ -5,18 +5,21 @@ import (
 	"math/rand/v2"
 )
 
+// baselineSeeds is the number of random partitions that are averaged.
 const baselineSeeds = 5
 
-// A baseline measures random partitions while the rows go by, on all features
-// as long as they fit and from then on on an even sample of them: those whose
-// hash is below a limit (Gibbons, Distinct sampling, VLDB 2001).
+// A baseline measures random partitions while the rows go by: on all features as long as they fit,
+// and from then on on an even sample of them, those whose hash is below a limit (Gibbons, Distinct
+// sampling, VLDB 2001).
 type baseline struct {
 	k, words int // words of a set of machines
 	table    *table
-	limit    uint64 // features with a hash above are not in the sample
-	random   [baselineSeeds]*rand.Rand
-	turn     [baselineSeeds][]int32 // each k samples go to the k machines in random order
-	row      int
+	// Features with a larger hash are not in the sample.
+	limit  uint64
+	random [baselineSeeds]*rand.Rand
+	// Each k consecutive samples go to the k machines in a random order.
+	turn [baselineSeeds][]int32
+	row  int
 }
 
 func newBaseline(k int, memory int64) *baseline {
@@ -33,11 +36,12 @@ func newBaseline(k int, memory int64) *baseline {
 	return b
 }
 
-// sampleHash is another hash than the table's, whose order must not become
-// uneven when the sample shrinks.
+// sampleHash is another hash than the table's: a sample of the low hashes of the table would crowd
+// its first slots.
 func sampleHash(id uint64) uint64 { return hash(id ^ 0x9e3779b97f4a7c15) }
 
-// addSample adds a sample.
+// addSample assigns a sample at random, once for each seed, and records it with its features. If
+// the table is full the sample of features shrinks by a quarter.
 func (b *baseline) addSample(ids []uint64) {
 	at := b.row % b.k
 	b.row++
@@ -66,7 +70,7 @@ func (b *baseline) addSample(ids []uint64) {
 	}
 }
 
-// share returns the share of the features that are in the sample.
+// share returns the fraction of the features that are in the sample.
 func (b *baseline) share() float64 {
 	if b.limit == 1<<64-1 {
 		return 1
@@ -74,10 +78,9 @@ func (b *baseline) share() float64 {
 	return float64(b.limit) / (1 << 64)
 }
 
-// traffic returns the mean over the seeds of the busiest machine's and of the
-// total traffic, with owners drawn at random. What a sample shows is scaled to
-// all params: the total with their number, and what the busiest machine has
-// above the mean, which is chance, with its root.
+// traffic returns the traffic of the busiest machine and the total, averaged over the seeds, with
+// random owners. What a sample shows is scaled to all params: the total in proportion, and the
+// excess of the busiest machine over the mean, which is chance, with the square root.
 func (b *baseline) traffic(params int64) (most, total float64) {
 	if b.table.used == 0 {
 		return 0, 0

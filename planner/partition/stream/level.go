@@ -8,23 +8,29 @@ import (
 	"os"
 )
 
-// tolerance is how far above the mean the busiest machine may stay.
+// tolerance is the fraction by which the busiest machine may stay above the mean.
 const tolerance = 0.002
 
-// blockBytes of the file of parameters are in memory at a time.
+// blockBytes is how much of the file of parameters is in memory at a time.
 const blockBytes = 64 << 10
 
-// A book is a file of all parameters, in ascending order of their ids, each
-// with its owner and the set of machines that use it. It finds the owners as
-// [partition.FlatOwners] does, in passes over the file.
+// A book is a file of all parameters in ascending order of their ids, each with its owner and the
+// set of machines that use it. It finds the owners as [partition.FlatOwners] does, but in passes
+// over the file instead of in order of weight.
+//
+// A record is the id (8 bytes), the owner (2 bytes) and the set of users (8 bytes per 64 machines),
+// in little endian.
 type book struct {
 	k, words int
 	f        *os.File
 	block    []byte
 	params   int64
-	edges    int64   // (machine, parameter) pairs
-	load     []int64 // what each machine moves
-	total    int64   // remote pairs
+	// The number of (machine, parameter) pairs.
+	edges int64
+	// By machine, what it moves in a step.
+	load []int64
+	// The number of remote pairs.
+	total int64
 }
 
 func newBook(dir string, k int) (*book, error) {
@@ -37,10 +43,10 @@ func newBook(dir string, k int) (*book, error) {
 	return b, nil
 }
 
-// record is the size of one parameter: id, owner, users.
+// record returns the size of a parameter's record.
 func (b *book) record() int { return 8 + 2 + 8*b.words }
 
-// fill writes the file from sorted pairs.
+// fill writes the file from the sorted pairs and counts the loads.
 func (b *book) fill(ctx context.Context, pairs *SpillSorter) error {
 	users := make([]uint64, b.words)
 	var last uint64
@@ -76,7 +82,7 @@ func (b *book) fill(ctx context.Context, pairs *SpillSorter) error {
 	return b.flush()
 }
 
-// enter adds a parameter to the block. Its first owner is its first user.
+// enter adds a parameter to the block. Its first owner is its first user; level improves on that.
 func (b *book) enter(id uint64, users []uint64) {
 	owner, d := -1, CountMembers(users)
 	for i := range Members(users) {
@@ -98,8 +104,8 @@ func (b *book) enter(id uint64, users []uint64) {
 	}
 }
 
-// extra returns what owning a parameter with d users costs a machine beyond
-// its use.
+// extra returns what owning a parameter with d users costs a machine in addition to its use. user
+// says whether it uses the parameter itself.
 func extra(d int, user bool) int64 {
 	switch {
 	case !user:
@@ -119,7 +125,8 @@ func (b *book) flush() error {
 	return nil
 }
 
-// each calls visit with every parameter; a changed owner goes back to the file.
+// each calls visit with every parameter in order. If it returns another owner, that is written
+// back.
 func (b *book) each(ctx context.Context, visit func(id uint64, owner int, users []uint64) (newOwner int, err error)) error {
 	users := make([]uint64, b.words)
 	for at := int64(0); ; {
@@ -158,10 +165,10 @@ func (b *book) each(ctx context.Context, visit func(id uint64, owner int, users 
 	}
 }
 
-// level finds owners: in each round every parameter may go to the user of it
-// that would be least busy, and from the second round on those that most
-// machines use may go, where that does not suffice, to machines that do not use
-// them.
+// level finds owners in rounds over the file. In each, every parameter may go to the user of it
+// that would be least busy. From the third round on, if that does not suffice, parameters that most
+// machines use may also go to machines that do not use them, in every round those with fewer users.
+// It ends when the loads are level.
 func (b *book) level(ctx context.Context) error {
 	for _, lendFrom := range []int{b.k + 1, b.k + 1, b.k - 1, max(3, b.k*3/4), max(3, b.k/2), 3} {
 		if b.flat() {
@@ -181,11 +188,13 @@ func (b *book) level(ctx context.Context) error {
 	return nil
 }
 
+// flat reports whether no machine is above the mean by more than the tolerance.
 func (b *book) flat() bool {
 	most, _ := b.most()
 	return float64(most) <= b.mean()*(1+tolerance)
 }
 
+// most returns the largest load and its machine.
 func (b *book) most() (int64, int) {
 	at := 0
 	for i := range b.load {
@@ -196,10 +205,10 @@ func (b *book) most() (int64, int) {
 	return b.load[at], at
 }
 
+// mean returns the mean load: each remote pair counts at both its ends.
 func (b *book) mean() float64 { return 2 * float64(b.total) / float64(b.k) }
 
-// better returns the owner that a parameter with d users should have, and
-// moves its load there.
+// better returns the best owner of a parameter with d users, and moves its load there.
 func (b *book) better(owner int, users []uint64, d int, lend bool) int {
 	was := HasMember(users, owner)
 	before := b.load[owner]
@@ -227,6 +236,7 @@ func (b *book) better(owner int, users []uint64, d int, lend bool) int {
 	return to
 }
 
+// Close closes and removes the file.
 func (b *book) Close() error {
 	err := b.f.Close()
 	if e := os.Remove(b.f.Name()); err == nil {

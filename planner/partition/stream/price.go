@@ -1,42 +1,45 @@
-// This part says what it costs to give a training sample to a machine, in
-// parameters that the machine would use besides those that it uses already,
-// dearer where that makes machines unlike. The partitioners for data beyond
-// memory choose by it: package stream, and package blocks.
+// This file has the cost of giving a training sample to a machine: the parameters that the machine
+// would use in addition, at a higher price if that makes the machines more unlike. Packages stream
+// and blocks, for data beyond memory, choose by it.
 
 package stream
 
 import "math"
 
-// PricedMachines are what the machines have so far. All lists have one number for
-// each machine.
+// PricedMachines are what the machines have so far; all lists are by machine.
 type PricedMachines struct {
-	Rank  []int64 // parameters that each uses
-	Size  []int64 // samples that each has got in this pass
-	Limit []int64 // of Size
-	Row   int64   // samples given in this pass
-	// Unlike is the price of what makes machines unlike, against that of a
-	// parameter.
+	// Rank is the number of parameters that each machine uses.
+	Rank []int64
+	// Size is the number of samples that each has got in this pass.
+	Size []int64
+	// Limit bounds Size.
+	Limit []int64
+	// Row is the number of samples given in this pass.
+	Row int64
+	// Unlike is the price of making machines more unlike, relative to that of a parameter.
 	Unlike float64
 }
 
-// UnknownPrice and Known are the price of what makes machines unlike in a first
-// pass, when nothing is known of the samples to come, and in later ones.
+// UnknownPrice is the price of unlike machines in a first pass, when nothing is known of the
+// samples to come, Known that in later passes.
 const (
 	UnknownPrice = 4
 	Known        = 1
 )
 
-// ahead is what a machine pays for all the samples that it may have if none
-// of them were due yet, in parameters by the root of a sample's parameters:
-// small against what samples have in common, but not nothing.
+// ahead is what a machine pays for all the samples that it may have if none of them were due yet,
+// in parameters per square root of a sample's parameters. It is small relative to what samples have
+// in common, but not nothing.
 const ahead = 10
 
-// Cheapest returns the machine below its limit that a sample brings the fewest
-// new parameters, dearer where many are already (DWW21's objective is the
-// largest) and where the machine is ahead of its share of the samples; -1 where
-// all are at their limits. The sample uses so many parameters that are
-// followed; differ of them are not used by all machines, and known of these by
-// each machine.
+// Cheapest returns the machine for a sample, or -1 if all are at their limits. The cost of a
+// machine is the number of parameters that the sample brings it anew, times a price that rises if
+// the machine already uses more than the mean (DWW21's objective is the maximum), plus a charge if
+// it is ahead of its share of the samples. Among equal costs the machine with the fewest samples is
+// taken.
+//
+// followed is the number of the sample's parameters that are known, differ the number of those that
+// not all machines use, and known how many of these each machine uses.
 func (m *PricedMachines) Cheapest(followed, differ int, known []int32) int {
 	var sum int64
 	for _, r := range m.Rank {

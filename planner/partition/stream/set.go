@@ -1,6 +1,5 @@
-// This part has sets of machines as words of bits, machine i is bit i%64 of
-// word i/64. The partitioners for data beyond memory keep one for each
-// parameter.
+// This file has sets of machines as words of bits: machine i is bit i%64 of word i/64. The
+// partitioners for data beyond memory keep one for each parameter.
 
 package stream
 

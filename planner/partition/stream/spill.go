@@ -1,8 +1,7 @@
-// This part sorts more pairs than fit in memory: pairs of a number and a
-// machine go in, in any order and as often as they like, and come out once
-// each and in ascending order. What exceeds the memory lies in sorted runs on
-// disk meanwhile. Package stream calls it, and so does the writer of a
-// placement whose keys are not in the order of the feature ids.
+// This file sorts more pairs than fit in memory. Pairs of an id and a machine are added in any
+// order and any number of times; they come out once each, in ascending order. What exceeds the
+// memory is in sorted runs on disk meanwhile, which are merged fanIn at a time. Package stream uses
+// it, and so does the writer of a placement whose keys are not in the order of the feature ids.
 
 package stream
 
@@ -19,7 +18,7 @@ import (
 	"slices"
 )
 
-// A SpilledPair says that a machine has to do with a feature or key.
+// A SpilledPair says that a machine uses, or owns, a feature or key.
 type SpilledPair struct {
 	ID      uint64
 	Machine uint16
@@ -30,29 +29,32 @@ func compare(a, b SpilledPair) int {
 }
 
 const (
-	pairBytes = 16      // in memory
-	diskBytes = 10      // on disk
-	fanIn     = 16      // runs that are merged at a time
+	pairBytes = 16 // in memory
+	diskBytes = 10 // on disk
+	// fanIn is how many runs are merged at a time, and so how many files are open.
+	fanIn     = 16
 	blockSize = 4 << 10 // buffer of each
 )
 
-// SpillOverhead is the part of a sorter's memory that holds no pairs.
+// SpillOverhead is the part of a sorter's memory that holds no pairs: the buffers of files.
 const SpillOverhead = (fanIn + 2) * blockSize
 
-// A SpillSorter is for one goroutine. Close it to remove its files.
+// A SpillSorter sorts pairs. It is for one goroutine. It must be closed, which removes its files.
 type SpillSorter struct {
-	dir     string
-	made    int // runs so far, for their names
+	dir string
+	// The number of runs made so far, for their names.
+	made    int
 	pairs   []SpilledPair
 	runs    []*os.File
 	readers [fanIn]*bufio.Reader
 	writer  *bufio.Writer
 	spilled int64
-	record  [diskBytes]byte // of the run that is written or read
+	// The encoded pair that is being written or read.
+	record [diskBytes]byte
 }
 
-// NewSpillSorter returns a sorter that takes memory bytes, all of them now, and puts its
-// files into dir.
+// NewSpillSorter returns a sorter that takes memory bytes, all of them now, and creates its files
+// in dir.
 func NewSpillSorter(dir string, memory int64) (*SpillSorter, error) {
 	n := (memory - SpillOverhead) / pairBytes
 	if n < 1024 {
@@ -71,7 +73,7 @@ func (s *SpillSorter) Bytes() int64 { return int64(cap(s.pairs))*pairBytes + Spi
 // Spilled returns the bytes that were written to disk so far.
 func (s *SpillSorter) Spilled() int64 { return s.spilled }
 
-// Add adds a pair.
+// Add adds a pair. It writes to disk if the memory is full.
 func (s *SpillSorter) Add(p SpilledPair) error {
 	if len(s.pairs) == cap(s.pairs) {
 		if err := s.shrink(); err != nil {
@@ -82,8 +84,8 @@ func (s *SpillSorter) Add(p SpilledPair) error {
 	return nil
 }
 
-// shrink sorts what is in memory; where repeated pairs do not free half of it,
-// it becomes a run.
+// shrink sorts what is in memory and drops repetitions. If that does not free half of it, it
+// becomes a run on disk. Features repeat often, so many a shrink writes nothing.
 func (s *SpillSorter) shrink() error {
 	s.sort()
 	if len(s.pairs) <= cap(s.pairs)/2 {
@@ -106,12 +108,13 @@ func (s *SpillSorter) shrink() error {
 	return err
 }
 
+// sort sorts the pairs in memory and drops repetitions.
 func (s *SpillSorter) sort() {
 	slices.SortFunc(s.pairs, compare)
 	s.pairs = slices.Compact(s.pairs)
 }
 
-// mergeRuns makes one run of all.
+// mergeRuns merges all runs into one.
 func (s *SpillSorter) mergeRuns() error {
 	old := s.runs
 	s.runs = nil
@@ -119,7 +122,7 @@ func (s *SpillSorter) mergeRuns() error {
 	return errors.Join(err, remove(old))
 }
 
-// write makes a run of the pairs that fill puts.
+// write makes a run of the pairs that fill passes to put.
 func (s *SpillSorter) write(fill func(put func(SpilledPair) error) error) error {
 	f, err := os.Create(filepath.Join(s.dir, fmt.Sprintf("run-%p-%05d", s, s.made)))
 	if err != nil {
@@ -144,8 +147,8 @@ func (s *SpillSorter) write(fill func(put func(SpilledPair) error) error) error 
 	return nil
 }
 
-// Each calls visit with the distinct pairs, ascending. The sorter can be asked
-// once.
+// Each calls visit with the distinct pairs in ascending order. It can be called once, and nothing
+// may be added after it.
 func (s *SpillSorter) Each(ctx context.Context, visit func(SpilledPair) error) error {
 	s.sort()
 	return s.merge(ctx, s.runs, s.pairs, visit)
@@ -157,7 +160,7 @@ type head struct {
 	run int // index of the reader; fanIn for the pairs in memory
 }
 
-// merge visits the distinct pairs of sorted runs and of a sorted list.
+// merge calls visit with the distinct pairs of sorted runs and of a sorted list.
 func (s *SpillSorter) merge(ctx context.Context, runs []*os.File, list []SpilledPair, visit func(SpilledPair) error) error {
 	var heads [fanIn + 1]head
 	queue := heads[:0] // ascending: few runs, so that insertion is as good as a heap
@@ -224,6 +227,7 @@ func (s *SpillSorter) Close() error {
 	return remove(runs)
 }
 
+// remove closes and removes files, all of them even if some fail.
 func remove(files []*os.File) error {
 	var all []error
 	for _, f := range files {

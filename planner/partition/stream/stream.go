@@ -1,17 +1,26 @@
-// Package stream partitions training data that does not fit in memory: a
-// source that can be read several times goes in, a machine for each sample and
-// an owner for each parameter come out as they are found, and nothing that
-// grows with the data is kept but on disk. The command partition --stream
-// calls it.
+// Package stream partitions training data that does not fit in memory. A [Source] that can be read
+// several times is the input; the machine of each sample and the owner of each parameter are
+// delivered as they are found. What grows with the data is kept on disk only. The command psidecar
+// partition --stream calls it.
 //
-// A first pass counts. Each further pass gives every sample to the machine that
-// it brings the fewest new features, knowing for the samples to come where the
-// pass before put them (restreaming: Nishimura and Ugander, KDD 2013; the
-// greedy choice is that of Parsa, arXiv 1505.04636, for one sample at a time).
-// What it knows of features is a table in the memory allowed; where that is too
-// small the rarest are forgotten, which costs quality, but no exactness: which
-// machine uses which parameter is sorted on disk after the last pass, and
-// owners and traffic are found from that.
+// # Passes
+//
+// Pass 0 counts features. Each further pass gives every sample to the machine to which it brings
+// the fewest new features, and knows for the samples still to come where the pass before put them
+// (restreaming: Nishimura and Ugander, KDD 2013; the greedy choice is that of Parsa, arXiv
+// 1505.04636, for one sample at a time).
+//
+// # What is exact
+//
+// What a pass knows of features is a table within the allowed memory (table.go). If that is too
+// small the rarest features are forgotten. That costs quality but not exactness: after the last
+// pass the pairs of parameter and machine are sorted on disk (spill.go), and owners and traffic are
+// computed from all of them (level.go).
+//
+// # Memory
+//
+// Everything is allocated at the beginning within Options.Memory: the table of features, the
+// sorter's buffer, and the table of the random baseline. Nothing grows after that.
 package stream
 
 import (
@@ -27,45 +36,47 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A Source hands out all samples in order, the same in every pass: pass 0
-// counts, passes 1 to [Options.Passes] assign. ids are the sample's distinct
-// features; each returns the machine that it goes to, in pass 0 none (-1), and
-// in the last pass for good.
+// A Source calls each with all samples in order, the same in every pass: pass 0 counts, passes 1 to
+// [Options.Passes] assign. ids are the distinct features of a sample. each returns the machine of
+// the sample: -1 in pass 0, and the final one in the last pass.
 type Source func(ctx context.Context, pass int, each func(ids []uint64) (machine int, err error)) error
 
-// Options of streaming.
+// Options configure a partition by streaming.
 type Options struct {
-	K      int
-	Memory int64 // bytes that all tables and buffers take together, at least [LeastMemory]
-	Passes int   // of assignment, 1 or more
-	// Scratch is an existing folder for files: 10 bytes for each (machine,
-	// parameter) pair and 10 + k/8 for each parameter.
+	K int
+	// Memory is how many bytes all tables and buffers take together, at least [LeastMemory].
+	Memory int64
+	// Passes is the number of passes that assign, at least 1.
+	Passes int
+	// Scratch is an existing folder for files: 10 bytes for each (machine, parameter) pair and 10 +
+	// k/8 for each parameter.
 	Scratch string
 }
 
-// DefaultPasses is what the command line takes unless told otherwise: with
-// more, little more is gained.
+// DefaultPasses is the default of the command line. More passes gain little more.
 const DefaultPasses = 4
 
-// leastSlots is the least number of features that a table must hold to be of
-// any use.
+// leastSlots is the smallest number of features for which a table is of any use.
 const leastSlots = 1024
 
-// fixed is the memory that does not depend on the options: a block of
-// parameters and the buffers of files.
+// fixed is the memory that does not depend on the options: a block of parameters and the buffers of
+// files.
 const fixed = blockBytes + 2*machineBuffer + SpillOverhead + 16<<10
 
+// machineBuffer is the buffer of each of the two files with samples' machines.
 const machineBuffer = 32 << 10
 
 // Of the memory beyond what is fixed, the table of features gets 11 parts in
 // 16, the sorter 3 and the random baseline 2.
 const (
+	// The memory beyond fixed is divided into allParts: sortParts for the sorter, baselineParts for
+	// the random baseline, and the rest, 11, for the table of features.
 	allParts      = 16
 	sortParts     = 3
 	baselineParts = 2
 )
 
-// LeastMemory returns the least memory in which k machines can be streamed to.
+// LeastMemory returns the smallest memory with which k machines can be streamed to.
 func LeastMemory(k int) int64 {
 	words := SetWords(k)
 	table := leastSlots * slotBytes(2*words, k) * allParts / (allParts - sortParts - baselineParts)
@@ -75,27 +86,28 @@ func LeastMemory(k int) int64 {
 	return fixed + perMachine + max(table, sorter, base)
 }
 
-// A Result says how a partition came out. All of it is exact but Random, which
-// is an estimate where RandomShare is below 1.
+// A Result describes a partition. All of it is exact except Random*, which are estimates if
+// RandomShare is below 1.
 type Result struct {
 	Samples, Params, Edges int64
 	Traffic                partition.Traffic
-	Data                   []int64 // samples on each machine
+	// Data is the number of samples of each machine.
+	Data []int64
 	// Used is |N(D_i)|, the parameters that each machine uses as a worker.
 	Used []int64
-	// RandomMax and RandomTotal are the traffic of random partitions, the mean
-	// of 5, measured on RandomShare of the parameters and scaled up.
+	// RandomMax and RandomTotal are the traffic of random partitions, the mean of 5, measured on
+	// the fraction RandomShare of the parameters and scaled up.
 	RandomMax, RandomTotal, RandomShare float64
-	// Followed are the edges whose feature was in the table in the last pass;
-	// the others had no say in where their sample went.
+	// Followed is the number of edges whose feature was in the table in the last pass. The others
+	// had no say in where their sample went.
 	Followed int64
-	// Memory is what all tables and buffers took, in bytes; Spilled what was
-	// written to sort it.
+	// Memory is what all tables and buffers took, in bytes; Spilled is what was written to disk to
+	// sort it.
 	Memory, Spilled int64
 }
 
-// Partition streams the source and calls place with each parameter, ascending,
-// and its owner.
+// Partition streams the source and then calls place with each parameter, in ascending order, and
+// its owner. It reads the source o.Passes + 1 times. Its files are removed when it returns.
 func Partition(ctx context.Context, source Source, o Options, place func(id uint64, owner int) error) (*Result, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -112,7 +124,7 @@ func Partition(ctx context.Context, source Source, o Options, place func(id uint
 	return r, errors.Join(err, s.close(), os.RemoveAll(dir))
 }
 
-// Validate reports what is wrong with the options.
+// Validate returns what is wrong with the options, nil if nothing is.
 func (o *Options) Validate() error {
 	switch {
 	case o.K < 1 || o.K > math.MaxUint16:
@@ -126,7 +138,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// A state is what a partition has in memory.
+// A state is what a partition has in memory, and its open files. old has the samples' machines from
+// the pass before, new those of the present one; they change places after each pass.
 type state struct {
 	o        Options
 	assigner *assigner
@@ -137,6 +150,7 @@ type state struct {
 	samples  int64
 }
 
+// newState allocates all tables and opens all files. If it fails it closes what it has opened.
 func newState(o Options, dir string) (s *state, err error) {
 	s = &state{o: o}
 	part := (o.Memory - fixed - int64(o.K)*8*12) / allParts
@@ -167,10 +181,12 @@ func (s *state) close() error {
 	return err
 }
 
+// memory returns the bytes that all tables and buffers take.
 func (s *state) memory() int64 {
 	return fixed + int64(s.o.K)*8*12 + s.assigner.table.bytes() + s.random.table.bytes() + s.pairs.Bytes() - SpillOverhead
 }
 
+// run makes all passes, then finds owners and delivers them.
 func (s *state) run(ctx context.Context, source Source, place func(id uint64, owner int) error) (*Result, error) {
 	err := source(ctx, 0, func(ids []uint64) (int, error) {
 		s.assigner.countFeatures(ids)
@@ -209,9 +225,10 @@ func (s *state) run(ctx context.Context, source Source, place func(id uint64, ow
 	return s.result(used), nil
 }
 
-// errChanged is what a source that differs between passes gets.
+// errChanged is returned if the source differs between passes in the number of samples.
 var errChanged = errors.New("the data changed between two readings of it: run again")
 
+// pass makes one pass of assignment.
 func (s *state) pass(ctx context.Context, source Source, pass int) error {
 	s.assigner.begin(pass == 1, s.samples)
 	last := pass == s.o.Passes
@@ -245,8 +262,9 @@ func (s *state) pass(ctx context.Context, source Source, pass int) error {
 	return errors.Join(s.old.startReading(), s.new.rewind())
 }
 
-// assignLast assigns a sample for good: the sorter gets its features with the
-// machine, unless the table knows that it has them.
+// assignLast assigns a sample for good. The sorter gets a pair for each of its features, unless the
+// table knows that this pass has put another user of the feature on the machine already, whose pair
+// says the same.
 func (s *state) assignLast(ids []uint64, old int) (int, error) {
 	machine := s.assigner.choose(ids, old)
 	for _, id := range ids {
@@ -276,7 +294,8 @@ func (s *state) result(used []int64) *Result {
 	return r
 }
 
-// A machineFile is a list of machines on disk, a sample each.
+// A machineFile is a list of machines on disk, two bytes per sample. It is written in one pass and
+// read in the next.
 type machineFile struct {
 	f   *os.File
 	buf *bufio.ReadWriter
@@ -313,6 +332,7 @@ func (m *machineFile) readMachine() (int, error) {
 	return int(binary.LittleEndian.Uint16(two[:])), nil
 }
 
+// startReading ends writing and goes back to the beginning.
 func (m *machineFile) startReading() error {
 	if err := m.buf.Flush(); err != nil {
 		return fmt.Errorf("writing the samples' machines: %w", err)
@@ -320,6 +340,7 @@ func (m *machineFile) startReading() error {
 	return m.rewind()
 }
 
+// rewind goes back to the beginning, for reading or writing, and drops what is buffered.
 func (m *machineFile) rewind() error {
 	if _, err := m.f.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("going back in the samples' machines: %w", err)

@@ -1,22 +1,29 @@
 package stream
 
-// A table keeps what is known of features, by id, in memory that it takes at
-// once and never exceeds: open addressing, in the order of the ids' hashes.
-// Each slot has some words and some small counters.
+// A table keeps what is known of features, by id, in memory that is allocated once. It is a hash
+// table with open addressing and linear probing, in which slots are ordered by the ids' hashes, so
+// that entries can be dropped in place (retainFeatures). Each slot has some words and some small
+// counters, whose meaning is the caller's.
+//
+// Invariant: at least one slot is free, which ends every search.
 type table struct {
-	ids      []uint64 // id+1, 0 is free
-	seen     []uint32 // how often the feature was added
+	// By slot, id+1, or 0 if it is free. Ids are at most 2^63.
+	ids []uint64
+	// By slot, how often the feature was added; it saturates.
+	seen     []uint32
 	words    []uint64 // perSlot words a slot
 	counts   []uint8  // counters a slot
 	perSlot  int
 	counters int
 	used     int
-	lost     int64 // features dropped to make room
+	// How many features were dropped to make room.
+	lost int64
 }
 
-// slotBytes is what a slot with so many words and counters takes.
+// slotBytes returns the memory of a slot with that many words and counters.
 func slotBytes(words, counters int) int64 { return 8 + 4 + 8*int64(words) + int64(counters) }
 
+// newTable allocates a table.
 func newTable(slots int64, words, counters int) *table {
 	return &table{
 		ids: make([]uint64, slots), seen: make([]uint32, slots),
@@ -27,7 +34,8 @@ func newTable(slots int64, words, counters int) *table {
 
 func (t *table) bytes() int64 { return int64(len(t.ids)) * slotBytes(t.perSlot, t.counters) }
 
-// full reports whether another feature would make the search slow.
+// full reports whether no further feature should be added: beyond seven eighths searches become
+// long.
 func (t *table) full() bool { return t.used >= len(t.ids)/8*7 }
 
 // hash is the finalizer of MurmurHash3 (Appleby, public domain).
@@ -37,8 +45,8 @@ func hash(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// home returns the slot where the search for id starts: ascending with the
-// hash, which is what lets keep work in place.
+// home returns the slot at which the search for id starts. It ascends with the hash, on which
+// retainFeatures relies.
 func (t *table) home(id uint64) int {
 	return int(hash(id) >> 32 * uint64(len(t.ids)) >> 32)
 }
@@ -58,8 +66,7 @@ func (t *table) find(id uint64) int {
 	}
 }
 
-// add returns the slot of id, a new one where it has none; the table must not
-// be full.
+// add returns the slot of id, a new one if it has none, and counts it. The table must not be full.
 func (t *table) add(id uint64) int {
 	s := t.home(id)
 	for t.ids[s] != 0 && t.ids[s] != id+1 {
@@ -81,7 +88,9 @@ func (t *table) wordsOf(s int) []uint64 { return t.words[s*t.perSlot : (s+1)*t.p
 
 func (t *table) countsOf(s int) []uint8 { return t.counts[s*t.counters : (s+1)*t.counters] }
 
-// retainFeatures drops the features for which stays is false. Slots move.
+// retainFeatures drops the features for which stays returns false. The others may move to slots
+// nearer to their homes, so slot numbers are invalid afterwards. It visits the slots in the order
+// of probing, from one that was free, so that an entry never moves to a slot that is visited later.
 func (t *table) retainFeatures(stays func(slot int) bool) {
 	free := 0 // the order of hashes starts over after a free slot
 	for t.ids[free] != 0 {
@@ -120,8 +129,8 @@ func (t *table) clear(s int) {
 	clear(t.countsOf(s))
 }
 
-// forgetRare drops the features that were seen least, until at least an
-// eighth of the table is free beside what must be.
+// forgetRare drops the features that were seen least often, until less than three quarters of the
+// table are used.
 func (t *table) forgetRare() {
 	for least := uint32(1); t.used >= len(t.ids)/4*3; least *= 2 {
 		t.retainFeatures(func(s int) bool { return t.seen[s] > least })
