@@ -7,22 +7,26 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
-// None is the machine of a sample that has none yet.
+// None is the machine of a sample that has no machine yet.
 const None = 1<<16 - 1
 
-// A Block is a part of the samples and where they are.
+// A Block is a part of the samples and their machines. The features of sample s are IDs[Slot[i]]
+// for i from Start[s] to Start[s+1]-1.
 type Block struct {
 	Number int
 	Start  []uint32 // len samples+1: offsets into Slot
-	Slot   []uint32 // features of each sample, as indices into IDs
-	IDs    []uint64 // the block's distinct features, ascending
-	On     []uint16 // machine of each sample, or None
+	// The features of each sample, as indices into IDs.
+	Slot []uint32
+	// The distinct features of the block, ascending.
+	IDs []uint64
+	// The machine of each sample, or None.
+	On []uint16
 }
 
 // Samples returns the number of samples.
 func (b *Block) Samples() int { return len(b.On) }
 
-// NewBlock makes a block of rows of distinct feature ids, with no machines.
+// NewBlock returns a block of rows of distinct feature ids, without machines.
 func NewBlock(number int, rows [][]uint64) *Block {
 	b := &Block{Number: number, Start: make([]uint32, 1, len(rows)+1), On: make([]uint16, len(rows))}
 	for s, row := range rows {
@@ -41,25 +45,30 @@ func NewBlock(number int, rows [][]uint64) *Block {
 	return b
 }
 
-// sticky is where a counter of samples ends: from there on nothing is taken
-// away, since nobody knows how far beyond it was.
+// sticky is the largest value of a counter of samples. A counter that has reached it is not
+// lowered, since nobody knows how far beyond it the count was.
 const sticky = 255
 
-// An assigner is what a block needs to be assigned.
+// An assigner is the working memory of a block's assignment: it knows which machines use each
+// feature, in this block and in others.
+//
+// Invariant: users of a feature are others plus the machines whose counter is not 0.
 type assigner struct {
 	stream.PricedMachines
 	k, words int
-	others   []uint64 // for each feature, the machines on which other blocks use it
-	users    []uint64 // those, and the machines on which this block does
-	counts   []uint8  // for each feature, samples of this block on each machine
-	known    []int32  // scratch
+	// By feature, the machines on which other blocks use it.
+	others []uint64
+	users  []uint64 // those, and the machines on which this block does
+	// By feature, the samples of this block on each machine.
+	counts []uint8
+	known  []int32 // scratch
 }
 
-// Assign gives each sample of the block to the machine that it is cheapest on,
-// one after the other, knowing of the features what other blocks use on which
-// machines, a set for each of IDs, and rank, the parameters that each machine
-// uses, all blocks counted. quota is the number of samples that each machine
-// gets. The block may have machines from an earlier step or none.
+// Assign gives each sample of the block, one after the other, to the machine on which it is
+// cheapest. others has, for each of IDs, the set of machines on which other blocks use it. rank is
+// the number of parameters that each machine uses, over all blocks. quota is the number of samples
+// that each machine gets; its sum must be at least that of the block. The block may have machines
+// from an earlier step. others and rank are not changed.
 func (b *Block) Assign(others []uint64, rank, quota []int64) error {
 	k := len(quota)
 	a := &assigner{k: k, words: stream.SetWords(k), others: others, known: make([]int32, k)}
@@ -74,6 +83,7 @@ func (b *Block) Assign(others []uint64, rank, quota []int64) error {
 	b.enter(a)
 	for s, from := range b.On {
 		slots := b.Slot[b.Start[s]:b.Start[s+1]]
+		// Take the sample away first, or it would be attracted by its own features.
 		if from != None {
 			a.leave(slots, int(from))
 		}
@@ -89,7 +99,7 @@ func (b *Block) Assign(others []uint64, rank, quota []int64) error {
 	return nil
 }
 
-// enter counts the samples where they are. What they use is in the rank already.
+// enter counts the samples where they are. The rank includes what they use already.
 func (b *Block) enter(a *assigner) {
 	for s, machine := range b.On {
 		if machine == None {
@@ -104,14 +114,17 @@ func (b *Block) enter(a *assigner) {
 	}
 }
 
+// usersOf returns the set of machines that use a feature.
 func (a *assigner) usersOf(slot uint32) []uint64 {
 	return a.users[int(slot)*a.words : (int(slot)+1)*a.words]
 }
 
+// othersOf returns the set of machines on which other blocks use a feature.
 func (a *assigner) othersOf(slot uint32) []uint64 {
 	return a.others[int(slot)*a.words : (int(slot)+1)*a.words]
 }
 
+// leave takes a sample's features from a machine. A feature stays there if another block uses it.
 func (a *assigner) leave(slots []uint32, machine int) {
 	for _, slot := range slots {
 		c := &a.counts[int(slot)*a.k+machine]
@@ -125,6 +138,7 @@ func (a *assigner) leave(slots []uint32, machine int) {
 	}
 }
 
+// join adds a sample's features to a machine.
 func (a *assigner) join(slots []uint32, machine int) {
 	for _, slot := range slots {
 		if users := a.usersOf(slot); !stream.HasMember(users, machine) {
@@ -137,6 +151,8 @@ func (a *assigner) join(slots []uint32, machine int) {
 	}
 }
 
+// cheapest returns the cheapest machine for a sample with these features, or -1 if all quotas are
+// used up.
 func (a *assigner) cheapest(slots []uint32) int {
 	clear(a.known)
 	differ := len(slots)
@@ -153,8 +169,7 @@ func (a *assigner) cheapest(slots []uint32) int {
 	return a.Cheapest(len(slots), differ, a.known)
 }
 
-// Users returns, for each of IDs, the set of the machines on which the block
-// uses it.
+// Users returns for each of IDs the set of machines on which the block uses it.
 func (b *Block) Users(k int) []uint64 {
 	words := stream.SetWords(k)
 	users := make([]uint64, words*len(b.IDs))
@@ -169,7 +184,7 @@ func (b *Block) Users(k int) []uint64 {
 	return users
 }
 
-// Lists returns what the block says to each of so many buckets.
+// Lists returns what the block reports to each bucket, an element for each, which may be empty.
 func (b *Block) Lists(k, buckets int) []List {
 	users, words := b.Users(k), stream.SetWords(k)
 	lists := make([]List, buckets)
@@ -184,8 +199,8 @@ func (b *Block) Lists(k, buckets int) []List {
 	return lists
 }
 
-// Gather returns what Assign takes from what each bucket says: its words go,
-// in the order of the features, to where the features are.
+// Gather merges the replies of all buckets, by number, into the others of Assign. A reply has the
+// sets of the block's features in that bucket, in the order of the features.
 func (b *Block) Gather(k int, replies [][]uint64) ([]uint64, error) {
 	words := stream.SetWords(k)
 	others := make([]uint64, 0, words*len(b.IDs))

@@ -6,24 +6,29 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
-// A List is what one block says of those of its features that are in a bucket:
-// the features, ascending, and for each the set of machines on which the block
-// uses it.
+// A List is what one block reports of its features in one bucket: the features, ascending, and for
+// each the set of machines on which the block uses it.
 type List struct {
 	Block int
 	IDs   []uint64
-	Users []uint64 // stream.SetWords(k) words for each of IDs
+	// stream.SetWords(k) words for each of IDs.
+	Users []uint64
 }
 
-// A Bucket knows of some of the features what all blocks use where.
+// A Bucket knows of some of the features on which machines all blocks use them. Two sets per
+// feature suffice to answer every block: what others use is what is used twice, plus what is used
+// once and not by the block itself.
 type Bucket struct {
 	k, words int
 	IDs      []uint64 // ascending
-	once     []uint64 // for each, the machines on which a block uses it
-	twice    []uint64 // and those on which two or more do
+	// By feature, the machines on which at least one block uses it.
+	once []uint64
+	// The machines on which at least two blocks do.
+	twice []uint64
 }
 
-// NewBucket merges the lists of all blocks that have features in the bucket.
+// NewBucket merges the lists of all blocks with features in the bucket. Their order does not
+// matter.
 func NewBucket(k int, lists []List) *Bucket {
 	b := &Bucket{k: k, words: stream.SetWords(k)}
 	total := 0
@@ -47,8 +52,8 @@ func NewBucket(k int, lists []List) *Bucket {
 	return b
 }
 
-// each calls visit for each word of a list, with where it is in the bucket's
-// sets and in the list's.
+// each calls visit for each word of a list, with its position in the bucket's sets and in the
+// list's. It merges the two ascending lists of ids.
 func (b *Bucket) each(l *List, visit func(at, from int)) {
 	p := 0
 	for i, id := range l.IDs {
@@ -61,8 +66,8 @@ func (b *Bucket) each(l *List, visit func(at, from int)) {
 	}
 }
 
-// Others returns, for each feature of a list that the bucket was made with, the
-// set of machines on which other blocks use it.
+// Others returns, for each feature of a list with which the bucket was made, the set of machines on
+// which other blocks use it.
 func (b *Bucket) Others(l *List) []uint64 {
 	others := make([]uint64, len(l.Users))
 	b.each(l, func(at, from int) { others[from] = b.twice[at] | b.once[at]&^l.Users[from] })
@@ -80,8 +85,9 @@ func (b *Bucket) Rank() []int64 {
 	return rank
 }
 
-// Users returns the set of machines that use feature IDs[p].
+// Users returns the set of machines that use feature IDs[p]. It belongs to the bucket.
 func (b *Bucket) Users(p int) []uint64 { return b.once[p*b.words : (p+1)*b.words] }
 
-// BucketOf returns the bucket of a feature, of so many.
+// BucketOf returns the bucket of a feature. Hashing keeps buckets about equally large whatever the
+// ids.
 func BucketOf(id uint64, buckets int) int { return int(mix(id) % uint64(buckets)) }

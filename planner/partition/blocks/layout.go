@@ -7,10 +7,10 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A Layout says which samples make a block, and how many of a block's samples
-// each machine may have. Samples are numbered in the order of the data. Each
-// group of as many consecutive samples as there are blocks has one sample for
-// each block, so that a block is an even sample of the data, whatever its order.
+// A Layout decides which samples make a block, and how many of a block's samples each machine may
+// get. Samples are numbered in the order of the data. Every group of consecutive samples, as many
+// as there are blocks, has one sample for each block, so that a block is an even sample of the data
+// whatever its order.
 type Layout struct {
 	Samples int64
 	Blocks  int
@@ -18,7 +18,7 @@ type Layout struct {
 	Seed    uint64
 }
 
-// Validate reports what is wrong with a layout.
+// Validate returns what is wrong with a layout, nil if nothing is.
 func (l *Layout) Validate() error {
 	switch {
 	case l.K < 1 || l.K > math.MaxUint16:
@@ -32,19 +32,20 @@ func (l *Layout) Validate() error {
 	return nil
 }
 
-// turn is how far the blocks of a group are turned, against data with a period.
+// turn returns by how much the blocks of a group are rotated. Without that, data with a period
+// would give a block always the same kind of sample.
 func (l *Layout) turn(group int64) int64 {
 	return int64(mix(l.Seed^mix(uint64(group))) % uint64(l.Blocks))
 }
 
-// BlockOf returns the block of a sample. In the block it is the sample number
-// sample / Blocks.
+// BlockOf returns the block of a sample. Its number within the block is sample / Blocks.
 func (l *Layout) BlockOf(sample int64) int {
 	n := int64(l.Blocks)
 	return int((sample%n + l.turn(sample/n)) % n)
 }
 
-// Size returns the number of samples in a block.
+// Size returns the number of samples in a block: one for each full group, and perhaps one of the
+// last, incomplete group.
 func (l *Layout) Size(block int) int64 {
 	n := int64(l.Blocks)
 	groups, rest := l.Samples/n, l.Samples%n
@@ -54,8 +55,9 @@ func (l *Layout) Size(block int) int64 {
 	return groups
 }
 
-// Quota returns how many samples of a block each machine gets. Over all blocks
-// no machine gets more than ceil(Samples/K).
+// Quota returns how many samples of a block each machine gets. Over all blocks no machine gets more
+// than ceil(Samples/K): what is left after division goes to the machines in turn, and each block
+// continues where the one before ended.
 func (l *Layout) Quota(block int) []int64 {
 	var before int64
 	for b := range block {

@@ -1,18 +1,28 @@
-// Package blocks partitions training data on many machines at once. The samples
-// are cut into blocks, each an even sample of the data that fits into a
-// worker's memory, and the features into buckets. In a step some of the blocks
-// are assigned, each by itself and at the same time: a block gives every sample
-// to the machine that it brings the fewest new features, at the prices of
-// [stream.PricedMachines], and knows of the other blocks what buckets told it before: on
-// which machines they use its features. Buckets learn from blocks after each
-// step. The pipeline of cmd/psidecar-beam runs the steps on an engine;
-// [Partition] runs them in memory, with the same outcome.
+// Package blocks partitions training data on many machines at once. Samples are divided into
+// blocks, each an even sample of the data that fits into a worker's memory, and features into
+// buckets. In a step some of the blocks are assigned, in parallel and without seeing each other: a
+// block gives each of its samples to the machine to which it brings the fewest new features, at the
+// prices of [stream.PricedMachines], and knows of the other blocks what the buckets said before the
+// step: on which machines they use its features. After each step the buckets learn from the blocks.
 //
-// Blocks that are assigned at once do not see each other's choice. The first
-// steps therefore take few blocks, more each time, so that they agree on what
-// is whose; later ones take half of them in turn, so that no two halves chase
-// each other (restreaming: Nishimura and Ugander, KDD 2013, who also do it in
-// parallel; gains against a bounded staleness: Kabiljo and others, VLDB 2017).
+// The pipeline of cmd/psidecar-beam runs the steps on an engine; [Partition] runs them in memory
+// with the same result, which is what tests compare.
+//
+// # Order of steps
+//
+// Blocks that are assigned in the same step do not see each other's choices. The first steps
+// ([Waves]) therefore take few blocks, more each time, so that they agree on what belongs to whom.
+// Later passes take half of the blocks in turn ([Colors]), so that the halves do not chase each
+// other (restreaming: Nishimura and Ugander, KDD 2013, who also do it in parallel; gains against a
+// bounded staleness: Kabiljo and others, VLDB 2017).
+//
+// # What travels
+//
+//	Block  ── List: features and their machines ──► Bucket
+//	Block  ◄── Reply: machines of other blocks, ranks ── Bucket
+//
+// Both are encoded as in wire.go. Everything in this package is a pure function of its arguments;
+// the engine decides where and when it runs, and may run it twice.
 package blocks
 
 import (
@@ -26,7 +36,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
-// DefaultPasses over all samples after the first: with more, little is gained.
+// DefaultPasses is the number of passes over all samples after the first. More passes gain little
+// more.
 const DefaultPasses = 4
 
 // Waves is the number of first steps, in which blocks get their first machines.
@@ -35,11 +46,11 @@ const Waves = 6
 // Colors is the number of steps of a pass after the first.
 const Colors = 2
 
-// Color returns which of the steps of a pass a block is assigned in.
+// Color returns in which step of a pass a block is assigned.
 func Color(block int) int { return block % Colors }
 
-// Wave returns which of the first steps a block is assigned in: block 0 in the
-// first, and in each further one so many that the growth is even.
+// Wave returns in which of the first steps a block is assigned: block 0 in the first, and the
+// number of blocks grows by a constant factor from step to step.
 func (l *Layout) Wave(block int) int {
 	ratio := 1
 	for power(ratio, Waves-1) < l.Blocks {
@@ -52,6 +63,7 @@ func (l *Layout) Wave(block int) int {
 	return wave
 }
 
+// power returns base to the exponent.
 func power(base, exponent int) int {
 	n := 1
 	for range exponent {
@@ -60,17 +72,16 @@ func power(base, exponent int) int {
 	return n
 }
 
-// LeastMemory is the least memory of a worker.
+// LeastMemory is the smallest memory of a worker, in bytes.
 const LeastMemory = 192 << 20
 
-// base is what a worker takes for itself: the engine's client, its buffers, code.
+// base is what a worker needs for itself: the engine's client, its buffers, code.
 const base = 96 << 20
 
-// Fit returns how many blocks and buckets data need so that a worker which has
-// one of either in memory stays within so many bytes, half of which is left to
-// the garbage collector and the engine's copies. Small data get some all the
-// same, to be divided among workers, but none so small that its machines'
-// quotas bind.
+// Fit returns how many blocks and buckets the data needs so that a worker that has one of either in
+// memory stays within that many bytes. Half of the memory is left to the garbage collector and the
+// engine's copies. Small data gets several of each too, so that there is something to distribute,
+// but no block so small that the quotas of its machines bind.
 func Fit(samples, edges int64, k int, memory int64) (blocks, buckets int, err error) {
 	if memory < LeastMemory {
 		return 0, 0, fmt.Errorf("%d bytes of memory are too little for a worker: at least %d are needed", memory, LeastMemory)
@@ -79,6 +90,8 @@ func Fit(samples, edges int64, k int, memory int64) (blocks, buckets int, err er
 		some        = 16
 		leastOnEach = 128 // samples of a block for each machine
 	)
+	// The divisors below are bytes per edge of a block being assigned, and of a bucket being
+	// merged, in the worst case of features that occur once.
 	words := int64(stream.SetWords(k))
 	room := (memory - base) / 2
 	ofBlock := room / (30 + 24*words + int64(k))
@@ -100,8 +113,8 @@ type Options struct {
 	Passes  int // after the first, 0 or more
 }
 
-// Partition divides a graph in memory, step by step as a pipeline does on
-// workers. It is what tests compare that with.
+// Partition partitions a graph in memory, step by step as a pipeline does on workers. Tests compare
+// the pipeline with it.
 func Partition(ctx context.Context, g *graph.Graph, o Options) (*partition.Assignment, error) {
 	l := Layout{Samples: int64(g.Samples()), Blocks: o.Blocks, K: o.K, Seed: o.Seed}
 	if err := l.Validate(); err != nil {
@@ -128,7 +141,7 @@ func Partition(ctx context.Context, g *graph.Graph, o Options) (*partition.Assig
 	return a, place(ctx, g, all, o, a.Params)
 }
 
-// cut makes the blocks.
+// cut returns the blocks of a graph.
 func cut(g *graph.Graph, l Layout) []*Block {
 	rows := make([][][]uint64, l.Blocks)
 	for s := range g.Samples() {
@@ -146,6 +159,8 @@ func cut(g *graph.Graph, l Layout) []*Block {
 	return all
 }
 
+// step makes one step: all blocks report to a single bucket, which has the content of all buckets,
+// and the active ones are assigned with what it says.
 func step(ctx context.Context, all []*Block, l Layout, active func(block int) bool) error {
 	lists := make([]List, len(all))
 	for b := range all {
@@ -166,7 +181,7 @@ func step(ctx context.Context, all []*Block, l Layout, active func(block int) bo
 	return nil
 }
 
-// place finds the owners, bucket by bucket.
+// place finds the owners of all parameters, bucket by bucket.
 func place(ctx context.Context, g *graph.Graph, all []*Block, o Options, params []int32) error {
 	lists := make([][]List, o.Buckets)
 	for b := range all {
@@ -191,8 +206,8 @@ func place(ctx context.Context, g *graph.Graph, all []*Block, o Options, params 
 	return nil
 }
 
-// Owners returns the owner of each of the bucket's features, such that the
-// machine that moves most for the bucket moves little: a sum of what is level is
+// Owners returns the owner of each of the bucket's features, such that the machine that moves most
+// for the bucket moves little. Buckets do not know of each other, but a sum of level loads is
 // level.
 func (b *Bucket) Owners(ctx context.Context) ([]int32, error) {
 	if len(b.IDs) == 0 {

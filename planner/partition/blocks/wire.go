@@ -10,14 +10,16 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
-// Blocks, lists and replies travel between workers as bytes. Numbers are
-// varints, ascending lists are differences, and a set of k machines takes
-// ceil(k/8) bytes. The form is private to one run of one program.
+// Blocks, lists and replies travel between workers as bytes. Numbers are unsigned varints,
+// ascending lists are differences, and a set of k machines takes ceil(k/8) bytes. The format is
+// private to one run of one program, so it has no version. Decoders are strict all the same: they
+// check lengths and order, so that damaged bytes give an error instead of a wrong partition.
 
 // ErrDamaged is wrapped by errors of decoding.
 var ErrDamaged = errors.New("damaged bytes between workers")
 
-// A decoder takes numbers off the front of bytes. After a failure all are 0.
+// A decoder takes numbers from the front of a byte slice. After a failure all numbers are 0, so a
+// caller need only check at the end.
 type decoder struct {
 	rest   []byte
 	failed bool
@@ -33,7 +35,8 @@ func (d *decoder) uvarint() uint64 {
 	return v
 }
 
-// count returns a number of things that take so many bytes each at least.
+// count returns a number of elements that take at least each bytes apiece. It fails if the rest is
+// too short for them, which bounds the caller's allocation by the input.
 func (d *decoder) count(each int) int {
 	n := d.uvarint()
 	if n > uint64(len(d.rest)/max(1, each)) {
@@ -43,6 +46,7 @@ func (d *decoder) count(each int) int {
 	return int(n)
 }
 
+// int32 returns a number that fits in 31 bits.
 func (d *decoder) int32() int {
 	n := d.uvarint()
 	if n > math.MaxInt32 {
@@ -52,7 +56,8 @@ func (d *decoder) int32() int {
 	return int(n)
 }
 
-// ascending returns a list as appendAscending writes it.
+// ascending returns n numbers that appendAscending has written. It fails if they do not strictly
+// ascend.
 func (d *decoder) ascending(n int) []uint64 {
 	ids := make([]uint64, n)
 	var last uint64
@@ -68,6 +73,8 @@ func (d *decoder) ascending(n int) []uint64 {
 	return ids
 }
 
+// sets returns n sets of k machines, which must be all of the rest. It fails if a set has a machine
+// beyond k.
 func (d *decoder) sets(n, k int) []uint64 {
 	bytes, words := (k+7)/8, stream.SetWords(k)
 	if len(d.rest) != n*bytes {
@@ -88,7 +95,7 @@ func (d *decoder) sets(n, k int) []uint64 {
 	return sets
 }
 
-// end returns an error unless all was well and nothing is left.
+// end returns an error unless decoding has succeeded and used all bytes.
 func (d *decoder) end(what string) error {
 	if d.failed || len(d.rest) > 0 {
 		return fmt.Errorf("%w: %s", ErrDamaged, what)
@@ -96,6 +103,7 @@ func (d *decoder) end(what string) error {
 	return nil
 }
 
+// appendAscending appends ids as differences, the first one to 0.
 func appendAscending(out []byte, ids []uint64) []byte {
 	var last uint64
 	for _, id := range ids {
@@ -105,6 +113,7 @@ func appendAscending(out []byte, ids []uint64) []byte {
 	return out
 }
 
+// appendSets appends sets of k machines without the unused bytes of their last words.
 func appendSets(out []byte, sets []uint64, k int) []byte {
 	bytes, words := (k+7)/8, stream.SetWords(k)
 	for i := 0; i < len(sets); i += words {
@@ -115,7 +124,8 @@ func appendSets(out []byte, sets []uint64, k int) []byte {
 	return out
 }
 
-// Append appends the block.
+// Append appends the encoded block: number, ids, then for each sample its machine plus one, and its
+// features as indices.
 func (b *Block) Append(out []byte) []byte {
 	out = binary.AppendUvarint(out, uint64(b.Number))
 	out = binary.AppendUvarint(out, uint64(len(b.IDs)))
@@ -158,7 +168,7 @@ func DecodeBlock(in []byte) (*Block, error) {
 	return b, d.end("a block")
 }
 
-// Append appends the list, of sets of k machines.
+// Append appends the encoded list, whose sets are of k machines.
 func (l *List) Append(out []byte, k int) []byte {
 	out = binary.AppendUvarint(out, uint64(l.Block))
 	out = binary.AppendUvarint(out, uint64(len(l.IDs)))
@@ -178,11 +188,12 @@ func DecodeList(in []byte, k int) (List, error) {
 // A Reply is what a bucket says to a block.
 type Reply struct {
 	Bucket int
-	Rank   []int64  // the bucket's features that each machine uses
+	// The number of the bucket's features that each machine uses.
+	Rank   []int64
 	Others []uint64 // see [Bucket.Others]
 }
 
-// Append appends the reply; its Rank is of all machines.
+// Append appends the encoded reply. Rank must have an element for each machine.
 func (r *Reply) Append(out []byte) []byte {
 	out = binary.AppendUvarint(out, uint64(r.Bucket))
 	for _, n := range r.Rank {
@@ -207,8 +218,8 @@ func DecodeReply(in []byte, k int) (Reply, error) {
 	return r, d.end("a bucket's reply")
 }
 
-// A Row is a sample of a block on its way there: its number in the block and its
-// distinct features, ascending.
+// A Row is a sample on its way to its block: its number in the block, and its distinct features in
+// ascending order.
 type Row struct {
 	Sample uint64
 	IDs    []uint64
@@ -221,7 +232,7 @@ func (r *Row) Append(out []byte) []byte {
 	return appendAscending(out, r.IDs)
 }
 
-// DecodeRows decodes a list of rows that follow each other.
+// DecodeRows decodes rows that follow each other and appends them to rows.
 func DecodeRows(in []byte, rows []Row) ([]Row, error) {
 	d := &decoder{rest: in}
 	for len(d.rest) > 0 && !d.failed {
@@ -232,7 +243,8 @@ func DecodeRows(in []byte, rows []Row) ([]Row, error) {
 	return rows, d.end("rows")
 }
 
-// Collect makes a block of its rows, which come in any order.
+// Collect makes a block of its rows, which come in any order and which it sorts. It fails with
+// ErrChanged unless there is exactly one row for each of the size samples.
 func Collect(number int, size int64, rows []Row) (*Block, error) {
 	slices.SortFunc(rows, func(a, b Row) int {
 		switch {
@@ -256,5 +268,5 @@ func Collect(number int, size int64, rows []Row) (*Block, error) {
 	return NewBlock(number, ids), nil
 }
 
-// ErrChanged is wrapped by errors for data that are not what they were.
+// ErrChanged is wrapped by errors for data that has changed between two readings.
 var ErrChanged = errors.New("the data changed between two readings of it: run again")

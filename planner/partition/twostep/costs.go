@@ -8,30 +8,32 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// costs holds f(D_i + d) - f(D_i) for each sample d. That is a small number for
-// most graphs, and a table of small numbers stays in the cache far longer.
+// costs has f(D_i + d) - f(D_i) for each sample d of one machine. It has implementations with 8, 16
+// and 32 bits per cost: costs are small in most graphs, and a table of small numbers stays in the
+// cache far longer.
 type costs interface {
 	// of sets dst[i] to the cost of samples[i].
 	of(dst []int64, samples []uint32)
-	// lower takes w from the costs of samples, assigned ones among them.
+	// lower subtracts w from the costs of samples, assigned ones among them.
 	lower(samples []uint32, w uint32, free []uint64)
 	// raise undoes lower.
 	raise(samples []uint32, w uint32)
-	// claim takes s out: it is no candidate, though still free for others.
+	// claim excludes s from the candidates of this machine; it stays free for others.
 	claim(s uint32)
 	// release undoes claim.
 	release(s uint32, free []uint64)
-	// least returns the candidate of the least cost, the first among equals, or no
-	// set where that cost is above room. Candidates are free and not claimed.
+	// least returns the candidate with the least cost, the first among equals, or an empty set if
+	// that cost is above room. Candidates are free and not claimed.
 	least(free []uint64, room int64) subset
 	clone() costs
 }
 
-// A number is what a cost is kept in. The highest bit is set for a sample that
-// is claimed or known to be assigned: its cost may fall on unheeded.
+// A number is the type of a cost. Its highest bit marks a sample that is claimed or known to be
+// assigned; the rest of such a cost does not matter.
 type number interface{ uint8 | uint16 | uint32 }
 
-// newCosts returns the costs for a machine that has nothing.
+// newCosts returns the costs for an empty machine, in the smallest type that fits. It fails if a
+// sample uses parameters of more weight than 31 bits hold.
 func newCosts(g *graph.Graph) (costs, error) {
 	full := make([]uint32, g.Samples())
 	for s := range full {
@@ -57,16 +59,18 @@ func newCosts(g *graph.Graph) (costs, error) {
 	return newTree[uint32](full), nil
 }
 
-// assigned returns the highest bit.
+// assigned returns the bit that marks a cost as no candidate's.
 func assigned[T number]() T { return ^(^T(0) >> 1) }
 
-// A tree is costs, and over them a tree of lower bounds, 64 children a node,
-// from which the least cost is found. A cost only ever falls, which the tree is
-// told of at once; that a sample has been assigned, it finds out when it looks,
-// or when the cost would be the least of its block.
+// A tree implements costs. Above the costs it has a tree of lower bounds with 64 children per node,
+// in which least finds the minimum. A cost that falls is entered in the bounds at once. A sample
+// that was assigned elsewhere is only noticed when it is looked at, so bounds may be too low, never
+// too high.
 type tree[T number] struct {
-	cost  []T
-	bound [][]T // bound[0][b] <= the costs of free samples 64b..64b+63, and so on up
+	cost []T
+	// bound[0][b] is at most the costs of the free samples 64b..64b+63; bound[l+1] bounds bound[l]
+	// in the same way.
+	bound [][]T
 }
 
 func newTree[T number](full []uint32) *tree[T] {
@@ -99,8 +103,8 @@ func (c *tree[T]) of(dst []int64, samples []uint32) {
 	}
 }
 
-// lower changes many costs before it looks at the first: they are all over the
-// memory, and one waits for as long as for many.
+// lower changes many costs before it looks at the first one again: they are scattered over memory,
+// and many cache misses at once take as long as one.
 func (c *tree[T]) lower(samples []uint32, w uint32, free []uint64) {
 	const many = 64
 	var now [many]T
@@ -120,7 +124,7 @@ func (c *tree[T]) lower(samples []uint32, w uint32, free []uint64) {
 	}
 }
 
-// lowerBound follows up that sample s costs v, which is less than its block has.
+// lowerBound enters cost v of sample s, which is below its block's bound, in the bounds.
 func (c *tree[T]) lowerBound(s uint32, v T, free []uint64) {
 	if !isFree(free, s) {
 		c.cost[s] |= assigned[T]()
@@ -148,6 +152,8 @@ func (c *tree[T]) release(s uint32, free []uint64) {
 	c.lowerBound(s, c.cost[s], free)
 }
 
+// least descends along the lowest bounds. If the block that it reaches has a higher minimum than
+// its bound said, it corrects the bound and starts again.
 func (c *tree[T]) least(free []uint64, room int64) subset {
 	top := len(c.bound) - 1
 	for {
@@ -168,8 +174,8 @@ func (c *tree[T]) least(free []uint64, room int64) subset {
 	}
 }
 
-// leastIn returns the least cost of the free samples of one block, and the
-// first sample that has it; a cost of no sample where none is free.
+// leastIn returns the least cost of the free samples of one block and the first sample that has it.
+// If none is free the cost is that of no candidate.
 func (c *tree[T]) leastIn(b int, free []uint64) (s uint32, least T) {
 	least = assigned[T]()
 	for word := free[b]; word != 0; word &= word - 1 {
@@ -181,7 +187,7 @@ func (c *tree[T]) leastIn(b int, free []uint64) (s uint32, least T) {
 	return s, least
 }
 
-// raiseBound sets the bound of block b and what follows from it above.
+// raiseBound sets the bound of block b, and those above it that follow from it.
 func (c *tree[T]) raiseBound(b int, v T) {
 	c.bound[0][b] = v
 	for level := range len(c.bound) - 1 {

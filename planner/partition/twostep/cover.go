@@ -6,10 +6,9 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// cover counts the parameters of samples as covered by m: they cost no other
-// sample anything from now on. It returns how many are new, and appends those to
-// m.log. Each parameter is counted once a machine, so that all of it together
-// takes O(k |E|).
+// cover counts the parameters of samples as covered by m: from now on they cost no other sample
+// anything. It returns how many are new and appends those to m.log. Each parameter is covered once
+// per machine, so all calls together take O(k |E|).
 func (m *machine) cover(d *division, samples []uint32) (fresh int) {
 	before := len(m.log)
 	for _, s := range samples {
@@ -29,10 +28,9 @@ func (m *machine) cover(d *division, samples []uint32) (fresh int) {
 	return len(m.log) - before
 }
 
-// mark appends to m.log those of params that are not covered, covers them and
-// returns them. It looks at all before it changes any, and without a branch that
-// depends on what it sees: most of what it reads is not in the cache, and is
-// waited for together.
+// mark covers those of params that are not covered yet, appends them to m.log, and returns them. It
+// looks at all before it changes any, without a branch that depends on what it reads: most of that
+// is not in the cache, and the misses then overlap.
 func (m *machine) mark(params []uint32) []uint32 {
 	n := len(m.log)
 	m.log = slices.Grow(m.log, len(params))
@@ -50,9 +48,9 @@ func (m *machine) mark(params []uint32) []uint32 {
 	return fresh
 }
 
-// lower takes 1 from the costs of all samples that use params. Those of rare
-// parameters are gathered first: each of their lists is somewhere else in the
-// memory, and many that are read at the same time take little longer than one.
+// lower subtracts 1 from the costs of all samples that use params. The lists of rare parameters are
+// first gathered into one: each is at another place in memory, and many that are read at the same
+// time take little longer than one.
 func (m *machine) lower(d *division, params []uint32) {
 	m.users, m.lowered = m.users[:0], m.lowered[:0]
 	for _, p := range params {
@@ -68,11 +66,12 @@ func (m *machine) lower(d *division, params []uint32) {
 	m.costs.lower(m.lowered, 1, d.free)
 }
 
-// rare is how many samples use a rare parameter at most.
+// rare is the largest number of samples of a rare parameter.
 const rare = 16
 
-// appendRare appends list to dst. It copies as many as a rare parameter may have,
-// so that nothing has to be decided: what follows the list is of the same array.
+// appendRare appends list to dst. It always copies rare elements, so that the length decides
+// nothing. What follows the list is of the same array, which its caller has checked by the
+// capacity.
 func appendRare(dst, list []uint32) []uint32 {
 	n := len(dst)
 	dst = slices.Grow(dst, rare)
@@ -80,8 +79,7 @@ func appendRare(dst, list []uint32) []uint32 {
 	return dst[:n+len(list)]
 }
 
-// uncover undoes the last cover, which was of these samples and that many
-// parameters.
+// uncover undoes the last cover, which was of these samples and covered fresh parameters.
 func (m *machine) uncover(d *division, samples []uint32, fresh int) {
 	n := len(m.log) - fresh
 	for _, p := range m.log[n:] {
@@ -96,8 +94,8 @@ func (m *machine) uncover(d *division, samples []uint32, fresh int) {
 	}
 }
 
-// params appends the parameters of s that m does not cover yet. They weigh
-// cost, what s costs, which tells when all are found.
+// params appends the parameters of s that m has not covered. cost is the cost of s, which is their
+// weight, so that the search can stop when all are found.
 func (m *machine) params(dst []uint32, g *graph.Graph, s uint32, cost int64) []uint32 {
 	all := m.rows.of(s)
 	dst = slices.Grow(dst, len(all))

@@ -10,12 +10,11 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// divideSamples is DWW21 Alg. 1. For every machine the cost of each sample,
-// f(D_i + d) - f(D_i), is kept up to date, so a search only compares. What a
-// machine would take next depends on the others only through the samples that
-// they take away; so all machines bring their costs up to date and search at
-// the same time, and then take in turn, searching again where another was
-// faster. The result is that of the paper's loop.
+// divideSamples is DWW21 Alg. 1. For every machine the cost of each sample, f(D_i + d) - f(D_i), is
+// kept up to date, so a search only compares. What a machine would take next depends on the others
+// only through the samples that they take. So all machines update their costs and search in
+// parallel, and then take in turn; one whose choice was taken by another searches again. The result
+// is that of the paper's loop.
 func divideSamples(ctx context.Context, g *graph.Graph, o partition.Options, r Rules) ([]int32, error) {
 	d, err := newDivision(g, o, r)
 	if err != nil {
@@ -39,20 +38,26 @@ func divideSamples(ctx context.Context, g *graph.Graph, o partition.Options, r R
 	return d.assigned, nil
 }
 
-// A division is the state of Alg. 1.
+// A division is the state of Alg. 1. While machines prepare in parallel, only their own fields
+// change; assignments are made by one goroutine between that.
 type division struct {
 	g     *graph.Graph
 	rules Rules
 	theta int64
 
 	machines []*machine
-	assigned []int32  // sample -> machine, or -1
+	// By sample, its machine, or -1.
+	assigned []int32
 	free     []uint64 // bitmap of D', the unassigned samples
 	left     int      // |D'|
-	sampler  *sampler // nil where searches look at all
-	finders  []finder // one a worker
+	// nil if searches consider all samples.
+	sampler *sampler
+	// One for each worker.
+	finders []finder
 }
 
+// newDivision returns the division with the fixed samples assigned. It computes the cost of all
+// samples once, for an empty machine, and copies that for each.
 func newDivision(g *graph.Graph, o partition.Options, r Rules) (*division, error) {
 	n := g.Samples()
 	if r.Beta == 0 {
@@ -104,6 +109,7 @@ func newDivision(g *graph.Graph, o partition.Options, r Rules) (*division, error
 	return d, nil
 }
 
+// shareOf returns the capacity of machine i, 1 without capacities.
 func shareOf(o partition.Options, i int) float64 {
 	if o.Capacity == nil {
 		return 1
@@ -111,8 +117,7 @@ func shareOf(o partition.Options, i int) float64 {
 	return o.Capacity[i]
 }
 
-// assignRound gives samples to machines in turn until the next one has to be prepared
-// again.
+// assignRound gives samples to machines in turn until the machine in turn has to prepare again.
 func (d *division) assignRound() error {
 	for d.left > 0 {
 		i := d.smallest() // line 4
@@ -144,8 +149,8 @@ func (d *division) assignRound() error {
 	return nil
 }
 
-// smallest is line 4: the machine of the least load, relative to its capacity,
-// the first among equals; -1 where all are full or closed.
+// smallest is line 4: the machine with the least load relative to its capacity, the first among
+// equals, or -1 if all are full or closed.
 func (d *division) smallest() int {
 	best, least := -1, math.Inf(1)
 	for i, m := range d.machines {
@@ -156,13 +161,14 @@ func (d *division) smallest() int {
 	return best
 }
 
+// stuck is the error if samples are left and no machine can take any.
 func (d *division) stuck() error {
 	return fmt.Errorf("two-step partition: %d samples fit on no machine within theta = %d; raise theta, or use the algorithm best", d.left, d.theta)
 }
 
-// choose is line 5 for machine m: it sets m.next(), to no samples where none fit
-// into m's memory. False means that m's search is worth doing on all cores,
-// with the other machines' next ones.
+// choose is line 5 for machine m: it makes sure that m.nextSet() is valid, an empty set if no
+// sample fits into m's memory. It returns false if the search is worth making on all cores,
+// together with those of the other machines.
 func (d *division) choose(m *machine) bool {
 	if d.sampler == nil {
 		if m.nextSet().torn(d.free) {
@@ -186,6 +192,7 @@ func (d *division) choose(m *machine) bool {
 	}
 }
 
+// weightOf returns the weight of a set of samples.
 func (d *division) weightOf(set []uint32) (w int64) {
 	for _, s := range set {
 		w += int64(d.g.SampleWeight(int(s)))
@@ -193,7 +200,7 @@ func (d *division) weightOf(set []uint32) (w int64) {
 	return w
 }
 
-// give assigns sample s to machine i.
+// give assigns sample s to machine i, without its costs.
 func (d *division) give(i int, s uint32) {
 	m := d.machines[i]
 	d.assigned[s] = int32(i)

@@ -7,18 +7,21 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// A descent is a branch-and-bound search for a subset of up to size samples.
+// A descent is a branch-and-bound search for a set of up to size samples.
 type descent struct {
-	g      *graph.Graph
-	m      *machine
-	size   int
-	beta   float64
-	room   int64
-	chosen []int32 // candidates, ascending
+	g    *graph.Graph
+	m    *machine
+	size int
+	beta float64
+	room int64
+	// Candidates, ascending.
+	chosen []int32
 	best   []int32
-	cost   int64   // of best
-	value  float64 // of best, or of a subset known to be possible
-	found  bool
+	// The cost of best.
+	cost int64
+	// The value of best, or of a set that is known to exist.
+	value float64
+	found bool
 }
 
 // larger is find for any size.
@@ -38,8 +41,8 @@ func (f *finder) larger(g *graph.Graph, m *machine, size int, beta float64, room
 	return subset{set: set, cost: f.deep.cost}
 }
 
-// greedy bounds the value by that of the subset in which each sample is the
-// best addition to those before.
+// greedy bounds the value from above by that of the set in which each sample is the best addition
+// to those before. A good bound at the start prunes most of the tree.
 func (f *finder) greedy() {
 	d := &f.deep
 	var cost int64
@@ -64,8 +67,8 @@ func (f *finder) greedy() {
 	}
 }
 
-// descend tries all candidates from the given one on as the next of the chosen
-// ones, which cost that much.
+// descend tries all candidates from number from on as the next of the chosen ones, whose cost is
+// cost. Candidates ascend by cost, so the first one that is too dear alone ends the loop.
 func (f *finder) descend(from int, cost int64) {
 	d := &f.deep
 	for i := from; i < len(f.candidate); i++ {
@@ -89,7 +92,7 @@ func (f *finder) descend(from int, cost int64) {
 	}
 }
 
-// addition is what candidate i costs on top of the chosen ones.
+// addition returns what candidate i costs in addition to the chosen ones.
 func (f *finder) addition(i int32) (cost int64) {
 	f.fresh = f.deep.m.params(f.fresh[:0], f.deep.g, f.candidate[i].sample, f.candidate[i].cost)
 	for _, p := range f.fresh {

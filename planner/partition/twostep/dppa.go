@@ -7,8 +7,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// DPPA is DW23's data and parameter partition: Alg. 1, sampled, with alpha and
-// the sample rate chosen by [Adapt], then Alg. 2.
+// DPPA is DW23's data and parameter partition: Alg. 1 with sampling, with alpha and the sample size
+// chosen by [Adapt], then Alg. 2.
 func DPPA(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err

@@ -9,20 +9,21 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// A finder searches for the subset of line 5 of Alg. 1 where it may have more
-// than one sample: the least value f(D_i + S) - f(D_i) - beta |S|, since the
-// rest of the paper's expression is the same for all S. Among equal values a
-// larger subset goes first, then the one whose samples, cheapest first and
-// equal ones by number, come first in that order.
+// A finder searches for the set of line 5 of Alg. 1 if it may have more than one sample: the one
+// with the least value f(D_i + S) - f(D_i) - beta |S|, since the rest of the paper's expression is
+// the same for all S. Among equal values a larger set comes first, then the one whose samples, in
+// order of cost and then number, come first.
 //
-// What makes the exact search fast is that costs only overlap: a subset costs
-// at least as much as its dearest sample alone, so that the sum of the few
-// least costs rules out almost all samples. One finder serves one goroutine.
+// The exact search is fast because costs only overlap: a set costs at least as much as its dearest
+// sample alone, so the sum of the few least costs rules out almost all samples. A finder is for one
+// goroutine; it keeps its memory from search to search.
 type finder struct {
-	list      []uint32
-	cost      []int64     // of the samples in hand
-	candidate []candidate // ascending by cost, then number
-	fresh     []uint32    // parameters of one sample that the machine has not covered
+	list []uint32
+	// By sample at hand.
+	cost []int64
+	// Ascending by cost, then number.
+	candidate []candidate
+	fresh     []uint32 // parameters of one sample that the machine has not covered
 
 	// Pairs.
 	head    []int32 // parameter -> its last entry in chain, or -1; all -1 between searches
@@ -41,12 +42,12 @@ type candidate struct {
 	cost   int64
 }
 
-// A link says that a candidate has a parameter.
+// A link records that a candidate has a parameter, in the list of the parameter.
 type link struct {
 	candidate, next int32
 }
 
-// all lists the unassigned samples, ascending.
+// all returns the unassigned samples, ascending.
 func (f *finder) all(free []uint64) []uint32 {
 	f.list = f.list[:0]
 	for b, word := range free {
@@ -63,13 +64,13 @@ func (f *finder) costsOf(m *machine, samples []uint32) {
 	m.costs.of(f.cost, samples)
 }
 
-// cheapest returns the sample of the least cost, the first among equals.
+// cheapest returns the sample with the least cost, the first among equals.
 func (f *finder) cheapest(m *machine, samples []uint32) uint32 {
 	return f.leastOf(m, samples, math.MaxInt64).set[0]
 }
 
-// leastOf returns the sample of the least cost, the first among equals, or no
-// set where that cost is above room.
+// leastOf returns the sample with the least cost, the first among equals, or an empty set if that
+// cost is above room.
 func (f *finder) leastOf(m *machine, samples []uint32, room int64) subset {
 	f.costsOf(m, samples)
 	best := candidate{cost: math.MaxInt64}
@@ -84,8 +85,8 @@ func (f *finder) leastOf(m *machine, samples []uint32, room int64) subset {
 	return best.alone()
 }
 
-// find returns the best subset of at most size samples (2 or more) among those
-// given whose cost is at most room; no set where none is.
+// find returns the best set of at most size (at least 2) of the given samples whose cost is at most
+// room; an empty set if there is none.
 func (f *finder) find(g *graph.Graph, m *machine, samples []uint32, size int, beta float64, room int64) subset {
 	limit := f.limit(m, samples, size, room)
 	f.candidate = f.candidate[:0]
@@ -110,10 +111,9 @@ func (f *finder) find(g *graph.Graph, m *machine, samples []uint32, size int, be
 
 func (c candidate) alone() subset { return subset{set: []uint32{c.sample}, cost: c.cost} }
 
-// limit returns a cost that no sample of the best subset exceeds: the size
-// least costs make a subset of at most that cost together, and one that is
-// smaller but dearer would not be better. Where beta does not favour large
-// subsets enough for that, room is the limit.
+// limit returns a cost that no sample of the best set exceeds. The size least costs make a set that
+// costs at most their sum; a smaller but dearer one would not be better. If that sum exceeds room,
+// or there are too few samples, room is the limit.
 func (f *finder) limit(m *machine, samples []uint32, size int, room int64) int64 {
 	least := make([]int64, 0, size+1)
 	f.costsOf(m, samples)
@@ -135,10 +135,9 @@ func (f *finder) limit(m *machine, samples []uint32, size int, room int64) int64
 	return sum
 }
 
-// pair returns the best pair, or the best sample alone where that is better.
-// Candidates come one by one, cheapest first, and are compared with those
-// before them with which they share a parameter; any other pair is no better
-// than the two cheapest.
+// pair returns the best pair, or the best sample alone if that is better. Candidates come cheapest
+// first and are compared with the earlier ones with which they share a parameter; any other pair is
+// no better than the two cheapest.
 func (f *finder) pair(g *graph.Graph, m *machine, beta float64, room int64) subset {
 	a, b := f.candidate[0], f.candidate[1]
 	first, second, least := int32(0), int32(1), a.cost+b.cost
@@ -169,6 +168,7 @@ func (f *finder) pair(g *graph.Graph, m *machine, beta float64, room int64) subs
 	return subset{set: set, cost: least}
 }
 
+// start makes the tables large enough for a search of pairs.
 func (f *finder) start(g *graph.Graph, candidates int) {
 	if len(f.head) < g.Params() {
 		f.head = make([]int32, g.Params())
@@ -181,8 +181,8 @@ func (f *finder) start(g *graph.Graph, candidates int) {
 	}
 }
 
-// compare returns the earlier candidates that share parameters with candidate
-// i, which f.shared weighs, and enters i's parameters.
+// compare returns the earlier candidates that share parameters with candidate i, with the shared
+// weight in f.shared, and enters i's parameters in the lists.
 func (f *finder) compare(g *graph.Graph, m *machine, i int32) []int32 {
 	f.sharing = f.sharing[:0]
 	f.fresh = m.params(f.fresh[:0], g, f.candidate[i].sample, f.candidate[i].cost)
@@ -204,6 +204,7 @@ func (f *finder) compare(g *graph.Graph, m *machine, i int32) []int32 {
 	return f.sharing
 }
 
+// reset empties the lists, in time proportional to what was entered.
 func (f *finder) reset() {
 	for _, p := range f.marked {
 		f.head[p] = -1

@@ -7,20 +7,17 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// PlaceParams is the second step: DWW21 Alg. 2, which DW23 Alg. 2 repeats. The
-// samples are divided as given; the machine that moves the least so far takes
-// the parameter that adds the least to what it moves, again and again. It
-// returns a machine for each parameter.
+// PlaceParams is the second step: DWW21 Alg. 2, which DW23 Alg. 2 repeats. Given the machine of
+// each sample, the machine that moves the least so far takes the parameter that adds the least to
+// what it moves, until all are taken. It returns the machine of each parameter.
 //
-// A machine pays w for each parameter of weight w that its worker uses
-// (line 4). Taking a parameter that lambda machines use, itself among them,
-// changes that by w (lambda - 2): its own worker needs no transfer any more,
-// the others' workers do. So each machine only has to go through its
-// parameters once, in the order of that change, and the whole takes
-// O(sum of lambda + m log k). A group of parameters is taken as one; machines
-// with faster links take as if they had moved less; fixed parameters are taken
-// first. Where the machine in turn has no parameter left (the paper's line 7
-// has nothing to choose from), the next one is asked.
+// A machine pays w for each parameter of weight w that its worker uses (line 4). Taking a parameter
+// that lambda machines use, itself among them, changes that by w (lambda - 2): its own worker no
+// longer needs a transfer, and those of the others do. So each machine goes through its parameters
+// once, in the order of that change, and everything takes O(sum of lambda + m log k). A group of
+// parameters is taken as one; machines with faster links take as if they had moved less; fixed
+// parameters are taken first. If the machine in turn has no parameter left, for which the paper's
+// line 7 makes no provision, the next one takes its turn.
 func PlaceParams(ctx context.Context, g *graph.Graph, o partition.Options, samples []int32) ([]int32, error) {
 	users, err := usersOf(ctx, g, samples, o.K)
 	if err != nil {
@@ -37,24 +34,28 @@ func PlaceParams(ctx context.Context, g *graph.Graph, o partition.Options, sampl
 	return p.owner, p.assignKeys(ctx, rest)
 }
 
-// A placement is the state of Alg. 2.
+// A placement is the state of Alg. 2. What is taken at once is a unit: a parameter, or a group of
+// them.
 type placement struct {
 	g     *graph.Graph
 	users *users
 	k     int
-	owner []int32   // parameter -> machine, or -1 while it is in P'
-	cost  []int64   // cost(P_i)
+	// By parameter, its machine, or -1 while it is in P'.
+	owner []int32
+	// By machine, cost(P_i).
+	cost  []int64
 	speed []float64 // of each machine's link
 
-	unitOf  []int32   // parameter -> its unit; nil where each is its own
-	members [][]int32 // unit -> its parameters, where unitOf is not nil
+	// By parameter, its unit; nil if each is its own.
+	unitOf []int32
+	// By unit, its parameters, unless unitOf is nil.
+	members [][]int32
 }
 
 // A supply is P', the units that nobody has taken.
 type supply interface {
-	// next returns the unit that adds the least to what machine i moves, the
-	// first among equals, of those that i uses; false where there is none. It
-	// takes it out.
+	// next removes and returns the unit that adds the least to what machine i moves, the first
+	// among equals, of those that i uses; ok is false if there is none.
 	next(i int) (unit uint32, ok bool)
 }
 
@@ -94,7 +95,7 @@ func (p *placement) group(groups []int32) {
 	}
 }
 
-// paramsOf returns the parameters of a unit.
+// paramsOf returns the parameters of a unit. one is memory for a unit of one parameter.
 func (p *placement) paramsOf(unit uint32, one *[1]int32) []int32 {
 	if p.unitOf == nil {
 		one[0] = int32(unit)
@@ -103,7 +104,8 @@ func (p *placement) paramsOf(unit uint32, one *[1]int32) []int32 {
 	return p.members[unit]
 }
 
-// change is cost(P_i + p) - cost(P_i).
+// change returns cost(P_i + p) - cost(P_i). It is negative only if machine i alone uses the
+// parameter.
 func (p *placement) change(i, param int) int64 {
 	lambda := int64(p.users.count(param))
 	if p.users.usedBy(param, i) {
@@ -112,7 +114,7 @@ func (p *placement) change(i, param int) int64 {
 	return lambda * int64(p.g.ParamWeight(param))
 }
 
-// give is lines 8 and 9.
+// give is lines 8 and 9: machine i takes a unit.
 func (p *placement) give(i int, unit uint32) {
 	var one [1]int32
 	for _, param := range p.paramsOf(unit, &one) {
@@ -156,7 +158,7 @@ func (p *placement) assignKeys(ctx context.Context, rest supply) error {
 	}
 }
 
-// less reports whether machine i moves less than j for its link's speed.
+// less reports whether machine i moves less than j relative to the speed of its link.
 func (p *placement) less(i, j int) bool {
 	if p.speed == nil {
 		return p.cost[i] < p.cost[j]

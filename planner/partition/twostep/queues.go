@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// Queues are the supply where groups of parameters stay together: each machine
-// has an order of its own, since what a group adds to it depends on how much of
-// the group it uses.
+// queues are the supply if groups of parameters stay together. Each machine has an order of its
+// own, since what a group adds to it depends on how much of the group it uses. A unit is in the
+// queue of each machine that uses it; next skips units that others have taken.
 type queues struct {
 	placement *placement
-	units     [][]uint32 // machine -> the units that it uses, best first
+	// By machine, the units that it uses, best first.
+	units [][]uint32
 }
 
 func newQueues(p *placement) *queues {
@@ -21,8 +22,8 @@ func newQueues(p *placement) *queues {
 	return q
 }
 
-// unitsOf returns the units in P' that machine i uses: those that add least
-// first, equal ones by number.
+// unitsOf returns the units in P' that machine i uses, those that add least first, equal ones by
+// number.
 func (p *placement) unitsOf(i int) []uint32 {
 	type entry struct {
 		change int64

@@ -7,15 +7,20 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A ranking is the supply where each parameter is its own unit. What one adds
-// to a machine that uses it, w (lambda - 2), is then the same for all of them,
-// and so is the order in which they go through the parameters: places, best
-// first. A bitmap tells which are still there, and one a machine which it uses.
+// A ranking is the supply if each parameter is its own unit. What one adds to a machine that uses
+// it, w (lambda - 2), is then the same for all of these machines, and so is the order in which they
+// go through the parameters: places, best first. One bitmap has the places that are not taken,
+// another per machine those of the parameters that it uses.
 type ranking struct {
-	params []uint32   // place -> parameter
-	there  []uint64   // bitmap of places
-	uses   [][]uint64 // machine -> bitmap of places
-	at     []int      // machine -> the word of its bitmap to look at next
+	// By place, the parameter.
+	params []uint32
+	// A bitmap of the places that are not taken.
+	there []uint64
+	// By machine, a bitmap of the places that it uses.
+	uses [][]uint64
+	// By machine, the word of its bitmap to look at next. Places before it are taken or not used,
+	// and stay so.
+	at []int
 }
 
 func newRanking(p *placement) *ranking {

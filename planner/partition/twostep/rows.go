@@ -2,16 +2,16 @@ package twostep
 
 import "github.com/psidecar/psidecar/planner/graph"
 
-// rows are the graph's samples with their parameters in another order: those
-// that few samples use come first. What a machine has not covered is mostly
-// among them, so that who looks for it need not read on once all is found.
+// rows are the graph's samples with their parameters in another order: those that few samples use
+// come first. What a machine has not covered is mostly among them, so a search for it can stop
+// early.
 type rows struct {
 	start  []int64
 	params []uint32
 }
 
-// newRows sorts all rows at once, in O(E): it goes through the parameters,
-// rare ones first, and appends each to the rows that have it.
+// newRows sorts all rows at once in O(E): it goes through the parameters, rare ones first, and
+// appends each to the rows that have it.
 func newRows(g *graph.Graph) *rows {
 	r := &rows{start: make([]int64, g.Samples()+1), params: make([]uint32, g.Edges())}
 	for s := range g.Samples() {
@@ -27,7 +27,7 @@ func newRows(g *graph.Graph) *rows {
 	return r
 }
 
-// rareFirst returns the parameters in the order of their number of samples.
+// rareFirst returns the parameters in the order of their number of samples, by a counting sort.
 func rareFirst(g *graph.Graph) []uint32 {
 	place := make([]int, g.Samples()+2)
 	for p := range g.Params() {

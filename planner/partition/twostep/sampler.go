@@ -5,13 +5,14 @@ import (
 	"math/rand/v2"
 )
 
-// A sampler draws from the unassigned samples, each with the same probability
-// and independently (DWW21 section 4.2, DW23 Alg. 1 line 3).
+// A sampler draws from the unassigned samples, each with the same probability and independently
+// (DWW21 section 4.2, DW23 Alg. 1 line 3).
 type sampler struct {
 	random *rand.Rand
 	free   []uint32 // the unassigned samples, in no order
-	place  []uint32 // sample -> its place in free
-	drawn  []uint32
+	// By sample, its position in free.
+	place []uint32
+	drawn []uint32
 }
 
 func newSampler(n int, random *rand.Rand) *sampler {
@@ -22,16 +23,16 @@ func newSampler(n int, random *rand.Rand) *sampler {
 	return s
 }
 
-// removeSample takes a sample out.
+// removeSample removes a sample in constant time, by putting the last one in its place.
 func (s *sampler) removeSample(x uint32) {
 	last := s.free[len(s.free)-1]
 	s.free[s.place[x]], s.place[last] = last, s.place[x]
 	s.free = s.free[:len(s.free)-1]
 }
 
-// draw returns each unassigned sample with probability expected/|D'|, in no
-// order, by jumping from one to the next. The slice is valid until the next
-// draw or remove.
+// draw returns each unassigned sample with probability expected/|D'|, in no particular order. It
+// jumps from one to the next by geometrically distributed steps, so it takes time in proportion to
+// what it draws. The slice is valid until the next draw or removeSample.
 func (s *sampler) draw(expected int) []uint32 {
 	if expected >= len(s.free) {
 		return s.free

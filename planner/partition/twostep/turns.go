@@ -1,8 +1,8 @@
 package twostep
 
-// Turns says whose turn it is of some machines: the least's, the first among
-// equals. It is a tree in which the lesser of two goes up, so that only those
-// above a machine that changes are compared again.
+// A turns finds the machine whose turn it is: the least by less, the first among equals. It is a
+// tournament tree in which the lesser of two goes up, so only the nodes above a machine that has
+// changed are compared again.
 type turns struct {
 	less   func(i, j int) bool
 	leaves int     // a power of 2
@@ -27,7 +27,7 @@ func newTurns(machines int, less func(i, j int) bool) *turns {
 	return t
 }
 
-// compare sets a node from the two below it.
+// compare sets a node from its two children.
 func (t *turns) compare(node int) {
 	left, right := t.winner[2*node], t.winner[2*node+1]
 	if left < 0 || right >= 0 && t.less(int(right), int(left)) {
@@ -36,17 +36,17 @@ func (t *turns) compare(node int) {
 	t.winner[node] = left
 }
 
-// first returns the machine in turn, or -1 where all have left.
+// first returns the machine in turn, or -1 if all have left.
 func (t *turns) first() int { return int(t.winner[1]) }
 
-// moved tells that machine i compares otherwise than before.
+// moved updates the tree after machine i has changed.
 func (t *turns) moved(i int) {
 	for node := (t.leaves + i) / 2; node > 0; node /= 2 {
 		t.compare(node)
 	}
 }
 
-// leave takes machine i out.
+// leave removes machine i.
 func (t *turns) leave(i int) {
 	t.winner[t.leaves+i] = -1
 	t.moved(i)

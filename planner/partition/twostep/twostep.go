@@ -1,8 +1,26 @@
-// Package twostep holds the partitioners that first divide the samples and
-// then, with that given, the parameters: TSH (DWW21 section 4) and DPPA (DW23
-// section 4). A graph and options come in, an assignment goes out. The table
-// of algorithms names TSH-1, TSH-2 and DPPA; [Partition] is the general form,
-// and [PlaceParams], the second step, serves any other division of samples.
+// Package twostep has the partitioners that first divide the samples and then, given that, the
+// parameters: TSH (DWW21 section 4) and DPPA (DW23 section 4). [TSH1], [TSH2] and [DPPA] are the
+// named algorithms, [Partition] is their general form, and [PlaceParams], the second step, serves
+// any other division of samples too.
+//
+// # First step: samples
+//
+// DWW21 Alg. 1 (data.go): the machine with the least load takes the set of at most alpha samples
+// that brings it the fewest new parameters, again and again. A machine (machine.go) keeps the cost
+// of every sample up to date (costs.go, cover.go), so a search only compares; sets of more than one
+// sample are searched by branch and bound (finder.go, descent.go). Machines search in parallel
+// (crew.go), with the result of the paper's sequential loop.
+//
+// # Second step: parameters
+//
+// DWW21 Alg. 2 (params.go): the machine that moves the least so far takes the parameter that adds
+// the least to that. Without groups all machines prefer parameters in the same order, so one
+// ranking serves all (ranking.go); with groups each has a queue of its own (queues.go). turns.go
+// finds the machine whose turn it is.
+//
+// # Determinism
+//
+// The result is a function of graph, options and seed, whatever the number of cores.
 package twostep
 
 import (
@@ -14,26 +32,27 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// Rules are the free choices of DWW21 Alg. 1.
+// Rules are the choices that DWW21 Alg. 1 leaves open.
 type Rules struct {
-	// Alpha is the largest number of samples that a machine gets at once. The
-	// search is exact, so its time grows exponentially with Alpha.
+	// Alpha is the largest number of samples that a machine takes at once. The search is exact, so
+	// its time grows exponentially with Alpha.
 	Alpha int
-	// Beta is the weight of a subset's size: a larger subset is taken while
-	// each further sample costs at most Beta new parameters. 0 means so large
-	// that the largest subset is always taken, as in the paper's examples.
+	// Beta is the weight of a set's size: a larger set is taken as long as each further sample
+	// costs at most Beta new parameters. 0 stands for a value so large that the largest set is
+	// always taken, as in the paper's examples.
 	Beta float64
-	// Sample is the expected number of unassigned samples that a search looks
-	// at; 0 means all of them. The paper's sampling is n/k.
+	// Sample is the expected number of unassigned samples that a search considers; 0 means all. The
+	// paper's sampling is n/k.
 	Sample int
 
-	// dppa follows DW23 Alg. 1 where it differs: a sample of over twice the
-	// expected size is drawn again, and a subset whose cost is no less than
-	// Beta a sample of the machine is not taken. DW23 has no even-split rule;
-	// DWW21's stays, or a machine could hold alpha - 1 samples too many.
+	// dppa follows DW23 Alg. 1 where that differs: a sample of more than twice the expected size is
+	// drawn again, and a set is not taken if its cost is at least Beta for each sample of the
+	// machine. DW23 has no even-split rule; DWW21's is kept, or a machine could hold alpha - 1
+	// samples too many.
 	dppa bool
 }
 
+// validate returns the first rule that is out of range.
 func (r Rules) validate() error {
 	switch {
 	case r.Alpha < 1 || r.Alpha > maxAlpha:
@@ -46,10 +65,11 @@ func (r Rules) validate() error {
 	return nil
 }
 
+// maxAlpha bounds Alpha; even small values are impractical on large graphs.
 const maxAlpha = 16
 
-// TSH1 is DWW21's two-step heuristic that adds one sample at a time. It looks
-// at every unassigned sample; time O(k |E|).
+// TSH1 is DWW21's two-step heuristic that adds one sample at a time. It considers every unassigned
+// sample and takes O(k |E|) time.
 func TSH1(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.Assignment, error) {
 	return Partition(ctx, g, o, Rules{Alpha: 1})
 }
@@ -77,11 +97,10 @@ func TSH2(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.
 // too few for pairs to gain anything from k = 16 on, 4,096 are enough.
 const sampleSize = 4096
 
-// Partition divides the samples by DWW21 Alg. 1 under the given rules and then
-// the parameters by Alg. 2. All of [partition.Options] is respected: loads
-// follow Capacity, costs are weights, Theta closes a machine that nothing fits
-// into any more. Where a machine's memory cannot be kept below Theta, the
-// error says so; another algorithm may still find a way.
+// Partition divides the samples by DWW21 Alg. 1 under the given rules and then the parameters by
+// Alg. 2. It respects all of [partition.Options]: loads follow Capacity, costs are weights, and
+// Theta closes a machine into which nothing fits any more. If Theta cannot be kept the error says
+// so; another algorithm may still succeed.
 func Partition(ctx context.Context, g *graph.Graph, o partition.Options, r Rules) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err

@@ -7,10 +7,10 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// users says for each parameter which machines' workers use it, one bit a
-// machine.
+// users has, for each parameter, a bit for each machine whose worker uses it.
 type users struct {
-	words int // of 64 machines, a parameter
+	// The number of words per parameter.
+	words int
 	mask  []uint64
 }
 
