@@ -15,7 +15,7 @@ func MeasuresTo(lines []measure.Line) []*Measure {
 	return list
 }
 
-// MeasuresFrom turns what was sent to lines.
+// MeasuresFrom is the inverse of MeasuresTo.
 func MeasuresFrom(list []*Measure) []measure.Line {
 	var lines []measure.Line
 	for _, m := range list {

@@ -10,15 +10,14 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/twostep"
 )
 
-// An Algorithm is a partitioner as users see it.
+// An Algorithm is a partitioner as users choose it.
 type Algorithm struct {
 	Name      string // as in --algorithm
 	About     string // one line, with the source
 	Partition partition.Partitioner
 }
 
-// AllAlgorithms returns the algorithms in the order in which tables show them, the
-// baseline first.
+// AllAlgorithms returns the algorithms in the order of tables, the baseline first.
 func AllAlgorithms() []Algorithm {
 	return []Algorithm{
 		{"random", "samples and parameters anywhere, the baseline (DWW21 section 6.2)", partition.Random},
@@ -30,8 +29,7 @@ func AllAlgorithms() []Algorithm {
 	}
 }
 
-// FindAlgorithm returns the algorithm of that name, or an error that lists those that
-// exist.
+// FindAlgorithm returns the algorithm of that name, or an error that lists all names.
 func FindAlgorithm(name string) (Algorithm, error) {
 	for _, a := range AllAlgorithms() {
 		if a.Name == name {

@@ -11,21 +11,23 @@ import (
 	"time"
 )
 
-// checkpointMagic begins a file of a [Checkpoint]; its CRC-32C (4 bytes) and the
-// length of the state (8) follow, then the state.
+// checkpointMagic begins the file of a [Checkpoint]. It is followed by the CRC-32C of the state (4
+// bytes) and its length (8 bytes), both in little endian, and the state.
 var checkpointMagic = []byte("psidecar partition state 1\n")
 
 const checkpointEvery = 5 * time.Second
 
-// A Checkpoint is a [partition.Keeper] that keeps the state in a file, which is
-// at any moment as it was saved last, or the time before.
+// A Checkpoint is a [partition.Keeper] that keeps the state in a file. The file always has a
+// complete state, the last one saved or the one before. It is for one goroutine.
 type Checkpoint struct {
-	Path  string
-	Every time.Duration // between two savings; 0: 5 s
+	Path string
+	// Every is the time between two saves; 0 means 5 s.
+	Every time.Duration
 	last  time.Time
 }
 
-// Load returns the state in the file, nil where there is none.
+// Load returns the state in the file, nil if there is no file. It refuses a damaged file and one of
+// another kind: to overwrite it could destroy hours of work, or something that is not ours.
 func (c *Checkpoint) Load() ([]byte, error) {
 	c.last = time.Now()
 	text, err := os.ReadFile(c.Path)
@@ -50,7 +52,7 @@ func (c *Checkpoint) Load() ([]byte, error) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Due reports whether it is time to save again.
+// Due reports whether Every has passed since the last save.
 func (c *Checkpoint) Due() bool {
 	every := c.Every
 	if every == 0 {
@@ -59,7 +61,7 @@ func (c *Checkpoint) Due() bool {
 	return time.Since(c.last) >= every
 }
 
-// Save writes the state beside the file and puts it in the file's place.
+// Save writes the state to a temporary file, syncs it, and renames it.
 func (c *Checkpoint) Save(state []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(c.Path), ".partition-state-*")
 	if err != nil {

@@ -9,26 +9,28 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A Cost is what a partition took.
+// A Cost is what a partition took in time and memory.
 type Cost struct {
 	ProcessorSeconds float64 `json:"processor_seconds"` // of all cores, without reading
-	// PeakBytes is the most memory that the process has had so far, reading and
-	// the graph included; 0 where the system does not tell.
-	PeakBytes    int64   `json:"peak_bytes"`
-	BytesPerEdge float64 `json:"bytes_per_edge"` // PeakBytes by the graph's edges
+	// PeakBytes is the largest memory of the process so far, with reading and the graph; 0 if the
+	// system does not report it.
+	PeakBytes int64 `json:"peak_bytes"`
+	// BytesPerEdge is PeakBytes divided by the graph's edges.
+	BytesPerEdge float64 `json:"bytes_per_edge"`
 	Phases       []Phase `json:"phases,omitempty"`
 
 	seconds float64
 }
 
-// A Phase is one part of an algorithm's work.
+// A Phase is one part of an algorithm's work, in wall time and in processor time of all cores.
 type Phase struct {
 	Name             string  `json:"name"`
 	Seconds          float64 `json:"seconds"`
 	ProcessorSeconds float64 `json:"processor_seconds"`
 }
 
-// A meter measures the phases of which [partition.Options.Phase] tells.
+// A meter measures the phases that an algorithm reports through [partition.Options.Phase]. Phases
+// do not nest: each ends with the beginning of the next.
 type meter struct {
 	began, phase time.Time
 	cpu, atPhase time.Duration
@@ -42,7 +44,7 @@ func newMeter() *meter {
 	return &meter{began: now, phase: now, cpu: cpu, atPhase: cpu}
 }
 
-// begin ends the phase before.
+// begin ends the present phase, if there is one, and begins another.
 func (m *meter) begin(name string) {
 	cpu, _ := usage()
 	now := time.Now()
@@ -52,7 +54,7 @@ func (m *meter) begin(name string) {
 	m.name, m.phase, m.atPhase = name, now, cpu
 }
 
-// end returns the cost of it all, for a graph of that many edges.
+// end ends the last phase and returns the cost of everything, for a graph with that many edges.
 func (m *meter) end(edges int64) Cost {
 	m.begin("")
 	cpu, peak := usage()
@@ -62,11 +64,11 @@ func (m *meter) end(edges int64) Cost {
 	return m.cost
 }
 
-// Took returns how long the algorithm ran.
+// Took returns the wall time of the algorithm.
 func (c *Cost) Took() time.Duration { return time.Duration(c.seconds * float64(time.Second)) }
 
-// Table prints the cost for people: memory, and of each phase the time and how
-// many cores were busy.
+// Table prints the cost for people: memory, and for each phase its time and how many cores it kept
+// busy.
 func (c *Cost) Table(w io.Writer) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "memory: %.0f MiB at most, with the graph and its reading: %.1f bytes an edge; %.1f s of processor time\n",
@@ -85,7 +87,7 @@ func (c *Cost) Table(w io.Writer) error {
 	return err
 }
 
-// Moved says how far a partition is from the one that it went on from.
+// A Moved counts how far a partition is from the earlier one that it continues.
 type Moved struct {
 	Samples         int `json:"samples"` // that the earlier partition had
 	SamplesMoved    int `json:"samples_moved"`
@@ -93,7 +95,8 @@ type Moved struct {
 	ParametersMoved int `json:"parameters_moved"`
 }
 
-// CountMoved compares a with what it went on from.
+// CountMoved compares a with the assignment from which it continued. Samples and parameters that
+// from does not have are not counted.
 func CountMoved(from, a *partition.Assignment) *Moved {
 	m := new(Moved)
 	count := func(from, to []int32) (known, moved int) {
@@ -112,7 +115,7 @@ func CountMoved(from, a *partition.Assignment) *Moved {
 	return m
 }
 
-// Table prints what moved, for people.
+// Table prints what has moved, for people.
 func (m *Moved) Table(w io.Writer, r *Report) error {
 	_, err := fmt.Fprintf(w, "of %d earlier samples %d move (%.1f%%), of %d earlier parameters %d (%.1f%%); %d samples and %d parameters are new\n",
 		m.Samples, m.SamplesMoved, percent(m.SamplesMoved, m.Samples),

@@ -12,8 +12,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A HashReport says what hashing does to a data set (DW23 section 6.2): to its
-// size, to what moves in a step, and to what a model learns from it.
+// A HashReport says what hashing does to a data set (DW23 section 6.2): to its size, to what moves
+// in a step, and to the accuracy of a model trained on it.
 type HashReport struct {
 	Scheme string     `json:"scheme"`
 	Bins   int        `json:"bins"`
@@ -27,14 +27,14 @@ type HashedSide struct {
 	Parameters int   `json:"parameters"`
 	Edges      int64 `json:"edges"`
 	TextBytes  int64 `json:"text_bytes"` // as libsvm text
-	// Report is that of the partition; it also has the random baseline.
+	// Report judges a partition of this side, and has the random baseline for it.
 	Report *Report `json:"partition"`
-	// Accuracy is nil, JSON null, where the labels are not of two classes.
+	// Accuracy is nil, null in JSON, if the labels are not of two classes.
 	Accuracy *dataset.Accuracy `json:"accuracy"`
 }
 
-// CompareHashed hashes a data set, partitions it before and after among o.K
-// machines and trains on both. The hashed rows are returned as well.
+// CompareHashed hashes a data set, partitions it before and after among o.K machines, and trains a
+// model on both. It returns the hashed rows too. rows and the hashed rows are in memory together.
 func CompareHashed(ctx context.Context, rows *dataset.Rows, h dataset.HashOptions, al Algorithm, o partition.Options) (*HashReport, *dataset.Rows, error) {
 	hashed, err := dataset.HashDataset(ctx, rows, h)
 	if err != nil {
@@ -53,6 +53,7 @@ func CompareHashed(ctx context.Context, rows *dataset.Rows, h dataset.HashOption
 	return r, hashed, nil
 }
 
+// measure sets everything about one side.
 func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al Algorithm, o partition.Options) error {
 	var b graph.Builder
 	if err := b.Add(rows); err != nil {
@@ -80,6 +81,7 @@ func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al Algorit
 	s.TextBytes = int64(size)
 	accuracy, err := dataset.Evaluate(ctx, rows, o.Seed)
 	switch {
+	// The rest of the report is still of use.
 	case errors.Is(err, dataset.ErrNotTwoClasses):
 	case err != nil:
 		return fmt.Errorf("training: %w", err)
@@ -89,7 +91,7 @@ func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al Algorit
 	return nil
 }
 
-// byteCount is a writer that only counts.
+// A byteCount is a writer that only counts, to learn the size of a text without storing it.
 type byteCount int64
 
 func (c *byteCount) Write(p []byte) (int, error) {
@@ -109,7 +111,7 @@ func WriteRows(w io.Writer, rows *dataset.Rows) error {
 	return out.Flush()
 }
 
-// Table prints the report for people.
+// Table prints the report for people, and explains it if hashing has made the data larger.
 func (r *HashReport) Table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "%s, %d bins of %d bits\tbefore\tafter\tafter/before\t\n", r.Scheme, r.Bins, r.Bits)

@@ -9,23 +9,25 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// HashOptions say how rows are hashed.
+// HashOptions configure how rows are hashed.
 type HashOptions = dataset.HashOptions
 
-// DefaultHashBits are the bits of a hashed feature's code, by default.
+// DefaultHashBits is the default number of bits of a hashed feature's code.
 const DefaultHashBits = dataset.DefaultHashBits
 
-// A HashTask hashes training data and says what that costs, as psidecar hash does.
+// A HashTask hashes training data and reports what that costs, as psidecar hash does.
 type HashTask struct {
-	Input     Input // with Hash
-	K         int   // machines, for the report on traffic
+	// Input has the options in Hash.
+	Input     Input
+	K         int // machines, for the report on traffic
 	Seed      uint64
 	Algorithm Algorithm // for the report on traffic
-	Out       string    // file for the hashed set; empty: none
+	// Out is the file for the hashed data; "" for none.
+	Out string
 }
 
-// Run reads and hashes the data, measures both and writes the hashed set. That Out cannot
-// be written is an error before the work begins; errors name the flag --out.
+// Run reads and hashes the data, measures both sides and writes the hashed set. It fails before the
+// work begins if Out cannot be written; errors name the flag --out.
 func (t *HashTask) Run(ctx context.Context) (*HashReport, error) {
 	if t.Out != "" {
 		if err := TryFile(t.Out); err != nil {
@@ -48,10 +50,11 @@ func (t *HashTask) Run(ctx context.Context) (*HashReport, error) {
 	return report, nil
 }
 
-// A HashSchemeError says that there is no hashing scheme of a name.
+// A HashSchemeError says that a hashing scheme does not exist.
 type HashSchemeError struct{ error }
 
-// ParseHash reads how rows are to be hashed; an error of the scheme is a [HashSchemeError].
+// ParseHash parses and checks how rows are to be hashed. If the scheme is unknown the error is a
+// [HashSchemeError].
 func ParseHash(scheme string, bins, bits int, seed uint64) (*HashOptions, error) {
 	o := &HashOptions{Bins: bins, Bits: bits, Seed: seed}
 	var err error
@@ -62,6 +65,7 @@ func ParseHash(scheme string, bins, bits int, seed uint64) (*HashOptions, error)
 	return o, err
 }
 
+// writeHashed writes rows to a file as libsvm text.
 func writeHashed(path string, rows *dataset.Rows) error {
 	file, err := os.Create(path)
 	if err != nil {

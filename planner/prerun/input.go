@@ -11,8 +11,7 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// An Input is training data as it is partitioned: a file, or what hashing
-// makes of it.
+// An Input is training data to be partitioned: a file, or the hashed form of it.
 type Input struct {
 	Path string
 	// Hash, where not nil, hashes each row (DW23 section 4); the graph and the
@@ -21,7 +20,7 @@ type Input struct {
 	Progress func(done float64) // of reading; may be nil
 }
 
-// Graph reads the input and builds its graph.
+// Graph reads the input and builds its graph. The peak memory is that of [graph.Builder].
 func (in Input) Graph(ctx context.Context) (*graph.Graph, error) {
 	var b graph.Builder
 	err := in.readRows(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
@@ -43,8 +42,8 @@ func (in Input) Graph(ctx context.Context) (*graph.Graph, error) {
 	return g, nil
 }
 
-// readRows calls each with batches of rows and, where the input is hashed, the ids
-// of the hashed rows.
+// readRows calls each with batches of rows and, if the input is hashed, the ids of the hashed rows;
+// hashed is nil otherwise. Both are valid until each returns.
 func (in Input) readRows(ctx context.Context, each func(rows *dataset.Rows, hashed [][]uint64) error) error {
 	o := dataset.Options{Progress: in.Progress}
 	if in.Hash == nil {
@@ -67,7 +66,7 @@ func (in Input) readRows(ctx context.Context, each func(rows *dataset.Rows, hash
 	})
 }
 
-// hashRows hashes a batch, each hasher a part of it.
+// hashRows hashes a batch in parallel, each hasher a part of it.
 func hashRows(crew []*dataset.Hasher, rows *dataset.Rows) ([][]uint64, error) {
 	hashed := make([][]uint64, rows.Len())
 	var group errgroup.Group

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// A Host is a machine as a planner knows it.
+// A Host is a machine as the planner knows it from its agent.
 type Host struct {
 	Name     string
 	LinkMbit uint32 // speed of its link; 0: not known
 	Cores    int    // 0: not known
 }
 
-// Machines returns the hosts of a run with one machine for each name, in that
-// order; all hosts in the order given where there are no names.
+// Machines returns the hosts of a run, the i-th of which is machine i: those named, in that order,
+// or all known hosts in the given order if there are no names. The number must be k.
 func Machines(known []Host, names []string, k int) ([]Host, error) {
 	if len(names) == 0 {
 		if len(known) != k {
@@ -35,17 +35,19 @@ func Machines(known []Host, names []string, k int) ([]Host, error) {
 	return hosts, nil
 }
 
-// LinkSpeeds returns the speed of each host's link. One that is not known is
-// taken to be as the others are in the mean; nil where none is known.
+// LinkSpeeds returns the speed of each host's link. An unknown one is assumed to be the mean of the
+// others; nil if none is known.
 func LinkSpeeds(hosts []Host) []float64 {
 	return shares(hosts, func(h Host) float64 { return float64(h.LinkMbit) })
 }
 
-// Capacities returns each host's share of the samples, by its cores, likewise.
+// Capacities returns each host's share of the samples by its number of cores, with the same rule
+// for unknown ones.
 func Capacities(hosts []Host) []float64 {
 	return shares(hosts, func(h Host) float64 { return float64(h.Cores) })
 }
 
+// shares returns of for each host, with unknown values (0) replaced by the mean of the known ones.
 func shares(hosts []Host, of func(Host) float64) []float64 {
 	all := make([]float64, len(hosts))
 	known, sum := 0, 0.0

@@ -14,21 +14,24 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// ShardName returns the name of machine i's part of the data.
+// ShardName returns the file name of machine i's part of the data. The number is padded, so that
+// names sort by machine.
 func ShardName(i int) string { return fmt.Sprintf("shard-%05d.libsvm", i) }
 
-// An Output is what a job and the proxies take from a partition.
+// An Output is what a job and the proxies take from a partition: a directory with shards,
+// assignment.txt and placement.json.
 type Output struct {
 	Dir       string
 	K         int
 	Algorithm string
 	KeyMap    dataset.KeyMap
-	Servers   []int // the PS-lite rank of each machine's server; nil: 0..K-1
+	// Servers are the PS-lite ranks of the machines' servers; nil means 0..K-1.
+	Servers []int
 }
 
-// Write makes, in the directory, a shard of the data for each machine,
-// assignment.txt as [partition.ReadAssignment] reads it, and placement.json.
-// It reads the input once more.
+// Write writes a shard of the data for each machine, assignment.txt in the format of
+// [partition.WriteAssignment], and placement.json. It reads the input again for the shards.
+// placement.json comes last, so that a directory with it is complete.
 func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partition.Assignment) error {
 	p, err := plan.NewPlacement(g, a, out.K, out.KeyMap.Key)
 	if err != nil {
@@ -50,9 +53,9 @@ func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partit
 	return plan.WritePlacementFile(filepath.Join(out.Dir, "placement.json"), p)
 }
 
-// Prepare makes the directory and refuses one that cannot be written to, or that
-// has shards of more machines, which somebody would take for a part of this
-// partition. Write checks the same; callers check before long work.
+// Prepare creates the directory. It refuses one that cannot be written to, or that has shards of
+// more machines, which somebody would take for a part of this partition. Write checks the same;
+// callers check before long work.
 func (out Output) Prepare() error {
 	if err := os.MkdirAll(out.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the output directory: %w", err)
@@ -75,8 +78,9 @@ func (out Output) Prepare() error {
 
 const assignmentName = "assignment.txt"
 
-// TryFile reports why a file could not be written, and leaves it as it is. A pipe
-// or a device is not tried.
+// TryFile returns why a file could not be written, nil if it could, and leaves everything as it is:
+// an existing file keeps its content, and a new one is removed again. A pipe or device is not
+// opened, since that could block or have effects.
 func TryFile(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
@@ -93,6 +97,7 @@ func TryFile(path string) error {
 	return openErr
 }
 
+// assignment writes assignment.txt.
 func (out Output) assignment(a *partition.Assignment) error {
 	path := filepath.Join(out.Dir, assignmentName)
 	f, err := os.Create(path)
@@ -106,7 +111,8 @@ func (out Output) assignment(a *partition.Assignment) error {
 	return err
 }
 
-// shards copies each row of the input to its machine's file.
+// shards copies each row of the input, in order, to the file of its machine. All K files are open
+// at once.
 func (out Output) shards(ctx context.Context, in Input, machine []int32) (err error) {
 	files := make([]*os.File, out.K)
 	writers := make([]*dataset.Writer, out.K)
@@ -153,8 +159,10 @@ func (out Output) shards(ctx context.Context, in Input, machine []int32) (err er
 	return nil
 }
 
+// errChanged is returned if the data has another number of rows than when the graph was built.
 var errChanged = errors.New("the data changed between the two readings of it: run again")
 
+// writeRow writes row r: as it was in the file, or hashed with all values 1.
 func writeRow(w *dataset.Writer, rows *dataset.Rows, r int, hashed [][]uint64) error {
 	if hashed == nil {
 		return w.Text(rows.Text(r))
@@ -166,7 +174,8 @@ func writeRow(w *dataset.Writer, rows *dataset.Rows, r int, hashed [][]uint64) e
 	return w.Row(rows.Label[r], hashed[r], ones)
 }
 
-// SetKeyMap sets the keys on the wire for ids in the data: identity, spread or file:PATH.
+// SetKeyMap sets which key the job uses on the wire for an id in the data: "identity", "spread" or
+// "file:PATH", see [dataset.ParseKeyMap].
 func (out *Output) SetKeyMap(text string) (err error) {
 	out.KeyMap, err = dataset.ParseKeyMap(text)
 	return err

@@ -11,8 +11,8 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// palette has colours that stay apart in grey and for most kinds of colour
-// blindness (Okabe and Ito's).
+// palette returns colours that remain distinct in grey and for most kinds of colour blindness
+// (Okabe and Ito).
 func palette() []color.Color {
 	var colors []color.Color
 	for _, rgb := range []uint32{0x999999, 0x56b4e9, 0x0072b2, 0xe69f00, 0xcc79a7, 0xd55e00, 0x009e73, 0x000000} {
@@ -21,8 +21,7 @@ func palette() []color.Color {
 	return colors
 }
 
-// Plot draws the traffic per machine of several partitions of one graph, side
-// by side, as a PNG.
+// Plot draws the traffic per machine of several partitions of one graph, side by side, as a PNG.
 func Plot(w io.Writer, title string, reports []*Report) error {
 	if len(reports) == 0 {
 		return fmt.Errorf("nothing to plot")
@@ -68,6 +67,7 @@ func Plot(w io.Writer, title string, reports []*Report) error {
 	return writePNG(w, p, max(plotWidth, 6*vg.Inch), 4.5*vg.Inch)
 }
 
+// writePNG renders a plot.
 func writePNG(w io.Writer, p *plot.Plot, width, height vg.Length) error {
 	drawing, err := p.WriterTo(width, height, "png")
 	if err != nil {
@@ -79,7 +79,7 @@ func writePNG(w io.Writer, p *plot.Plot, width, height vg.Length) error {
 	return nil
 }
 
-// Table writes the reports as a table for people.
+// Table prints the reports as a table for people. There must be at least one report.
 func Table(w io.Writer, reports []*Report) error {
 	var text strings.Builder
 	r := reports[0]
@@ -97,6 +97,7 @@ func Table(w io.Writer, reports []*Report) error {
 	return err
 }
 
+// improvement formats the improvement over random.
 func improvement(r *Report) string {
 	if r.ImprovementPercent == nil {
 		return "no traffic"
@@ -104,6 +105,7 @@ func improvement(r *Report) string {
 	return fmt.Sprintf("%.1f%%", *r.ImprovementPercent)
 }
 
+// ratio returns a / b, 1 if b is 0: a figure that is compared with nothing is no worse than it.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 1

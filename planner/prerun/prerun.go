@@ -1,12 +1,27 @@
-// Package prerun plans before a run: training data in, a partition of samples
-// and parameters out, with a report that judges it, and the files that a job
-// and the proxies take. The commands partition and score call it.
+// Package prerun plans before a run. Training data is the input; the output is a partition of
+// samples and parameters, a report that judges it, and the files that a job and the proxies use.
+//
+// The commands of psidecar call one task each:
+//
+//	partition            Task        divides data that fits in memory
+//	partition --stream   StreamTask  divides data of any size
+//	hash                 HashTask    hashes data and measures what that costs
+//	score                Score       judges an assignment that any program has made
+//
+// # From data to files
+//
+//	Input ──Graph──► graph.Graph ──Run──► partition.Assignment ──Judge──► Report
+//	  │                                        │
+//	  └────────────── Output.Write ◄───────────┘   shards, assignment.txt, placement.json
+//
+// The data is read twice, once for the graph and once for the shards, since the graph does not keep
+// the text. A task first tries whether its outputs can be written: a partition may take hours.
 //
 // # Algorithms
 //
-// [AllAlgorithms] lists the partitioners that users choose by name; the command line,
-// the evaluation and the benchmarks take them from it. Each is one pure function of
-// package partition or of a package below it.
+// [AllAlgorithms] lists the partitioners that users choose by name; the command line, the
+// evaluation and the benchmarks take them from it. Each is a pure function of package partition or
+// of a package below it.
 package prerun
 
 import (
@@ -20,8 +35,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A Report judges one partition. Traffic is in parameters per step, as in
-// DWW21.
+// A Report judges one partition. Its JSON form is what psidecar partition --json prints. Traffic is
+// in parameters per step, as in DWW21.
 type Report struct {
 	Algorithm  string            `json:"algorithm"`
 	K          int               `json:"k"`
@@ -32,29 +47,29 @@ type Report struct {
 	Traffic    partition.Traffic `json:"traffic"`
 	// DataPerMachine is the number of samples on each machine.
 	DataPerMachine []int64 `json:"data_per_machine"`
-	// Bound is 2 x total / k: each remote pair costs both its ends, so that no
-	// partition of this total has a lower maximum.
+	// Bound is 2 x total / k. Each remote pair costs both its ends, so no partition with this total
+	// has a lower maximum.
 	Bound  float64  `json:"bound"`
 	Random Baseline `json:"random"`
-	// ImprovementPercent is (random.max - max) / max x 100; nil, JSON null,
-	// where max is 0 and random's is not.
+	// ImprovementPercent is (random.max - max) / max x 100. It is nil, null in JSON, if max is 0
+	// and random's is not.
 	ImprovementPercent *float64 `json:"improvement_percent"`
-	// UsedPerMachine is the weight of the parameters that each machine uses,
-	// what theta bounds; only where there is such a bound.
+	// UsedPerMachine is the weight of the parameters that each machine uses, which theta bounds. It
+	// is set only if there is such a bound.
 	UsedPerMachine []int64 `json:"used_per_machine,omitempty"`
-	// LoadPerMachine is the traffic by weight and divided by link speed; only
-	// where parameters have weights or machines speeds.
+	// LoadPerMachine is the traffic by weight, divided by link speed. It is set only if parameters
+	// have weights or machines have speeds.
 	LoadPerMachine []float64 `json:"load_per_machine,omitempty"`
-	// Cost is there for what one of our algorithms made.
+	// Cost is set if one of our algorithms has made the partition.
 	Cost *Cost `json:"cost,omitempty"`
-	// Moved is there for a partition that went on from an earlier one.
+	// Moved is set if the partition continues an earlier one.
 	Moved *Moved `json:"moved,omitempty"`
-	// Streaming is there for a partition of data that was streamed; Seconds
-	// then has the readings and the writing in it.
+	// Streaming is set if the data was streamed. Seconds then includes reading and writing.
 	Streaming *Streaming `json:"streaming,omitempty"`
 }
 
-// A Baseline is the mean of random partitions with several seeds.
+// A Baseline is the mean over random partitions with several seeds. A single one would vary too
+// much to compare with.
 type Baseline struct {
 	Max   float64 `json:"max"`
 	Total float64 `json:"total"`
@@ -63,7 +78,8 @@ type Baseline struct {
 // baselineSeeds is the number of random partitions that are averaged.
 const baselineSeeds = 5
 
-// Run partitions g by the algorithm and checks that the result satisfies o.
+// Run partitions g by an algorithm, verifies that the result satisfies o, and measures what it
+// took.
 func Run(ctx context.Context, g *graph.Graph, al Algorithm, o partition.Options) (*partition.Assignment, *Cost, error) {
 	m := newMeter()
 	o.Phase = m.begin
@@ -72,14 +88,17 @@ func Run(ctx context.Context, g *graph.Graph, al Algorithm, o partition.Options)
 	if err != nil {
 		return nil, nil, fmt.Errorf("partitioning by %s: %w", al.Name, err)
 	}
+	// Algorithms check their results themselves. A fault here is a bug in one of them, and must not
+	// reach the files.
 	if err := partition.Check(g, a, o); err != nil {
 		return nil, nil, fmt.Errorf("partitioning by %s gave no valid answer: %w", al.Name, err)
 	}
 	return a, &cost, nil
 }
 
-// RandomBaseline averages random partitions of g, seeds 1 to 5, among the
-// machines of o; o's other constraints do not bind it.
+// RandomBaseline averages random partitions of g with seeds 1 to 5, in parallel. Only the number of
+// machines and their capacities constrain them; a random partition rarely satisfies the other
+// constraints of o.
 func RandomBaseline(ctx context.Context, g *graph.Graph, o partition.Options) (Baseline, error) {
 	var each [baselineSeeds]partition.Traffic
 	group, ctx := errgroup.WithContext(ctx)
@@ -104,7 +123,8 @@ func RandomBaseline(ctx context.Context, g *graph.Graph, o partition.Options) (B
 	return b, nil
 }
 
-// Judge reports on an assignment of g, wherever it comes from.
+// Judge returns the report on an assignment of g, whoever has made it. It leaves Algorithm, Seconds
+// and Cost to the caller.
 func Judge(g *graph.Graph, a *partition.Assignment, o partition.Options, random Baseline) *Report {
 	t := partition.Measure(g, a, o.K)
 	r := &Report{
@@ -127,7 +147,7 @@ func Judge(g *graph.Graph, a *partition.Assignment, o partition.Options, random 
 	return r
 }
 
-// improve sets ImprovementPercent.
+// improve sets ImprovementPercent from the traffic.
 func (r *Report) improve() {
 	if r.Traffic.Max == 0 && r.Random.Max != 0 {
 		return
@@ -139,8 +159,7 @@ func (r *Report) improve() {
 	r.ImprovementPercent = &improvement
 }
 
-// Improvement returns the improvement in percent, +Inf where nothing is left
-// to move.
+// Improvement returns the improvement in percent, +Inf if nothing is left to move.
 func (r *Report) Improvement() float64 {
 	if r.ImprovementPercent == nil {
 		return math.Inf(1)

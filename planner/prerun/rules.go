@@ -14,30 +14,37 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// Rules are constraints on single parameters and samples: size, what must stay
-// together, what must lie where.
+// Rules are constraints on individual parameters and samples: their weight, which parameters stay
+// together, and on which machine they are.
 type Rules struct {
 	features map[uint64]rule
-	samples  map[int]rule // from 0
-	groups   []string     // names; a rule's group is an index
-	lines    map[int]int  // sample -> line of the file
-	name     string
+	// By sample, from 0.
+	samples map[int]rule
+	// The groups' names; a rule's group is an index.
+	groups []string
+	// By sample, the line of its rule, for errors that are found only when the data is known.
+	lines map[int]int
+	name  string
 }
 
+// A rule is what one line says.
 type rule struct {
-	weight  uint32 // 0: not given
-	group   int32  // -1: none
-	machine int32  // -1: any
+	// 0 if not given.
+	weight uint32
+	// -1 for none.
+	group int32
+	// -1 for any.
+	machine int32
 }
 
-// ReadRules reads a text of lines such as
+// ReadRules parses a text with lines such as
 //
 //	feature 17 bytes=256 group=user-embedding machine=0
 //	sample 3 weight=2 machine=1
 //
-// where a feature is named by its id, a sample by its place in the data, the
-// first is 1, and each rule of a line is optional. Comments start with #. k is
-// the number of machines; name stands in errors.
+// A feature is named by its id, a sample by its position in the data, counted from 1. Each rule on
+// a line is optional. Comments start with #. k is the number of machines; name is used in errors,
+// which are [dataset.LineError].
 func ReadRules(r io.Reader, name string, k int) (*Rules, error) {
 	rules := &Rules{features: map[uint64]rule{}, samples: map[int]rule{}, lines: map[int]int{}, name: name}
 	lines := bufio.NewScanner(r)
@@ -57,6 +64,7 @@ func ReadRules(r io.Reader, name string, k int) (*Rules, error) {
 	return rules, nil
 }
 
+// addRule parses one line.
 func (rules *Rules) addRule(words []string, line, k int) error {
 	if len(words) < 3 || words[0] != "feature" && words[0] != "sample" {
 		return fmt.Errorf("want \"feature ID\" or \"sample NUMBER\" and then rules, got %q", strings.Join(words, " "))
@@ -86,6 +94,7 @@ func (rules *Rules) addRule(words []string, line, k int) error {
 	return nil
 }
 
+// parse parses one word into r.
 func (rules *Rules) parse(r *rule, word string, isSample bool, k int) error {
 	key, value, _ := strings.Cut(word, "=")
 	switch {
@@ -113,9 +122,9 @@ func (rules *Rules) parse(r *rule, word string, isSample bool, k int) error {
 	return nil
 }
 
-// Apply returns the graph with the rules' weights and enters the others into
-// o. It also returns how many rules name features that no sample uses; those
-// have no effect.
+// Apply returns the graph with the weights of the rules, and enters the other rules in o. unused is
+// the number of rules for features that no sample uses, which have no effect. A rule for a sample
+// beyond the data is an error: the rules are probably of other data.
 func (rules *Rules) Apply(g *graph.Graph, o *partition.Options) (weighted *graph.Graph, unused int, err error) {
 	n, m := g.Samples(), g.Params()
 	bytes, weights := fill(m, uint32(1)), fill(n, uint32(1))
@@ -142,6 +151,7 @@ func (rules *Rules) Apply(g *graph.Graph, o *partition.Options) (weighted *graph
 	return weighted, len(rules.features) - used, err
 }
 
+// fill returns n times value.
 func fill[T any](n int, value T) []T {
 	list := make([]T, n)
 	for i := range list {
@@ -150,8 +160,8 @@ func fill[T any](n int, value T) []T {
 	return list
 }
 
-// unless returns the list, or nil where every element is plain, which says
-// nothing.
+// unless returns list, or nil if all its elements are plain. Algorithms skip checks for lists that
+// are nil.
 func unless[T comparable](plain T, list []T) []T {
 	for _, v := range list {
 		if v != plain {

@@ -8,8 +8,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// Score judges an assignment file that any program made, for k machines. It does not
-// refuse one that no partitioner of ours may give: the figures show how uneven it is.
+// Score judges an assignment file, whichever program has made it, for k machines. It does not
+// refuse one that violates the limits of our partitioners: its figures show how uneven it is.
 func Score(ctx context.Context, in Input, assignment string, k int) (*Report, error) {
 	file, err := os.Open(assignment)
 	if err != nil {

@@ -20,22 +20,23 @@ import (
 
 // Streaming is the part of a report that only a streamed partition has.
 type Streaming struct {
-	Passes int `json:"passes"` // of assignment, after one that counts
-	// MemoryBytes is what tables and buffers took, SpilledBytes what was
-	// written to scratch files to sort it.
+	// Passes is the number of passes that assign; one more has counted.
+	Passes int `json:"passes"`
+	// MemoryBytes is what tables and buffers took, SpilledBytes what was written to scratch files
+	// to sort it.
 	MemoryBytes  int64 `json:"memory_bytes"`
 	SpilledBytes int64 `json:"spilled_bytes"`
-	// FollowedPercent is the share of the edges whose feature was in the table.
+	// FollowedPercent is the share of the edges whose feature was in the table in the last pass.
 	FollowedPercent float64 `json:"followed_percent"`
-	// RandomSamplePercent is the share of the parameters on which the random
-	// baseline was measured: below 100 it is an estimate.
+	// RandomSamplePercent is the share of the parameters on which the random baseline was measured.
+	// Below 100 the baseline is an estimate.
 	RandomSamplePercent float64 `json:"random_sample_percent"`
 }
 
-// Stream partitions data that need not fit in memory: shards of libsvm text,
-// read in turn as if they were one file, once more than o.Passes; their Progress
-// gets the part of all of that. Where out
-// has a directory, its files are written as they come to be known.
+// Stream partitions data that need not fit in memory: shards of libsvm text, read one after the
+// other like a single file, o.Passes + 1 times. If out has a directory its files are written in the
+// last pass, as assignments and owners become known. The shards' Progress gets the fraction of all
+// readings.
 func Stream(ctx context.Context, shards []Input, o stream.Options, out Output) (*Report, error) {
 	start := time.Now()
 	var files *streamFiles
@@ -77,7 +78,8 @@ func Stream(ctx context.Context, shards []Input, o stream.Options, out Output) (
 	return report, nil
 }
 
-// rowsOf is the source of the shards' rows; the last pass also writes them.
+// rowsOf returns the source of the shards' rows. The last pass also writes them to their machines'
+// shards.
 func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 	var sorted []uint64
 	parts := partsBefore(shards)
@@ -94,6 +96,7 @@ func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 					if hashed != nil {
 						ids = hashed[r]
 					}
+					// The source must yield distinct features.
 					if rows.Fields(r) != nil || hashed != nil { // an id may stand twice
 						sorted = append(sorted[:0], ids...)
 						slices.Sort(sorted)
@@ -120,9 +123,8 @@ func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 	}
 }
 
-// partsBefore returns which part of the bytes of all shards lies before each, and 1: what
-// is read by then, whatever each shard's size is. Files that cannot be looked at count as
-// one byte; reading them says why.
+// partsBefore returns the fraction of the bytes of all shards before each one, and 1 at the end,
+// for progress. Files that cannot be examined count as one byte; reading them will say why.
 func partsBefore(shards []Input) []float64 {
 	parts := make([]float64, len(shards)+1)
 	for i, in := range shards {
@@ -139,7 +141,9 @@ func partsBefore(shards []Input) []float64 {
 	return parts
 }
 
-// streamFiles are the files of an [Output] while they are written.
+// streamFiles are the files of an [Output] while they are written. The placement needs its keys in
+// ascending order, but parameters come in the order of feature ids; so keys and owners pass through
+// a sorter on disk.
 type streamFiles struct {
 	open       []*os.File
 	shards     []*dataset.Writer
@@ -147,17 +151,18 @@ type streamFiles struct {
 	placement  *bufio.Writer
 	keys       *plan.PlacementWriter
 	keyMap     dataset.KeyMap
-	byKey      *stream.SpillSorter // of the keys and owners
-	line       []byte
-	unfinished string // the placement's name until it is whole
+	// Keys and owners.
+	byKey *stream.SpillSorter
+	line  []byte
+	// The placement's name until it is complete; it is renamed to finished.
+	unfinished string
 	finished   string
 }
 
-// sortBytes is the memory in which keys that are not in the order of the
-// feature ids are sorted, besides what the partition takes.
+// sortBytes is the memory for sorting keys, in addition to what the partition takes.
 const sortBytes = 8 << 20
 
-// createStreamed makes the files.
+// createStreamed creates the files. If it fails it closes those that it has created.
 func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 	if err := out.Prepare(); err != nil {
 		return nil, err
@@ -208,7 +213,7 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 	return s, err
 }
 
-// sample writes a row to its machine's shard.
+// sample writes a row to its machine's shard and its machine to the assignment.
 func (s *streamFiles) sample(machine int, rows *dataset.Rows, r int, hashed [][]uint64) error {
 	if err := writeRow(s.shards[machine], rows, r, hashed); err != nil {
 		return fmt.Errorf("writing a shard: %w", err)
@@ -216,6 +221,8 @@ func (s *streamFiles) sample(machine int, rows *dataset.Rows, r int, hashed [][]
 	return s.assign(machine)
 }
 
+// assign appends a machine to the assignment. Samples come first, then parameters, which is the
+// order of the file.
 func (s *streamFiles) assign(machine int) error {
 	s.line = append(strconv.AppendInt(s.line[:0], int64(machine), 10), '\n')
 	if _, err := s.assignment.Write(s.line); err != nil {
@@ -224,7 +231,7 @@ func (s *streamFiles) assign(machine int) error {
 	return nil
 }
 
-// parameter takes the owner of a feature id.
+// parameter records the owner of a feature id.
 func (s *streamFiles) parameter(id uint64, owner int) error {
 	if err := s.assign(owner); err != nil {
 		return err
@@ -236,7 +243,7 @@ func (s *streamFiles) parameter(id uint64, owner int) error {
 	return s.byKey.Add(stream.SpilledPair{ID: key, Machine: uint16(owner)})
 }
 
-// finish writes the rest.
+// finish writes the placement, flushes all files, and gives the placement its name.
 func (s *streamFiles) finish(ctx context.Context) error {
 	err := s.byKey.Each(ctx, func(p stream.SpilledPair) error { return s.keys.Add(p.ID, int32(p.Machine)) })
 	if err != nil {
@@ -260,7 +267,7 @@ func (s *streamFiles) finish(ctx context.Context) error {
 	return nil
 }
 
-// Close closes all files; a placement that is not whole is removed.
+// Close closes all files and removes an incomplete placement.
 func (s *streamFiles) Close() error {
 	var all []error
 	for _, f := range s.open {
@@ -282,8 +289,8 @@ func (s *Streaming) Table(w io.Writer) error {
 	return err
 }
 
-// Shards returns the files that path stands for: itself, or, where it is a
-// folder, the files in it in the order of their names, hidden ones left out.
+// Shards returns the files that path stands for: the file itself, or, for a folder, the files in it
+// in the order of their names, without hidden ones and subfolders.
 func Shards(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

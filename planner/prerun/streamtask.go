@@ -10,29 +10,31 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
-// DefaultPasses is how often data beyond memory is read to assign it, by default.
+// DefaultPasses is the default number of passes that assign data beyond memory.
 const DefaultPasses = stream.DefaultPasses
 
-// A StreamTask is a partition of data beyond memory, as psidecar partition --stream
-// makes it.
+// A StreamTask is a partition of data beyond memory, as psidecar partition --stream makes it.
 type StreamTask struct {
-	Input   Input // a file, or a folder of shards
-	Output  Output
-	K       int    // machines
-	Memory  int64  // bytes of tables and buffers
-	Passes  int    // over the data that assign, after one that counts
-	Scratch string // folder for what exceeds Memory
+	Input  Input // a file, or a folder of shards
+	Output Output
+	K      int // machines
+	// Memory is the bytes of tables and buffers.
+	Memory int64
+	// Passes is the number of passes that assign; one more counts.
+	Passes int
+	// Scratch is a folder for what exceeds Memory.
+	Scratch string
 }
 
 func (t *StreamTask) options() stream.Options {
 	return stream.Options{K: t.K, Memory: t.Memory, Passes: t.Passes, Scratch: t.Scratch}
 }
 
-// Validate returns an error where the numbers do not allow a partition.
+// Validate returns an error if the numbers do not allow a partition.
 func (t *StreamTask) Validate() error { o := t.options(); return o.Validate() }
 
-// Run divides the data and writes the outputs. While it runs, the garbage collector
-// of the process aims to stay within Memory and what reading takes.
+// Run partitions the data and writes the outputs. While it runs the garbage collector of the whole
+// process aims at Memory plus what reading takes.
 func (t *StreamTask) Run(ctx context.Context) (*Report, error) {
 	paths, err := Shards(t.Input.Path)
 	if err != nil {
@@ -51,12 +53,12 @@ func (t *StreamTask) Run(ctx context.Context) (*Report, error) {
 	return r, err
 }
 
-// readingRoom is what reading takes besides the tables, in bytes, on two cores.
+// readingRoom is what reading takes in addition to the tables, in bytes, on two cores.
 const readingRoom = 192 << 20
 
-// boundGarbage has the garbage collector aim to stay below limit, in bytes, where no
-// lower one holds already: by default garbage grows to as much as is in use, and a process
-// whose tables take 4 GiB to 8. The limit of before holds again once restore is called.
+// boundGarbage sets the memory limit of the garbage collector to limit, in bytes, unless a lower
+// one is set. By default the heap grows to twice what is in use: a process whose tables take 4 GiB
+// would grow to 8. restore sets the former limit.
 func boundGarbage(limit int64) (restore func()) {
 	before := debug.SetMemoryLimit(-1)
 	debug.SetMemoryLimit(min(limit, before))

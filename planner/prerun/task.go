@@ -14,29 +14,40 @@ import (
 
 // A Task is a partition of training data before a run, as psidecar partition makes it.
 type Task struct {
-	Input      Input
-	Algorithms []Algorithm // each is run; of several none is written
-	Output     Output      // Dir empty: nothing is written
-	K          int         // machines
-	Seed       uint64
-	Theta      int64         // most parameters, or bytes with Rules, that a machine may use; 0: no bound
-	Capacity   []float64     // of the samples, by machine; nil: equal
-	Speed      []float64     // of links, by machine; nil: equal
-	Budget     time.Duration // how long best may go on improving
-	Rules      string        // file of weights and fixed machines; empty: none
-	From       string        // assignment.txt of an earlier run; empty: none
-	MoveAtMost float64       // with From: share of the earlier samples that may move
-	Resume     string        // file for the state of the work; empty: none
-	Plot       string        // PNG file; empty: none
-	// Progress returns a function that takes the part of some work that is done,
-	// from 0 to 1.
+	Input Input
+	// Each of the Algorithms is run and judged; outputs are written only for a single one.
+	Algorithms []Algorithm
+	// Nothing is written if Output.Dir is "".
+	Output Output
+	K      int // machines
+	Seed   uint64
+	// Theta is the most parameters, or bytes with Rules, that a machine may use; 0 for no bound.
+	Theta int64
+	// Capacity is each machine's share of the samples; nil for equal shares.
+	Capacity []float64
+	// Speed is the speed of each machine's link; nil for equal speeds.
+	Speed []float64
+	// Budget is how long the algorithm best may go on improving.
+	Budget time.Duration
+	// Rules is a file with weights, groups and fixed machines; "" for none.
+	Rules string
+	// From is assignment.txt of an earlier partition to stay close to; "" for none. At most the
+	// fraction MoveAtMost of its samples moves.
+	From       string
+	MoveAtMost float64
+	// Resume is a file for the state of the work; "" for none.
+	Resume string
+	// Plot is a PNG file; "" for none.
+	Plot string
+	// Progress returns, for a piece of work, a function that takes the fraction of it that is done,
+	// from 0 to 1. It must not be nil.
 	Progress func(what string) func(done float64)
 }
 
 // Algorithms returns the names of all algorithms.
 func Algorithms() []string { return AlgorithmNames() }
 
-// FindAlgorithms returns the algorithm of a name, or all.
+// FindAlgorithms returns the algorithm of that name, or all algorithms.
 func FindAlgorithms(name string, all bool) ([]Algorithm, error) {
 	if all {
 		return AllAlgorithms(), nil
@@ -45,9 +56,9 @@ func FindAlgorithms(name string, all bool) ([]Algorithm, error) {
 	return []Algorithm{al}, err
 }
 
-// Run reads the data, divides it by each algorithm, judges the results and writes the
-// outputs. Outputs that cannot be written are an error before the work begins; errors
-// name the flag of psidecar partition that they come from.
+// Run reads the data, partitions it by each algorithm, judges the results and writes the outputs.
+// It fails before the work begins if an output cannot be written. Errors name the flag of psidecar
+// partition that they come from.
 func (t *Task) Run(ctx context.Context) ([]*Report, error) {
 	if err := t.tryOutputs(); err != nil {
 		return nil, err
@@ -80,7 +91,7 @@ func (t *Task) Run(ctx context.Context) ([]*Report, error) {
 	return reports, t.drawPlot(ctx, g, o, reports)
 }
 
-// options are those of the flags, but for the rules.
+// options returns the options of the flags, without the rules.
 func (t *Task) options(g *graph.Graph) (partition.Options, error) {
 	o := partition.Options{
 		K: t.K, Seed: t.Seed, Theta: t.Theta, Capacity: t.Capacity, Speed: t.Speed, Budget: t.Budget,
@@ -101,8 +112,7 @@ func (t *Task) options(g *graph.Graph) (partition.Options, error) {
 	return o, err
 }
 
-// tryOutputs finds out before the work is done whether its outcome can be
-// written.
+// tryOutputs returns an error if an output could not be written.
 func (t *Task) tryOutputs() error {
 	if t.Output.Dir != "" {
 		if err := t.Output.Prepare(); err != nil {
@@ -122,6 +132,7 @@ func (t *Task) tryOutputs() error {
 	return nil
 }
 
+// applyRules returns the graph with the weights of the rules file and enters its constraints in o.
 func (t *Task) applyRules(g *graph.Graph, o *partition.Options) (*graph.Graph, error) {
 	if t.Rules == "" {
 		return g, nil
@@ -142,8 +153,7 @@ func (t *Task) applyRules(g *graph.Graph, o *partition.Options) (*graph.Graph, e
 	return g, err
 }
 
-// divide runs the algorithms and reports on each; it also returns the last
-// assignment.
+// divide runs and judges the algorithms, and also returns the last assignment.
 func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) ([]*Report, *partition.Assignment, error) {
 	random, err := RandomBaseline(ctx, g, o)
 	if err != nil {
@@ -174,8 +184,7 @@ func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) 
 	return reports, last, nil
 }
 
-// drawPlot draws the traffic of each report, and of a random partition beside a single
-// one.
+// drawPlot draws the traffic of each report, and beside a single one that of a random partition.
 func (t *Task) drawPlot(ctx context.Context, g *graph.Graph, o partition.Options, reports []*Report) error {
 	if t.Plot == "" {
 		return nil

@@ -12,19 +12,19 @@ import (
 	"github.com/psidecar/psidecar/internal/recording"
 )
 
-// Sizes of values, in bytes, that proxies share and sum: as packages proxy/codec/shared and
-// proxy/aggregate have them.
+// The sizes of values, in bytes, that proxies share and sum. They must agree with those in packages
+// proxy/codec/shared and proxy/aggregate.
 const (
 	leastShared = 4 << 10
 	mostSummed  = 64 << 20
 )
 
-// maxKept bounds how many keys, and how many lists of keys, are remembered: where there
-// are more, all are forgotten, and less is predicted.
+// maxKept bounds how many keys, and lists of keys, are remembered. If there are more all are
+// forgotten, and less is predicted to be saved.
 const maxKept = 1 << 20
 
-// keep puts a value into a map of at most that many entries, and reports whether all
-// others were dropped for it.
+// keep sets a value in a map of at most most entries. It reports whether all others were dropped to
+// make room.
 func keep[K comparable, V any](into map[K]V, most int, key K, v V) (dropped bool) {
 	if _, ok := into[key]; !ok && len(into) >= most {
 		clear(into)
@@ -34,22 +34,27 @@ func keep[K comparable, V any](into map[K]V, most int, key K, v V) (dropped bool
 	return dropped
 }
 
-// An Aggregation is what --share-pulls and --aggregate host would save of a job with all
-// keys at home. Values of a pull go to a host once until they are pushed again; pushes of a
-// host's workers with the same keys, one of each worker within the wait, go as one.
+// An Aggregation is what --share-pulls and --aggregate host would save of a job with all keys at
+// home. The values of a pull go to a host once, until one of their keys is pushed again. Pushes of
+// a host's workers with the same keys, one from each worker and within the wait, go as one.
 type Aggregation struct {
-	Each        int     `json:"workers_of_a_machine"` // most
+	// The most workers on one machine.
+	Each        int     `json:"workers_of_a_machine"`
 	WaitSeconds float64 `json:"wait_seconds"`
-	Pulls       uint64  `json:"pulls"`  // answers from other machines
-	Shared      uint64  `json:"shared"` // of them, those whose values the machine has
-	Pushes      uint64  `json:"pushes"` // to other machines
-	Carried     uint64  `json:"carried"`
-	// Forms are bytes of keys and values: servers (as the job is), shared_pulls,
+	// Answers from other machines.
+	Pulls uint64 `json:"pulls"`
+	// Those of them whose values the machine has already.
+	Shared uint64 `json:"shared"`
+	// Pushes to other machines.
+	Pushes uint64 `json:"pushes"`
+	// Those of them that another worker's push carries.
+	Carried uint64 `json:"carried"`
+	// Forms have the bytes of keys and values: servers (the job as it is), shared_pulls,
 	// summed_pushes, and host_sums (both).
 	Forms []AggregationForm `json:"forms"`
 }
 
-// An AggregationForm is what crosses machines' links in one form over the whole recording.
+// An AggregationForm is what crosses the machines' links in one form, over the whole recording.
 type AggregationForm struct {
 	Form    string  `json:"form"`
 	Busiest float64 `json:"busiest"` // both ends of what crosses count
@@ -57,43 +62,55 @@ type AggregationForm struct {
 	Total   float64 `json:"total"`   // counted once
 }
 
-// aggregating finds out what aggregation would save. It sees all uses by time.
+// An aggregating computes an Aggregation. It sees all uses in the order of time.
+//
+// Whether a machine has a pull's values is decided by numbers: pushes are counted, pushed has the
+// number of each key's last push, and has the newest of these numbers at the time when a list was
+// last sent to a machine. If it is still the newest, no key of the list was pushed since.
 type aggregating struct {
 	machines *machines
-	workers  []int // by machine
+	// By machine, how many run there.
+	workers  []int
 	keyBytes int
 	wait     time.Duration
 	seed     maphash.Seed
 	scratch  []byte
 
-	most   int               // entries of each of the maps below
-	pushes uint64            // seen so far
-	pushed map[uint64]uint64 // by key: the number of its last push
-	// forgotten is the number of the last push that may be of a key that pushed has
-	// forgotten.
+	// The bound on the entries of each of the maps below.
+	most int
+	// The number of pushes so far.
+	pushes uint64
+	// By key, the number of its last push.
+	pushed map[uint64]uint64
+	// forgotten is the number of the last push of a key that pushed may have forgotten. A key that
+	// is missing counts as pushed then.
 	forgotten uint64
 	has       map[listOf]uint64 // what a machine was sent: the number of the last push that is in it
-	open      map[listOf]*openSum
-	known     map[pushedBy]bool // lists that a worker has pushed before
+	// Sums to which pushes may still be added.
+	open map[listOf]*openSum
+	// Lists that a worker has pushed before.
+	known map[pushedBy]bool
 
 	plain, sharing, summing []float64 // by machine: bytes as it is, and bytes saved
 	out                     Aggregation
 }
 
-// listOf is a list of keys, with lens where they have some, between a machine and a server.
+// A listOf is a list of keys, with lens if there are any, between a machine and a server.
 type listOf struct {
 	machine, server int
 	list            uint64
 }
 
+// A pushedBy is a list of keys that a worker pushes to a server.
 type pushedBy struct {
 	worker, server int
 	list           uint64
 }
 
-// openSum is a sum to which pushes may still be added.
+// An openSum is a sum to which pushes may still be added: when it began, in nanoseconds since 1970,
+// and the workers in it.
 type openSum struct {
-	began   int64 // in nanoseconds since 1970
+	began   int64
 	workers []int
 }
 
@@ -110,7 +127,7 @@ func newAggregating(m *machines, keyBytes int, wait time.Duration) *aggregating 
 	return a
 }
 
-// take takes in a use of a worker's at a server, whose values have that many bytes.
+// take adds a use of a worker's at a server. values is the number of bytes of its values.
 func (a *aggregating) take(u *recording.Use, worker, server int, values float64) {
 	to, at := listOf{a.machines.worker[worker], server, a.list(u)}, a.machines.server[server]
 	if u.Answer {
@@ -142,7 +159,7 @@ func (a *aggregating) take(u *recording.Use, worker, server int, values float64)
 	}
 }
 
-// pulled takes in the answer to a pull from another machine.
+// pulled adds the answer to a pull from another machine.
 func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 	a.out.Pulls++
 	if u.Push || u.Bytes < leastShared || a.workers[to.machine] < 2 {
@@ -160,7 +177,8 @@ func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 	keep(a.has, a.most, to, newest)
 }
 
-// sum takes in a push to another machine.
+// sum adds a push to another machine: to an open sum of the same list that this worker is not in
+// yet, or as the beginning of one.
 func (a *aggregating) sum(u *recording.Use, to listOf, worker, at int) {
 	a.out.Pushes++
 	by := pushedBy{worker, to.server, to.list}
@@ -179,7 +197,8 @@ func (a *aggregating) sum(u *recording.Use, to listOf, worker, at int) {
 	between(a.summing, int32(to.machine), int32(at), float64(u.Bytes))
 }
 
-// list returns a number of a use's keys and lens.
+// list returns a hash of a use's keys, lens and size. A collision would make two lists count as
+// one; at 64 bits that is negligible.
 func (a *aggregating) list(u *recording.Use) uint64 {
 	b := binary.LittleEndian.AppendUint64(a.scratch[:0], u.Bytes)
 	for _, key := range u.Keys {
@@ -192,7 +211,7 @@ func (a *aggregating) list(u *recording.Use) uint64 {
 	return maphash.Bytes(a.seed, b)
 }
 
-// result returns what came of it.
+// result returns the outcome.
 func (a *aggregating) result() *Aggregation {
 	form := func(name string, saved ...[]float64) {
 		f := AggregationForm{Form: name}
@@ -214,7 +233,7 @@ func (a *aggregating) result() *Aggregation {
 	return &a.out
 }
 
-// aggregationTitles are the forms' names for people.
+// aggregationTitles are the names of the forms in tables.
 var aggregationTitles = map[string]string{
 	"servers": "as it is", "shared_pulls": "--share-pulls", "summed_pushes": "--aggregate host", "host_sums": "both",
 }

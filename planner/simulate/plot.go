@@ -14,8 +14,8 @@ import (
 	"github.com/psidecar/psidecar/planner/dynamic"
 )
 
-// Plot draws, as a PNG, the bytes of the busiest machine in each epoch, and
-// what they add up to, for each strategy.
+// Plot draws, as a PNG, the bytes of the busiest machine in each epoch, and their running sum, for
+// each strategy.
 func Plot(w io.Writer, title string, results []Result) error {
 	each, err := panel(title, "epoch", "MB of the busiest machine", results, func(r *Result) plotter.XYs {
 		return points(r, func(e, _ Epoch) float64 { return e.Busiest })
@@ -32,7 +32,7 @@ func Plot(w io.Writer, title string, results []Result) error {
 	return Panels(w, []*plot.Plot{each, sum})
 }
 
-// points returns a curve over the epochs, in MB, of an epoch and the sum up to
+// points returns a curve over the epochs, in MB. y gets an epoch and the sum up to and including
 // it.
 func points(r *Result, y func(e, sum Epoch) float64) plotter.XYs {
 	var sum Epoch
@@ -45,21 +45,21 @@ func points(r *Result, y func(e, sum Epoch) float64) plotter.XYs {
 	return curve
 }
 
-// Cumulative draws the bytes of all machines, added up over the epochs, as
-// DW23 Fig. 8 does.
+// Cumulative draws the running sum of the bytes of all machines, as DW23 Fig. 8 does.
 func Cumulative(title string, results []Result) (*plot.Plot, error) {
 	return panel(title, "epoch", "MB between machines, cumulative", results, func(r *Result) plotter.XYs {
 		return points(r, func(_, sum Epoch) float64 { return sum.Total })
 	})
 }
 
-// Busiest draws the bytes of the busiest machine, added up over the epochs.
+// Busiest draws the running sum of the bytes of the busiest machine.
 func Busiest(title string, results []Result) (*plot.Plot, error) {
 	return panel(title, "epoch", "MB of the busiest machine, cumulative", results, func(r *Result) plotter.XYs {
 		return points(r, func(_, sum Epoch) float64 { return sum.Busiest })
 	})
 }
 
+// panel draws one curve for each result.
 func panel(title, x, y string, results []Result, curve func(*Result) plotter.XYs) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
@@ -79,8 +79,8 @@ func panel(title, x, y string, results []Result, curve func(*Result) plotter.XYs
 	return p, nil
 }
 
-// colour is a strategy's, the same in every plot: those of Okabe and Ito, which
-// stay apart in grey and for most kinds of colour blindness.
+// colour returns the colour of a strategy, which is the same in every plot: colours of Okabe and
+// Ito, which remain distinct in grey and for most kinds of colour blindness.
 func colour(strategy string) color.Color {
 	rgbs := []uint32{0x999999, 0x56b4e9, 0xe69f00, 0xcc79a7, 0x009e73, 0xd55e00}
 	for i, name := range dynamic.Names() {

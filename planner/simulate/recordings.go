@@ -1,6 +1,9 @@
-// This part tries strategies on recordings of real jobs: it turns what psidecar record
-// wrote on a job's hosts into requests. In come files, out goes a [Report]. psidecar
-// simulate and the evaluation call it.
+// This file tries strategies on recordings of real jobs: it turns what psidecar record has written
+// on a job's hosts into requests.
+//
+// The recordings are read twice. The first reading (survey.go) finds the job's nodes, their
+// machines, and the sizes of values, which a request to pull does not have. The second simulates.
+// It merges the recordings by time, so the hosts' clocks should agree to within a step.
 
 package simulate
 
@@ -17,7 +20,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// RecordedOptions say what to simulate, beside what the recordings say.
+// RecordedOptions configure a simulation of recordings.
 type RecordedOptions struct {
 	Job        string // empty: the only one
 	EpochSteps int
@@ -26,15 +29,16 @@ type RecordedOptions struct {
 	Batches    int
 	Horizon    float64
 	Seed       uint64
-	Planned    bool // see [Options]
-	// Wait is how long a push may wait for the others of its host, see [Aggregation].
+	// See [Options].
+	Planned bool
+	// Wait is how long a push may wait for the others of its host; see [Aggregation].
 	Wait time.Duration
 }
 
-// Strategies are the names that Options and RecordedOptions take.
+// Strategies returns the names that Options and RecordedOptions accept.
 func Strategies() []string { return dynamic.Names() }
 
-// Check says what is wrong with the options, by the flags of psidecar simulate.
+// Check returns what is wrong with the options, in terms of the flags of psidecar simulate.
 func (o *RecordedOptions) Check() error {
 	if o.EpochSteps < 1 || o.KeyBytes < 1 || o.Batches < 1 || o.Horizon <= 0 {
 		return errors.New("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
@@ -65,7 +69,8 @@ type Report struct {
 	Aggregation *Aggregation `json:"aggregation"`
 }
 
-// RunRecorded simulates a job of which there are recordings, one or more hosts'.
+// RunRecorded simulates a job of which there are recordings, from one or more hosts. A recording
+// that was cut off is used as far as it goes.
 func RunRecorded(paths []string, o RecordedOptions) (*Report, error) {
 	r := &Report{EpochSteps: o.EpochSteps, Complete: true}
 	s := newSurvey(o.Job)
@@ -118,7 +123,7 @@ func RunRecorded(paths []string, o RecordedOptions) (*Report, error) {
 	return r, nil
 }
 
-// read reads one recording; one that was cut off is as good as it goes.
+// read reads one recording. complete is false if it was cut off, as by a full disk or a kill.
 func read(path string, each func(*recording.Use) error) (h recording.Header, complete bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -147,8 +152,8 @@ func (r *Request) valueBytes() float64 {
 	return sum
 }
 
-// A clock counts one worker's steps: a round of pulls and the round of pushes
-// that follows it are one, as are requests that do both.
+// A clock counts one worker's steps. A round of pulls and the round of pushes that follows it are
+// one step, and so is a round of requests that do both.
 type clock struct {
 	begun     bool
 	now       int
@@ -157,7 +162,8 @@ type clock struct {
 	app, cust int32
 }
 
-// step returns the step that a request belongs to.
+// step returns the step that a request belongs to. PS-lite gives all parts of one call the same
+// timestamp, and a later call a higher one.
 func (c *clock) step(u *recording.Use) int {
 	switch {
 	case !c.begun:
@@ -172,7 +178,7 @@ func (c *clock) step(u *recording.Use) int {
 	return c.now
 }
 
-// merge hands on the uses of all recordings by time.
+// merge calls each with the uses of all recordings by time.
 func merge(paths []string, each func(*recording.Use) error) error {
 	if len(paths) == 1 {
 		_, _, err := read(paths[0], each)
@@ -206,7 +212,7 @@ func merge(paths []string, each func(*recording.Use) error) error {
 	}
 }
 
-// A source reads a recording in a goroutine of its own.
+// A source reads a recording on a goroutine of its own, which is at most a channel's length ahead.
 type source struct {
 	uses  chan *recording.Use
 	quit  chan struct{}
@@ -216,6 +222,7 @@ type source struct {
 
 var errStopped = errors.New("nobody reads on")
 
+// start begins to read a recording. stop must be called.
 func start(path string) *source {
 	s := &source{uses: make(chan *recording.Use, 64), quit: make(chan struct{}), ended: make(chan error, 1)}
 	go func() {
@@ -235,7 +242,7 @@ func start(path string) *source {
 	return s
 }
 
-// peek returns the next use, nil at the end.
+// peek returns the next use without consuming it, nil at the end.
 func (s *source) peek() (*recording.Use, error) {
 	if s.next != nil {
 		return s.next, nil
@@ -250,6 +257,7 @@ func (s *source) peek() (*recording.Use, error) {
 	return u, nil
 }
 
+// stop ends the reading and waits for the goroutine.
 func (s *source) stop() {
 	close(s.quit)
 	for range s.uses { // until it has ended

@@ -1,12 +1,23 @@
-// Package simulate tries strategies on a trace of requests: what would each
-// machine have sent and received, had the strategy moved the keys?
+// Package simulate tries strategies on a trace of requests: what would each machine have sent and
+// received if the strategy had moved the keys?
 //
-// In come the requests of a job in their order, from a recording or a
-// generator; out go, for each strategy and epoch, the bytes of the busiest
-// machine, of all, and of the moves among them. psidecar simulate and the
-// evaluation call it. All strategies see one pass over the trace, each knows
-// only the past, and a move is paid for by both its machines in the epoch that
-// follows the decision.
+// A [Simulation] takes the requests of a job in order and returns, for each strategy and epoch, the
+// bytes of the busiest machine, the total, and those of the moves among them. [RunRecorded] does
+// that with recordings of real jobs. psidecar simulate and the evaluation call it.
+//
+// All strategies see one pass over the trace, so they can be compared request by request. Each
+// knows only the past: it decides at the end of an epoch, and its moves are paid by both machines
+// in the epoch that follows. A [dynamic.Reactor] may in addition move a key when it is used.
+//
+// # Prices
+//
+// A pull costs two keys and a value, a push a key and a value, both at worker and server if these
+// are on different machines; a move costs a key and a value. A reactive move also pays for its
+// messages by way of the key's home, as Lapse's relocation does. Latency, order and encoding are
+// not simulated.
+//
+// [Aggregation] estimates from the same recordings what sharing pulls and summing pushes on each
+// host would save.
 package simulate
 
 import (
@@ -17,94 +28,112 @@ import (
 	"github.com/psidecar/psidecar/planner/dynamic"
 )
 
-// A Request is one worker's use of keys in a step.
+// A Request is one worker's use of keys in a step. The simulation does not keep it.
 type Request struct {
-	Worker     int // from 0
-	Step       int // of this worker, from 0, rising
+	Worker int // from 0
+	// Step is the step of this worker, from 0; it does not fall.
+	Step       int
 	Push, Pull bool
 	Keys       []uint64
-	Sizes      []uint32 // bytes of each key's value, len(Keys); nil: all have Size
-	Size       uint32
+	// Sizes are the bytes of each key's value, len(Keys); nil if all values have Size.
+	Sizes []uint32
+	Size  uint32
 }
 
-// Options say what is simulated.
+// Options configure a simulation.
 type Options struct {
 	// Machine is the machine of each worker.
 	Machine []int
-	// Machines is how many there are; Home is the machine whose server has the
-	// key at home.
+	// Machines is the number of machines; Home returns the machine whose server has the key at
+	// home.
 	Machines int
 	Home     func(key uint64) int32
-	// EpochSteps is after how many steps of the workers a strategy may decide.
+	// EpochSteps is the number of steps of each worker, in the mean, after which strategies decide.
 	EpochSteps int
-	// KeyBytes is what a key takes in a message; 8 in PS-lite.
+	// KeyBytes is the size of a key in a message; 8 in PS-lite.
 	KeyBytes int
-	// Strategies are names, see [dynamic.Names].
+	// Strategies are names of [dynamic.Names].
 	Strategies []string
 	Dynamic    dynamic.Options // Machines need not be set
-	// Batches is how many of its newest batches a machine shows in an epoch.
+	// Batches is how many of its newest batches each worker shows in an epoch.
 	Batches int
-	// Planned: locality moves keys at the ends of epochs only.
+	// Planned lets locality move keys at the ends of epochs only, as the live planner does.
 	Planned bool
 }
 
-// An Epoch is what came of a strategy in one epoch, in bytes. Both ends of what
-// crosses from one machine to another count in Busiest, once in the others.
+// An Epoch is the outcome of a strategy in one epoch, in bytes. What crosses from one machine to
+// another counts at both ends in Busiest, and once in the others.
 type Epoch struct {
-	Busiest   float64 `json:"busiest"` // of the machine that sent and received most, moves included
-	Total     float64 `json:"total"`   // moves included
+	// Busiest is of the machine that sent and received most, moves included.
+	Busiest float64 `json:"busiest"`
+	// Total includes moves.
+	Total     float64 `json:"total"`
 	Migration float64 `json:"migration"`
 	Moves     int     `json:"moves"`
 }
 
-// A Result is what came of a strategy.
+// A Result is the outcome of a strategy.
 type Result struct {
 	Strategy string  `json:"strategy"`
 	Epochs   []Epoch `json:"epochs"`
-	Sum      Epoch   `json:"sum"` // Busiest: the sum of the epochs' busiest machines
+	// Sum adds up the epochs; its Busiest is the sum of each epoch's busiest machine.
+	Sum Epoch `json:"sum"`
 }
 
-// A Simulation takes requests and has the results.
+// A Simulation takes requests and computes the results. It is for one goroutine. Memory grows with
+// the number of keys, times strategies, but not with that of requests.
 type Simulation struct {
-	o       Options
-	number  map[uint64]int32 // of a key
-	home    []int32
-	size    []float32 // of a move
-	runs    []*run
-	reactor bool // some strategy looks at every access
-	used    []usage
-	batches []*batch // by worker
+	o Options
+	// The item of each key.
+	number map[uint64]int32
+	home   []int32
+	// By item, the bytes of a move.
+	size []float32
+	runs []*run
+	// reactor is set if some strategy looks at every access.
+	reactor bool
+	// By machine.
+	used []usage
+	// By worker.
+	batches []*batch
 	epoch   int
-	steps   []int // by worker, begun so far
-	begun   int   // sum of steps
-	first   int   // begun when the epoch began
-	uses    []dynamic.Use
+	// By worker, the number of steps begun.
+	steps []int
+	// The sum of steps, and what it was when the epoch began.
+	begun int
+	first int
+	uses  []dynamic.Use
 }
 
-// usage is what one machine used in the epoch.
+// A usage is what one machine has used in the epoch. touched lists the items with bytes, so that
+// clearing costs no more than what was used.
 type usage struct {
 	bytes   []float32 // by item
 	touched []int32
 }
 
-// run is one strategy at work.
+// A run is one strategy at work, with owners of its own.
 type run struct {
 	strategy dynamic.Strategy
-	reactor  dynamic.Reactor // nil: it is not one
-	items    dynamic.Items
-	moved    []float64 // by machine, bytes of moves in this epoch
-	traffic  []float64 // by machine, of a reactor in this epoch
-	moves    int
-	result   Result
+	// nil if the strategy only plans.
+	reactor dynamic.Reactor
+	items   dynamic.Items
+	// By machine, the bytes of moves in this epoch.
+	moved []float64
+	// By machine, the bytes of uses in this epoch. For a strategy that only plans they are computed
+	// at its end.
+	traffic []float64
+	moves   int
+	result  Result
 }
 
-// batch collects what a worker pulls and pushes in a step.
+// A batch collects what a worker pulls and pushes in a step; newest are its last complete ones.
 type batch struct {
 	pulled, pushed []int32
 	newest         []dynamic.Batch
 }
 
-// New returns a simulation that has seen nothing.
+// New returns a simulation that has seen nothing, or an error that names the faulty option.
 func New(o Options) (*Simulation, error) {
 	switch {
 	case o.EpochSteps < 1:
@@ -136,7 +165,8 @@ func New(o Options) (*Simulation, error) {
 	return s, nil
 }
 
-// Add takes the next request.
+// Add takes the next request. The first request after the end of an epoch makes all strategies
+// decide before it counts.
 func (s *Simulation) Add(r *Request) error {
 	if r.Worker < 0 || r.Worker >= len(s.o.Machine) || r.Sizes != nil && len(r.Sizes) != len(r.Keys) {
 		return fmt.Errorf("a request of worker %d of %d with %d sizes of %d keys", r.Worker, len(s.o.Machine), len(r.Sizes), len(r.Keys))
@@ -155,7 +185,7 @@ func (s *Simulation) Add(r *Request) error {
 	return nil
 }
 
-// use counts a request's keys.
+// use counts the uses of a request's keys.
 func (s *Simulation) use(r *Request) {
 	machine := int32(s.o.Machine[r.Worker])
 	used, b := &s.used[machine], s.batches[r.Worker]
@@ -190,7 +220,8 @@ func (s *Simulation) use(r *Request) {
 	}
 }
 
-// item returns the number of a key.
+// item returns the item of a key, a new one at home if the key is new. The size of a move is that
+// of the largest value seen.
 func (s *Simulation) item(key uint64, size uint32) int32 {
 	n, ok := s.number[key]
 	if !ok {
@@ -206,8 +237,9 @@ func (s *Simulation) item(key uint64, size uint32) int32 {
 	return n
 }
 
-// access has the reactors see one key's use. One that moves asks the key's
-// home, which tells the owner, which sends it: as Lapse does.
+// access shows a use to the reactors. A key that moves is asked for at its home, which tells the
+// owner, which sends it, as in Lapse: two messages with a key, as far as they cross machines, and
+// the value.
 func (s *Simulation) access(item, machine int32, bytes float64) {
 	for _, r := range s.runs {
 		if r.reactor == nil {
@@ -234,7 +266,7 @@ func (s *Simulation) access(item, machine int32, bytes float64) {
 	}
 }
 
-// between counts bytes from one machine to another at both.
+// between counts n bytes from one machine to another at both.
 func between(bytes []float64, a, b int32, n float64) {
 	if a != b {
 		bytes[a] += n
@@ -242,7 +274,7 @@ func between(bytes []float64, a, b int32, n float64) {
 	}
 }
 
-// decide ends an epoch: it is accounted for, and strategies decide.
+// decide ends an epoch: it is accounted for, and then all strategies plan.
 func (s *Simulation) decide() error {
 	e := s.account()
 	for _, r := range s.runs {
@@ -262,7 +294,7 @@ func (s *Simulation) decide() error {
 	return nil
 }
 
-// account closes the epoch's books.
+// account adds the epoch to all results and returns what strategies get to see of it.
 func (s *Simulation) account() *dynamic.Epoch {
 	e := &dynamic.Epoch{Steps: float64(s.begun-s.first) / float64(len(s.o.Machine)), Uses: s.gather()}
 	for worker, b := range s.batches {
@@ -293,7 +325,7 @@ func (s *Simulation) account() *dynamic.Epoch {
 	return e
 }
 
-// gather returns what was used, and starts over.
+// gather returns the uses of the epoch, by item and machine, and clears them.
 func (s *Simulation) gather() []dynamic.Use {
 	s.uses = s.uses[:0]
 	for machine := range s.used {
@@ -310,7 +342,8 @@ func (s *Simulation) gather() []dynamic.Use {
 	return s.uses
 }
 
-// close ends a worker's step.
+// close ends a worker's step, of which it makes a batch. keep is the number of batches that are
+// kept.
 func (b *batch) close(machine int32, keep int) {
 	if len(b.pulled)+len(b.pushed) == 0 {
 		return
@@ -328,13 +361,15 @@ func (b *batch) close(machine int32, keep int) {
 	b.pulled, b.pushed = b.pulled[:0], b.pushed[:0]
 }
 
+// set returns the distinct items in ascending order.
 func set(items []int32) []int32 {
 	s := slices.Clone(items)
 	slices.Sort(s)
 	return slices.Compact(s)
 }
 
-// Results ends the simulation. The last epoch may be a short one.
+// Results ends the simulation and returns the results, in the order of Options.Strategies. The last
+// epoch may be a short one.
 func (s *Simulation) Results() []Result {
 	if s.begun > s.first {
 		s.account()
@@ -347,5 +382,5 @@ func (s *Simulation) Results() []Result {
 	return results
 }
 
-// Keys returns how many keys were seen.
+// Keys returns the number of keys seen.
 func (s *Simulation) Keys() int { return len(s.home) }

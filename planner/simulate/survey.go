@@ -11,22 +11,28 @@ import (
 	"github.com/psidecar/psidecar/internal/recording"
 )
 
-// maxServers bounds what a server's name may say.
+// maxServers bounds the rank in a server's name, and with it the memory that a recording can
+// demand.
 const maxServers = 4096
 
-// A survey is what one reading of all recordings says of the job: its nodes,
-// where they run, and the size of each key's value.
+// A survey is what the first reading of all recordings says of the job: its nodes, their hosts, and
+// the size of each key's value.
 type survey struct {
-	want    string // job; empty: the only one
-	job     string
-	others  map[string]bool
-	workers map[string]int // by name, in the order of first requests until machines is called
-	servers int            // highest rank + 1
+	// The job asked for; "" for the only one.
+	want   string
+	job    string
+	others map[string]bool
+	// By name, in the order of first requests until machines is called, then sorted by name.
+	workers map[string]int
+	// The highest rank + 1.
+	servers int
 	size    map[uint64]uint32
-	all     uint32 // size of all keys, while they are alike
-	alike   bool
+	// The size of the first value, which is that of all while they are alike. size has the others.
+	all   uint32
+	alike bool
 
-	asked, answered map[string]bool // in the recording being read
+	// The workers that have asked and the servers that have answered in the recording being read.
+	asked, answered map[string]bool
 	workerHost      map[string]string
 	serverHost      map[int]string
 	hosts           []string
@@ -40,7 +46,7 @@ func newSurvey(job string) *survey {
 	}
 }
 
-// look takes in one use.
+// look adds one use. It fails if the recordings have several jobs and none was asked for.
 func (s *survey) look(u *recording.Use) error {
 	switch {
 	case s.want != "" && u.Job != s.want:
@@ -68,6 +74,8 @@ func (s *survey) look(u *recording.Use) error {
 	return nil
 }
 
+// serverRank returns the rank in a server's name. An agent that does not know the rank yet names a
+// server by its address.
 func serverRank(name string) (int, error) {
 	digits, ok := strings.CutPrefix(name, "server")
 	rank, err := strconv.Atoi(digits)
@@ -77,7 +85,8 @@ func serverRank(name string) (int, error) {
 	return rank, nil
 }
 
-// measure notes the sizes of values.
+// measure records the sizes of values. Without lens all values of a request are of equal size; with
+// lens they have that many elements each.
 func (s *survey) measure(u *recording.Use) {
 	if u.Bytes == 0 || len(u.Keys) == 0 {
 		return
@@ -102,7 +111,8 @@ func (s *survey) measure(u *recording.Use) {
 	}
 }
 
-// sizes returns the sizes of the keys' values, valid until the next call.
+// sizes returns the sizes of the keys' values: a list that is valid until the next call, or nil and
+// the size of all.
 func (s *survey) sizes(keys []uint64) ([]uint32, uint32) {
 	if s.alike {
 		return nil, s.all
@@ -118,8 +128,8 @@ func (s *survey) sizes(keys []uint64) ([]uint32, uint32) {
 	return s.scratch, 0
 }
 
-// host ends the reading of one recording, made on that host: who asked or
-// answered in it runs there.
+// host ends the reading of one recording, which was made on that host. A host records what its own
+// nodes send, so workers that asked and servers that answered in it run there.
 func (s *survey) host(name string) {
 	if !slices.Contains(s.hosts, name) {
 		s.hosts = append(s.hosts, name)
@@ -136,15 +146,16 @@ func (s *survey) host(name string) {
 	clear(s.answered)
 }
 
-// machines says where nodes run.
+// machines has the machine of each node.
 type machines struct {
 	count  int
 	worker []int // by number
 	server []int // by rank
 }
 
-// machines returns where the nodes run: on the hosts of the recordings, where
-// they are from several, and otherwise worker and server of one rank together.
+// machines returns where the nodes run: on the hosts of the recordings if those are several;
+// otherwise, since a recording of one host is of a local job, worker and server of one rank are put
+// on a machine together.
 func (s *survey) machines() (*machines, error) {
 	if len(s.workers) == 0 {
 		if s.want != "" {

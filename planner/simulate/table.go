@@ -6,12 +6,11 @@ import (
 	"text/tabwriter"
 )
 
-// tableRows is how many rows of epochs a table has at most; a row of several
-// epochs shows their mean.
+// tableRows is how many rows of epochs a table has at most. A row of several epochs shows their
+// mean.
 const tableRows = 20
 
-// Table writes what came of each strategy, and the busiest machine epoch by
-// epoch.
+// Table prints the outcome of each strategy, and the busiest machine's bytes epoch by epoch.
 func Table(w io.Writer, results []Result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "strategy\tbusiest machine\tx below home\ttotal\tmigration\tmoves\t")
@@ -57,7 +56,7 @@ func Table(w io.Writer, results []Result) error {
 	return t.Flush()
 }
 
-// size writes a number of bytes with three digits.
+// size formats a number of bytes with three digits.
 func size(n float64) string {
 	for _, u := range []string{"B", "kB", "MB", "GB", "TB"} {
 		if n < 1000 || u == "TB" {

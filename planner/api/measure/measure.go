@@ -1,12 +1,15 @@
-// Package measure has the words in which agents, proxies and planner say of a
-// job which of psidecar's measures hold for it, on how many of its connections,
-// and why not for the others. It is known to all parts; it has no state.
+// Package measure has the vocabulary in which agents, proxies and planner report which of
+// psidecar's measures hold for a job, on how many of its connections, and why not on the others. It
+// has no state. All parts import it, so that a measure has one name everywhere.
+//
+// A [Line] is the state of one measure for one job, on one host or summed over several ([Sum]); a
+// [Gap] is a reason for which it does not hold.
 //
 // # Sums
 //
-// A [SumRule] decides whether pushes of a host's workers are summed before they leave
-// it, by ranges of keys; the first rule that covers a key counts. The planner hands
-// the rules out for each job, proxies follow them.
+// A [SumRule] decides, for a range of keys, whether the pushes of a host's workers are summed
+// before they leave it. The first rule that covers a key counts. The planner distributes the rules
+// of each job; proxies follow them.
 package measure
 
 import (
@@ -45,32 +48,33 @@ const (
 	Off  = "off"
 )
 
-// NotSet is the reason of a measure that nobody asked for.
+// NotSet is the reason of a measure that was not requested.
 const NotSet = "not_set"
 
-// Asked is the source of a measure that the job's owner asked for, by annotations of its
-// pods or in its environment.
+// Asked is the source of a measure that the job's owner requests, by annotations of its pods or in
+// its environment.
 const Asked = "the job's owner"
 
-// Barriers is a reason that keeps no connection from having a measure: part of what
-// it holds back may be lost at the job's end.
+// Barriers is a reason that does not keep connections from having a measure: part of what the
+// measure holds back may be lost at the end of the job.
 const Barriers = "barriers"
 
-// Line says where one measure holds for one job, on one host or on several.
+// A Line says where one measure holds for one job, on one host or on several.
 type Line struct {
 	Job     string `json:"job,omitempty"` // scheduler's host:port; empty: not known
 	Measure string `json:"measure"`
 	State   string `json:"state"`             // on, part or off
 	Setting string `json:"setting,omitempty"` // what was asked for: 0.99, 8 bits
-	From    string `json:"from,omitempty"`    // source: flags (or the configuration file), planner, the job's owner
-	// On is on how many Connections of the job it holds, of those that its
-	// processes on these hosts made.
+	// From is the source: flags (or the configuration file), planner, or the job's owner.
+	From string `json:"from,omitempty"`
+	// On is the number of the job's connections on which it holds, of the Connections that its
+	// processes on these hosts have made.
 	On          int   `json:"on"`
 	Connections int   `json:"connections"`
 	Not         []Gap `json:"not"` // why it does not hold on the others, most first
 }
 
-// Gap is a reason for which a measure does not hold.
+// A Gap is a reason for which a measure does not hold, on a number of connections.
 type Gap struct {
 	Reason      string `json:"reason"`      // a word for metrics, from a fixed list
 	Connections int    `json:"connections"` // 0: it is the measure as a whole that does not hold
@@ -78,7 +82,7 @@ type Gap struct {
 	Do          string `json:"do,omitempty"`
 }
 
-// Judge sets the state by the counts, and puts the gaps in order.
+// Judge sets the state from the counts and sorts the gaps, those of most connections first.
 func (l *Line) Judge() {
 	switch {
 	case l.On == 0:
@@ -96,7 +100,7 @@ func (l *Line) Judge() {
 	})
 }
 
-// Lack adds a reason, or connections to it.
+// Lack adds a gap, or its connections to an equal one.
 func (l *Line) Lack(g Gap) {
 	for i := range l.Not {
 		if n := &l.Not[i]; n.Reason == g.Reason && n.Why == g.Why {
@@ -107,7 +111,7 @@ func (l *Line) Lack(g Gap) {
 	l.Not = append(l.Not, g)
 }
 
-// String is the line's state in words: on (flags: 0.99), 3 of 4 connections.
+// String returns the line's state in words: on (flags: 0.99), 3 of 4 connections.
 func (l *Line) String() string {
 	var b strings.Builder
 	b.WriteString(l.State)
@@ -132,10 +136,11 @@ func (g *Gap) String() string {
 	return text
 }
 
-// maxGaps bounds the reasons of a line that is a sum: sentences may name hosts.
+// maxGaps bounds the gaps of a summed line; their sentences may name hosts.
 const maxGaps = 8
 
-// Sum adds up what several hosts say, a line for each job and measure.
+// Sum adds up what several hosts report, to one line for each job and measure. It does not change
+// its arguments.
 func Sum(hosts ...[]Line) []Line {
 	var all []Line
 	for _, lines := range hosts {
@@ -175,8 +180,8 @@ func (l *Line) addLine(o *Line) {
 	}
 }
 
-// settle drops what only one host's view made true: a measure that is asked for
-// somewhere is no longer one that nobody asked for.
+// settle drops gaps that were true on one host only: a measure that holds somewhere is not one that
+// nobody has requested.
 func (l *Line) settle() {
 	if l.On > 0 {
 		l.Not = slices.DeleteFunc(l.Not, func(g Gap) bool { return g.Connections == 0 && g.Reason != Barriers })
@@ -185,14 +190,15 @@ func (l *Line) settle() {
 	l.Not = l.Not[:min(len(l.Not), maxGaps)]
 }
 
-// Sort puts lines in order of jobs, then of measures.
+// Sort sorts lines by job, then in the order of [All].
 func Sort(lines []Line) {
 	slices.SortStableFunc(lines, func(a, b Line) int {
 		return cmp.Or(strings.Compare(a.Job, b.Job), cmp.Compare(slices.Index(All, a.Measure), slices.Index(All, b.Measure)))
 	})
 }
 
-// Of returns the lines of a job; those of no known job where it is the only one.
+// Of returns the summed lines of a job. If it is the only one, lines of no known job count as its
+// own.
 func Of(lines []Line, job string, only bool) []Line {
 	var of []Line
 	for _, l := range lines {

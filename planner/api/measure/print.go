@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Print writes where measures hold for a job, and why not; those that
-// nobody asked for in one line.
+// Print prints where the measures of a job hold and why not, with those that were not requested on
+// a single line.
 func Print(w io.Writer, lines []Line) {
 	var unasked []string
 	for i := range lines {
@@ -27,7 +27,7 @@ func Print(w io.Writer, lines []Line) {
 	}
 }
 
-// PrintByJob writes the lines of several jobs.
+// PrintByJob prints the lines of several jobs, which must be sorted by job.
 func PrintByJob(w io.Writer, lines []Line) {
 	for len(lines) > 0 {
 		job := lines[0].Job

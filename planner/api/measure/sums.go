@@ -17,13 +17,13 @@ const (
 	SumNone = "none" // they go one by one
 )
 
-// ByPlanner, as By, says that the planner has made a rule of itself.
+// ByPlanner is the author of rules that the planner has made by itself.
 const ByPlanner = "planner"
 
-// MaxSumRules bounds a list: each push is looked up in it.
+// MaxSumRules bounds a list of rules: every push is looked up in it.
 const MaxSumRules = 64
 
-// KeyRange are neighbours, both ends included.
+// A KeyRange is the keys from First to Last, both included.
 type KeyRange struct{ First, Last uint64 }
 
 // AllKeys has every key.
@@ -50,7 +50,7 @@ func (k *KeyRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A SumRule says of some keys whether pushes of them are summed.
+// A SumRule says for some keys whether pushes of them are summed.
 type SumRule struct {
 	Keys *KeyRange `json:"keys,omitempty"` // nil: all
 	Form string    `json:"form"`           // host or none
@@ -73,7 +73,8 @@ func (r *SumRule) String() string {
 	return r.Form + " for keys " + r.Keys.String()
 }
 
-// ParseSumRules reads a JSON list of rules, and checks it.
+// ParseSumRules parses and checks a JSON list of rules. "" is no rules. Unknown fields are errors:
+// an older proxy must not ignore half of a rule.
 func ParseSumRules(text string) ([]SumRule, error) {
 	if text == "" {
 		return nil, nil
@@ -90,7 +91,7 @@ func ParseSumRules(text string) ([]SumRule, error) {
 	return rules, CheckSumRules(rules)
 }
 
-// CheckSumRules returns the first fault of rules.
+// CheckSumRules returns the first fault of rules, nil if there is none.
 func CheckSumRules(rules []SumRule) error {
 	if len(rules) > MaxSumRules {
 		return fmt.Errorf("%d rules, at most %d are allowed", len(rules), MaxSumRules)
@@ -108,8 +109,9 @@ func CheckSumRules(rules []SumRule) error {
 	return nil
 }
 
-// DecideSums reports whether a push whose keys lie within a range is summed: where that is so
-// of every key of the range. Otherwise says what holds for keys of which no rule speaks.
+// DecideSums reports whether a push whose keys lie within a range is summed. It is if that is so
+// for every key of the range; otherwise is the answer for keys that no rule covers. A push is never
+// divided, since its sum must go to the server as a whole.
 func DecideSums(rules []SumRule, keys KeyRange, otherwise bool) bool {
 	for i := range rules {
 		r := rules[i].Range()
@@ -126,8 +128,9 @@ func DecideSums(rules []SumRule, keys KeyRange, otherwise bool) bool {
 	return otherwise
 }
 
-// SumRulesOf returns rules that have pushes of some ranges summed, and others not; all: of all
-// keys. No ranges, no rules.
+// SumRulesOf returns rules that have pushes of the given ranges summed and others not; with all,
+// those of all keys. No ranges give no rules. Ranges beyond MaxSumRules are left out, which only
+// saves less.
 func SumRulesOf(ranges []KeyRange, all bool) (rules []SumRule) {
 	switch {
 	case len(ranges) == 0:
