@@ -1,25 +1,40 @@
-// Package aggregate sums what workers of one host push to a server before it leaves
-// the host, without a word to job, server or other proxy.
+// Package aggregate sums what workers of one host push to a server before it leaves the host,
+// without job, server or other proxy knowing.
 //
-// While the links to a server are busy, pushes of equal key lists that come meanwhile
-// are added to one. It goes as the push of one worker, the carrier; the others' go
-// after it with zeros, which take a few bytes encoded, so that the server hears as many
-// messages as without, each with its own meta and in the order of its connection. A
-// carried push goes only when the server has answered the carrier's: its worker must
-// not hear that values were applied, nor pull, before they are. That is for servers
-// that add up what they get, and at once.
+// While the links to a server are busy, pushes of equal key lists that come meanwhile are
+// added up. The sum goes as the push of one worker, the carrier. The others' pushes go after
+// it with zeros, which take a few bytes encoded, so that the server receives as many messages
+// as without, each with its own meta and in the order of its connection. A carried push goes
+// only when the server has answered the carrier's: its worker must not learn that its values
+// were applied, nor pull, before they are. That is sound for servers that add what they get,
+// and do so at once.
 //
-// A [Table] has the groups of a proxy, a [Queue] is the direction of a connection from
-// a worker, a [Hearer] sees what comes for one. Package relay calls both. They hold that
+// A [Table] has the groups of a proxy, a [Queue] is the direction of a connection from a
+// worker, and a [Hearer] sees what comes for one. Package relay calls the latter two. They
+// guarantee that
 //
-//   - each push that was taken goes once, by its own connection, or its connection ends;
+//   - each push that was taken goes once, over its own connection, or its connection ends;
 //   - the values of a push are in one sum, and that goes at most once;
-//   - a carried push goes after its carrier's answer was heard. Where that can come no
-//     more, since a connection broke, it never goes: its connection is reset, and its
-//     worker hears of no push that is lost.
+//   - a carried push goes after its carrier's answer was heard. Where that cannot come any more, since a
+//     connection broke, it never goes: its connection is reset, and its worker does not learn of a push
+//     that is lost.
 //
-// Nobody repeats anything here. Jobs with PS_RESEND are left alone: of a proxy that is
-// killed the next would not know which repeated pushes are in a sum.
+// Nothing is repeated here. Jobs with PS_RESEND are left alone: after a kill the next proxy
+// would not know which repeated pushes are in a sum.
+//
+// # A push
+//
+// Queue.Take decides whether a push passes (pass, with a reason), joins an open batch, or
+// opens one. When the links are quiet, group.next chooses the oldest batch that is ripe, and
+// a carrier: an item at the head of its queue. Due returns the carrier's frames with the sum;
+// the batch is sent. When the Hearer hears the answer the batch is over, and Due returns
+// zeros for its other items as they reach the heads of their queues.
+//
+// # Concurrency
+//
+// A group's mutex guards the state of all its batches, queues and pairs. A Queue and a Hearer
+// are each used by one goroutine of the relay; groups poke queues through channels and
+// Link.Wake. Table.mu comes before group.mu.
 package aggregate
 
 import (
@@ -34,79 +49,82 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// Least is the size of the smallest pushes that are summed, in bytes of values.
+// Least is the minimum size of pushes that are summed, in bytes of values: the gain of a
+// smaller one is less than the cost of waiting.
 const Least = 4 << 10
 
-// Most is that of the largest: larger ones mostly pass in the kernel, and zeros of
-// that size would not be encoded.
+// Most is the maximum size: larger pushes mostly pass in the kernel, and zeros of that size
+// would not be encoded.
 const Most = 64 << 20
 
-// Why pushes are not summed.
+// Reasons why a push is not summed, as they are counted and shown.
 const (
 	Alone     = "alone"       // no other worker of this host pushes to the server through this proxy
 	First     = "first"       // the worker has not pushed this list of keys on the connection before: they may be initial values
 	Kind      = "type"        // nobody says what the values are, or BytePS sends them
-	Large     = "large"       // more than 64 MiB, or than there was memory to hold
-	NoRoom    = "memory"      // all that may be kept is
+	Large     = "large"       // more than Most, or than there was memory to hold
+	NoRoom    = "memory"      // all the memory for sums is in use
 	Repeats   = "resend"      // the job uses PS_RESEND
 	Sums      = "synchronous" // the server answers pushes together: it does not add at once
 	Unheard   = "unheard"     // the server's answers to the worker have not been seen to come through this proxy
 	Unknown   = "unknown"     // node ids: the job's node table came before this proxy, or bypassed it
-	Retired   = "ending"      // the connection is about to go on in another proxy
+	Retired   = "ending"      // this proxy is about to end
 	Unscoped  = "no_agent"    // nobody says of which job's cgroup the worker is
-	Slower    = "slower"      // answers come sooner where pushes go one by one, by trials
+	Slower    = "slower"      // according to trials, answers come sooner where pushes go one by one
 	Unwanted  = "unwanted"    // the job's owner or the planner does not want it, or nobody has asked for it
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
 	Elsewhere = "route"       // requests that the proxies make or have split
 )
 
-// Reasons lists them.
+// Reasons lists all of them.
 var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Rules, Elsewhere}
 
-// ErrLost is the end of a connection of which a push is in a sum whose answer can come
-// no more.
+// ErrLost ends a connection that has a push in a sum whose answer cannot come any more.
 var ErrLost = errors.New("aggregate: the push that carried this worker's values was lost with its connection")
 
-// Reserver bounds memory: relay.Memory is one.
+// Reserver bounds memory; relay.Memory is one. Neither method blocks.
 type Reserver interface {
 	TryReserve(n int) bool
 	Unreserve(n int)
 }
 
-// Options of a [Table].
+// Options configure a [Table].
 type Options struct {
-	// Wait is how long a push may wait on purpose for the other workers'.
+	// Wait is how long a push may wait on purpose for those of other workers, although the
+	// links are free.
 	Wait time.Duration
-	// Try has pushes of a job go one by one where their answers come sooner then.
+	// Try finds out by trials, for each job, whether answers come sooner where pushes go one
+	// by one.
 	Try bool
-	// Bytes bounds what the sums of one server take.
+	// Bytes bounds the sums for one server; 0: 256 MiB.
 	Bytes int
 	// Chars is what values of PS-lite's types CHAR and OTHER are: the name of a kind of
-	// package element; empty: nothing that can be added.
+	// package element; empty: they cannot be added.
 	Chars string
-	// Memory bounds all; nil: nothing does.
+	// Memory bounds all sums together; nil: nothing does.
 	Memory Reserver
 	// AnswerWithin is how long the answer to a carrier is waited for, once all of it has
-	// left, before its server counts as one that answers pushes together; 0: 10 s.
+	// left, before the server counts as one that answers pushes together; 0: 10 s.
 	AnswerWithin time.Duration
 
 	now    func() time.Time
 	manual bool // tests call tick
 }
 
-// Counts says what came of summing, since the start.
+// Counts are totals since the start, except for HeldBytes.
 type Counts struct {
-	Sums        uint64 `json:"sums"`         // pushes that went with others' values in them
+	Sums        uint64 `json:"sums"`         // pushes that carried others' values
 	Carried     uint64 `json:"carried"`      // pushes that went as zeros
-	SparedBytes uint64 `json:"spared_bytes"` // of values of these
-	Alone       uint64 `json:"alone"`        // pushes that waited for a busy link, and nobody's came meanwhile
+	SparedBytes uint64 `json:"spared_bytes"` // of values of Carried
+	Alone       uint64 `json:"alone"`        // pushes that waited for a busy link, and no other came meanwhile
 	Lost        uint64 `json:"lost"`         // pushes whose connections were reset, since their carrier's broke
 	HeldBytes   uint64 `json:"held_bytes"`   // now
-	// Passed are pushes of 4 KiB or more that went as they came, by reason; those that
-	// found the link free are under none.
+	// Passed are pushes of at least Least that went as they came, by reason. Those that found
+	// the link free have none.
 	Passed map[string]uint64 `json:"passed,omitempty"`
 }
 
+// pass counts a push that is not summed.
 func (c *Counts) pass(why string) {
 	if c.Passed == nil {
 		c.Passed = map[string]uint64{}
@@ -130,8 +148,8 @@ func (c *Counts) addCounts(o Counts) {
 	}
 }
 
-// A Table has the jobs of this host, and the groups of their servers. It is safe for use
-// by several goroutines.
+// Table has the jobs of this host, and the groups of their servers. It is safe for concurrent
+// use.
 type Table struct {
 	opts   Options
 	ending atomic.Bool // nothing is taken any more
@@ -163,15 +181,14 @@ func New(o Options) (*Table, error) {
 	return &Table{opts: o, jobs: map[jobs.Scope][]*job{}}, nil
 }
 
-// Bound has sums count towards the memory of something else. Call it before there are
-// connections.
+// Bound sets Options.Memory. Call it before there are connections.
 func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
 
-// Tries reports whether it is found out, for each job, whether sums make it slower.
+// Tries reports whether trials are made.
 func (t *Table) Tries() bool { return t.opts.Try }
 
-// End stops summing, and waits until all sums have been answered. Connections go on
-// meanwhile, since carried pushes wait for answers.
+// End stops summing, and blocks until all sums have been answered or ctx ends. Connections
+// must go on meanwhile, since carried pushes wait for answers.
 func (t *Table) End(ctx context.Context) {
 	t.ending.Store(true)
 	look := time.NewTicker(2 * time.Millisecond)
@@ -185,7 +202,7 @@ func (t *Table) End(ctx context.Context) {
 	}
 }
 
-// waits reports whether something that was taken has yet to go.
+// waits reports whether any push that was taken has yet to go.
 func (t *Table) waits() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -201,7 +218,7 @@ func (t *Table) waits() bool {
 	return false
 }
 
-// Counts returns the figures of now.
+// Counts returns the current totals.
 func (t *Table) Counts() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()

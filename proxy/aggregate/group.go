@@ -6,49 +6,52 @@ import (
 	"time"
 )
 
-// group is what workers of this host push to one server of a job. It holds that
+// group has what workers of this host push to one server of a job.
 //
-//   - bytes is the sum of the sizes of all sums that are kept, and at most opts.Bytes;
-//   - a batch is in open until a carrier is chosen, then flying until its bytes have
-//     left, and in sent until it is answered, where it carries others;
-//   - an item's queue has it until it goes.
+// Invariants:
+//   - bytes is the total size of the sums that are kept, and at most opts.Bytes;
+//   - a batch is in open until a carrier is chosen, then it is flying until its bytes have left this host; it is in
+//     sent until it is answered, if it carries others' values;
+//   - an item is in its queue until it goes, in the order of its connection.
 type group struct {
 	opts  *Options
-	job   string // scheduler's address
+	job   string // the scheduler's address
 	trial *trial // the job's; nil: none
 
+	// mu guards the fields below, and the state of all queues and pairs of the group.
 	mu      sync.Mutex // guards the rest, and all queues' and pairs' state
 	queues  map[*Queue]bool
-	open    []*batch // the oldest first
-	flying  *batch   // chosen, and not all of it has left; nil: the links are free, for all that is known
-	sent    []*batch // with others' values, not answered
+	open    []*batch // no carrier yet; the oldest first
+	flying  *batch   // chosen, and not all of it has left; nil: the links are free, as far as is known
+	sent    []*batch // with others' values, and not answered
 	bytes   int
-	starved map[*Queue]bool // that wait for bytes
-	off     string          // why nothing is summed any more
+	starved map[*Queue]bool // queues that wait for bytes
+	off     string          // why nothing is summed any more; empty: it is
 	ticking bool
 	counts  Counts
 }
 
-// batch is pushes of one subject, of several connections.
+// batch has the pushes of one subject, of several connections, at most one of each.
 type batch struct {
 	subject
 	sum      []byte
 	began    time.Time
 	items    []*item
-	carrier  *item
+	carrier  *item // nil while open
 	state    state
-	left     time.Time // since when all of the sum has left; zero: it has not
+	left     time.Time // since when all of the sum has left; zero: not all has
 	breaks   uint64    // of the carrier's pair, when it went
-	deadline time.Time
+	deadline time.Time // for its answer
 }
 
+// state is how far a batch has come.
 type state int
 
 const (
 	isOpen   state = iota
 	isChosen       // it has a carrier
-	isSent         // which has gone, or is about to be written
-	isOver         // its server has answered
+	isSent         // the carrier has gone, or is about to be written
+	isOver         // the server has answered, or the batch is lost
 )
 
 // item is one push.
@@ -59,25 +62,28 @@ type item struct {
 	exchange
 }
 
-// exchange is what a request has in common with its answer.
+// exchange identifies a request and its answer on a pair's connections.
 type exchange struct{ app, customer, timestamp int32 }
 
 const (
-	// lowWater is how many bytes a link may have left to send and yet be free.
+	// lowWater is how many unsent bytes a link may have and still count as free: the kernel
+	// must not run dry.
 	lowWater = 64 << 10
-	// afterEnd is how long the answer to a carrier is waited for whose connection has
+	// afterEnd is how long the answer to a carrier is waited for after its connection has
 	// ended.
 	afterEnd = 2 * time.Second
-	// tickBusy is how often it is looked whether a link is free while pushes wait for
-	// it, and tickIdle how often whether answers are late.
+	// tickBusy is how often links are checked while pushes wait for them, and tickIdle how
+	// often late answers are.
 	tickBusy = time.Millisecond
 	tickIdle = 50 * time.Millisecond
 )
 
+// newGroup returns the group of a server of a job.
 func newGroup(o *Options, j *job) *group {
 	return &group{opts: o, job: j.scheduler, trial: j.trial, queues: map[*Queue]bool{}, starved: map[*Queue]bool{}}
 }
 
+// figures returns the group's counts.
 func (g *group) figures() Counts {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,6 +93,7 @@ func (g *group) figures() Counts {
 	return c
 }
 
+// waits reports whether any push that was taken has yet to go.
 func (g *group) waits() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,7 +107,7 @@ func (g *group) waits() bool {
 
 // All methods from here on are called with mu locked.
 
-// quiet reports whether the links have sent what they had.
+// quiet reports whether all links to the server have sent what they had.
 func (g *group) quiet() bool {
 	for q := range g.queues {
 		if q.writing || q.link.Unsent() > lowWater {
@@ -110,7 +117,9 @@ func (g *group) quiet() bool {
 	return true
 }
 
-// joinable returns the oldest open batch of a subject that has nothing of a queue.
+// joinable returns the oldest open batch that fits and has no push of the queue. A second
+// push of one connection must not be in the same sum: the first one's answer would confirm
+// both.
 func (g *group) joinable(q *Queue, fits func(b *batch) bool) *batch {
 	for _, b := range g.open {
 		if fits(b) && !slices.ContainsFunc(b.items, func(it *item) bool { return it.queue == q }) {
@@ -120,7 +129,7 @@ func (g *group) joinable(q *Queue, fits func(b *batch) bool) *batch {
 	return nil
 }
 
-// reserve takes room for n bytes.
+// reserve charges n bytes, and returns false where they are not there.
 func (g *group) reserve(n int) bool {
 	if g.bytes+n > g.opts.Bytes || g.opts.Memory != nil && !g.opts.Memory.TryReserve(n) {
 		return false
@@ -129,7 +138,7 @@ func (g *group) reserve(n int) bool {
 	return true
 }
 
-// releaseMemory gives the memory of a sum back.
+// releaseMemory releases a batch's sum, and wakes the queues that wait for memory.
 func (g *group) releaseMemory(b *batch) {
 	n := len(b.sum)
 	if n == 0 {
@@ -146,7 +155,8 @@ func (g *group) releaseMemory(b *batch) {
 	clear(g.starved)
 }
 
-// ripe reports whether a batch need not wait for others.
+// ripe reports whether a batch need not wait any longer for pushes of other workers: it has
+// one of every queue that has pushed these keys before, or has waited for Options.Wait.
 func (g *group) ripe(b *batch, now time.Time) bool {
 	if g.opts.Wait == 0 || now.Sub(b.began) >= g.opts.Wait {
 		return true
@@ -159,8 +169,9 @@ func (g *group) ripe(b *batch, now time.Time) bool {
 	return true
 }
 
-// next chooses the batch that goes next, and its carrier: a worker of whose connection
-// nothing else has to go before.
+// next chooses the batch that goes next, and its carrier: an item at the head of its queue,
+// so that nothing has to go before it. It does nothing while a batch is flying: one sum at a
+// time, so that pushes have time to join the next one.
 func (g *group) next(now time.Time) {
 	if g.flying != nil && (g.flying.state == isChosen || !g.quiet()) {
 		return
@@ -185,7 +196,8 @@ func (g *group) next(now time.Time) {
 	}
 }
 
-// goes notes that a batch's carrier is about to be written.
+// goes notes that a batch's carrier is about to be written. One without other items is a
+// plain push.
 func (g *group) goes(b *batch, now time.Time) {
 	b.state = isSent
 	if len(b.items) == 1 {
@@ -198,7 +210,7 @@ func (g *group) goes(b *batch, now time.Time) {
 	g.sent = append(g.sent, b)
 }
 
-// answered takes in that the server has answered a push of a worker's.
+// answered handles the server's answer to a push of a worker, which may be a carrier.
 func (g *group) answered(p *pair, e exchange) {
 	for i, b := range g.sent {
 		if b.carrier.queue.pair == p && b.carrier.exchange == e {
@@ -209,7 +221,7 @@ func (g *group) answered(p *pair, e exchange) {
 	}
 }
 
-// over lets the pushes that a batch carried go.
+// over lets the pushes go that a batch has carried.
 func (g *group) over(b *batch) {
 	b.state = isOver
 	for _, it := range b.items {
@@ -219,7 +231,7 @@ func (g *group) over(b *batch) {
 	}
 }
 
-// tick handles timeouts, and returns the time until the next one; 0: none.
+// tick does what depends on time, and returns when it has to be called next; 0: not at all.
 func (g *group) tick(now time.Time) time.Duration {
 	g.next(now)
 	for _, b := range slices.Clone(g.sent) {
@@ -234,7 +246,13 @@ func (g *group) tick(now time.Time) time.Duration {
 	return 0
 }
 
-// judge looks whether the answer to a batch's carrier can still come.
+// judge checks whether the answer to a batch's carrier can still come. There are three ends
+// to the wait:
+//
+//   - the connections are all as they were, and the answer is late: the server waits for the other pushes, which are held
+//     here. It answers pushes together; summing ends, and the pushes go;
+//   - the carrier's connection, or one over which the answer would come, has ended: the batch is lost;
+//   - the carrier's bytes have not all left: the deadline has not begun.
 func (g *group) judge(b *batch, now time.Time) {
 	q := b.carrier.queue
 	if q.ended {
@@ -259,8 +277,8 @@ func (g *group) judge(b *batch, now time.Time) {
 	g.lose(b)
 }
 
-// lose ends the connections of the pushes that a batch carried: whether the carrier
-// has arrived is not known, and it is not answered.
+// lose ends the connections of the pushes that a batch has carried: it is unknown whether the
+// carrier has arrived, and nobody will answer it.
 func (g *group) lose(b *batch) {
 	b.state = isOver
 	for _, it := range b.items {
@@ -271,9 +289,9 @@ func (g *group) lose(b *batch) {
 	}
 }
 
-// addQueue takes a queue in. Where its worker had a connection before, it may be another
-// process, that numbers its pushes alike: an answer to a carrier of the one before could
-// not be distinguished from one to its own.
+// addQueue adds a queue. Its worker may have had a connection before, as another process that
+// numbers its pushes alike: an answer to a carrier of that one could not be told from one to
+// its own, so such batches are lost.
 func (g *group) addQueue(q *Queue) {
 	g.queues[q] = true
 	for _, b := range slices.Clone(g.sent) {
@@ -284,8 +302,8 @@ func (g *group) addQueue(q *Queue) {
 	}
 }
 
-// removeQueue takes a queue out whose connection has ended, with what it has not sent. What
-// others' pushes were added to goes on with them.
+// removeQueue removes a queue whose connection has ended, with what it has not sent. A sum
+// that it was to carry goes on with another carrier.
 func (g *group) removeQueue(q *Queue, now time.Time) {
 	if q.ended {
 		return
@@ -297,6 +315,9 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 		b.carrier, b.state, g.flying = nil, isOpen, nil // nothing of it has gone
 		g.open = slices.Insert(g.open, 0, b)
 	}
+	// The removed values stay in the sum of a batch that others share. The push counts as
+	// sent then, though its worker will never hear of it: as with a connection that breaks
+	// after the server has got a push.
 	for _, b := range slices.Clone(g.open) {
 		b.items = slices.DeleteFunc(b.items, func(it *item) bool { return it.queue == q })
 		if len(b.items) == 0 {
@@ -311,7 +332,7 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 	g.next(now)
 }
 
-// stir has tick called while something waits.
+// stir starts the goroutine that calls tick while anything waits. It ends by itself.
 func (g *group) stir() {
 	if g.ticking || g.opts.manual {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// A Hearer sees what comes for a process of this host over one connection: node tables
-// and servers' answers. It implements [relay.Hearer] and is for one goroutine.
+// Hearer sees what comes for a process of this host over one connection: node tables and
+// servers' answers. It implements [relay.Hearer] and is for one goroutine.
 type Hearer struct {
 	table       *Table
 	scope       jobs.Scope // of the process
@@ -21,7 +21,8 @@ type Hearer struct {
 	meta        pslite.Meta
 }
 
-// Hearer returns the observer of a connection to a process of this host.
+// Hearer returns the Hearer of a connection to a process of this host, of that scope, which
+// listens at destination.
 func (t *Table) Hearer(scope jobs.Scope, destination netip.AddrPort) *Hearer {
 	return &Hearer{table: t, scope: scope, destination: destination, sender: pslite.Empty}
 }
@@ -33,8 +34,8 @@ func (h *Hearer) Ready(r zmtp.Ready) {
 	}
 }
 
-// known reports whether the connection is a server's to a worker of a job that is
-// known.
+// known reports whether the connection is that of a server to a worker, of a known job, and
+// looks for the job.
 func (h *Hearer) known() bool {
 	if h.group != nil {
 		return true
@@ -53,7 +54,8 @@ func (h *Hearer) known() bool {
 	return true
 }
 
-// Hear implements [relay.Hearer].
+// Hear implements [relay.Hearer]. Only answers to pushes matter, and ACKs: they show
+// PS_RESEND.
 func (h *Hearer) Hear(meta []byte) {
 	if _, err := h.detector.Decode(meta, &h.meta); err != nil {
 		return
@@ -78,7 +80,7 @@ func (h *Hearer) Hear(meta []byte) {
 	h.group.answered(h.pair, exchangeOf(m))
 }
 
-// Close is called when the connection has ended.
+// Close notes that the connection has ended: an answer may have been lost with it.
 func (h *Hearer) Close() {
 	if h.group == nil {
 		return

@@ -9,13 +9,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Bounds of the jobs of a scope, and of scopes.
+// Bounds on the jobs of a scope, and on scopes.
 const (
 	maxJobs   = 16
 	maxScopes = 1024
 )
 
-// job is a run of a job with processes in one scope, as its node table has it.
+// job is a run of a job with processes in one scope, as its node table has it. Table.mu
+// guards it.
 type job struct {
 	scheduler string
 	trial     *trial // nil: none
@@ -24,16 +25,17 @@ type job struct {
 	pairs     map[[2]int32]*pair // by worker and server
 }
 
-// pair is what has been heard of a server's connection to a worker of this host. It is
-// guarded by the mutex of the server's group.
+// pair is what was heard over a server's connections to a worker of this host. The mutex of
+// the server's group guards it.
 type pair struct {
 	hears   int    // connections that are heard now
-	breaks  uint64 // that have ended
+	breaks  uint64 // connections that have ended
 	answers uint64 // to pushes
-	resends bool   // the server acknowledges messages: the job uses PS_RESEND
+	resends bool   // the server has sent an ACK: the job uses PS_RESEND
 }
 
-// takeNodeTable takes in a node table. One that has a node elsewhere is of another run.
+// takeNodeTable learns from a node table. One that has a known node elsewhere is of another
+// run, and replaces the job.
 func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	at := ""
 	for _, n := range m.Control.Nodes {
@@ -74,7 +76,7 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	t.jobs[scope] = append(all, j)
 }
 
-// moved reports whether a node of a table is elsewhere.
+// moved reports whether a table has a known node at another address.
 func (j *job) moved(m *pslite.Meta) bool {
 	for _, n := range j.nodes.Nodes() {
 		for _, o := range m.Control.Nodes {
@@ -86,7 +88,7 @@ func (j *job) moved(m *pslite.Meta) bool {
 	return false
 }
 
-// forget keeps a job's counts; its connections go on with their groups.
+// forget keeps a job's counts. Its connections go on with their groups.
 func (t *Table) forget(j *job) {
 	for _, g := range j.groups {
 		c := g.figures()
@@ -95,7 +97,7 @@ func (t *Table) forget(j *job) {
 	}
 }
 
-// findJob returns the job of a scope with a node that listens at an address, and the
+// findJob returns the job of a scope that has a node at an address, the latest first, and the
 // node's id.
 func (t *Table) findJob(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) {
 	t.mu.Lock()
@@ -109,7 +111,7 @@ func (t *Table) findJob(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) 
 	return nil, pslite.Empty
 }
 
-// meet returns the group of a server, and what was heard of it by a worker.
+// meet returns the group of a server, and the pair of it and a worker.
 func (t *Table) meet(j *job, worker, server int32) (*group, *pair) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

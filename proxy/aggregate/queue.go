@@ -15,55 +15,57 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// Link is what a [Queue] must know of its connection.
+// Link is what a [Queue] has to know of its connection's link. The functions do not block.
 type Link struct {
-	Scope       jobs.Scope // of the process that made it
+	Scope       jobs.Scope // of the process that made the connection
 	Destination netip.AddrPort
-	// Wanted reports whether pushes of a job, by its scheduler's address, are to be summed
-	// whose keys lie in a range.
+	// Wanted reports whether to sum pushes of a job, by its scheduler's address, whose keys
+	// lie in a range.
 	Wanted func(job string, keys measure.KeyRange) bool
-	// Drops reports whether a rule leaves values out of pushes for good, or by what this
-	// worker alone has pulled.
+	// Drops reports whether a rule leaves values out of pushes for good, or depending on what
+	// this worker alone has pulled: then sums would not be what the server would have got.
 	Drops func() bool
 	// Wake has the relay ask for [Queue.Due] soon.
 	Wake func()
-	// Unsent is how many bytes of what was written to the link have yet to leave this
-	// host, and Unacked how many have yet to arrive.
+	// Unsent returns how many bytes written to the link have yet to leave this host, and
+	// Unacked how many have yet to arrive.
 	Unsent, Unacked func() int
 }
 
-// A Queue is what a worker's connection has to send, in order: it implements
-// [relay.Gatherer]. It is for the connection's goroutine, but for Abort.
+// Queue has what a worker's connection has to send, in order: it implements [relay.Gatherer].
+// It is for the connection's goroutine, except for Abort and Said.
 type Queue struct {
 	table  *Table
 	link   Link
-	worker int32 // node id, from READY
+	worker int32 // node id, from READY; Empty while unknown
 	group  *group
 	pair   *pair
-	zeros  []byte
+	zeros  []byte // values of carried pushes; as large as the largest so far
 
 	said    atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
-	changed chan struct{}          // there is something to look at
+	changed chan struct{}          // see poke
 	aborted chan struct{}
 	once    sync.Once
 
-	// Guarded by group.mu, once there is a group:
+	// The rest is guarded by group.mu, once there is a group. items are the pushes that were
+	// taken, in order.
 	items   []*item
-	out     []*batch // sums that are being written
-	writing bool     // a push is
-	seen    map[about]bool
-	failed  bool
+	out     []*batch       // sums that are being written
+	writing bool           // a push is being written
+	seen    map[about]bool // key lists of pushes so far
+	failed  bool           // the connection has to end
 	ended   bool
 }
 
-// maxSeen bounds the lists of keys that are remembered of a connection, and maxItems
-// its pushes that wait.
+// maxSeen bounds the key lists that are remembered of a connection, and maxItems its pushes
+// that wait.
 const (
 	maxSeen  = 1 << 16
 	maxItems = 1 << 12
 )
 
-// Queue returns the queue of a connection that a process of this host made.
+// Queue returns the queue of a connection that a process of this host has made. The caller
+// closes it.
 func (t *Table) Queue(l Link) *Queue {
 	return &Queue{table: t, link: l, worker: pslite.Empty, changed: make(chan struct{}, 1), aborted: make(chan struct{}), seen: map[about]bool{}}
 }
@@ -75,8 +77,7 @@ func (q *Queue) Ready(r zmtp.Ready) {
 	}
 }
 
-// known finds out whose pushes these are, and to whom; an answer that is not empty says
-// why that is not known.
+// known finds the group, and returns why it cannot; empty: it has.
 func (q *Queue) known() (why string) {
 	switch {
 	case q.group != nil:
@@ -97,7 +98,9 @@ func (q *Queue) known() (why string) {
 	return ""
 }
 
-// isPush reports whether a message is a push with enough values to be summed.
+// isPush reports whether a message is a push with enough values to be summed, and their size.
+// Of a large message only the leading frames are shown; then the size is that of the next
+// one.
 func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
 	m, _, err := shown.Decode()
 	if err != nil && !(shown.Rest && len(m.Data) == 1) {
@@ -112,7 +115,7 @@ func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
 	return m, size, size >= Least
 }
 
-// excluded says why a push cannot be summed whatever the others do.
+// excluded returns why a push cannot be summed whatever the others do; empty: it can be.
 func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) string {
 	_, dialect, _ := shown.Decode()
 	switch s := subjectOf(m, size); {
@@ -130,7 +133,7 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 	return q.known()
 }
 
-// refused is excluded for what may change; the caller holds group.mu.
+// refused is excluded for reasons that can change; the caller holds group.mu.
 func (q *Queue) refused(s *subject) string {
 	g := q.group
 	switch {
@@ -148,6 +151,8 @@ func (q *Queue) refused(s *subject) string {
 		return Unheard
 	case len(g.queues) < 2:
 		return Alone
+	// The first push of keys may carry initial values, which servers treat differently from
+	// gradients.
 	case !q.seen[s.about()]:
 		return First
 	case g.trial.isOff():
@@ -156,7 +161,7 @@ func (q *Queue) refused(s *subject) string {
 	return ""
 }
 
-// Wants implements [relay.Gatherer].
+// Wants implements [relay.Gatherer]: a large push is held only if it would be summed now.
 func (q *Queue) Wants(shown *relay.Message) bool {
 	m, size, ok := isPush(shown)
 	if !ok || q.excluded(shown, m, size) != "" {
@@ -205,7 +210,8 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	return q.take(shown.Frames[len(shown.Frames)-len(m.Data)-1], m, &s)
 }
 
-// pass has a message go as it is, after all that waits.
+// pass has a message go as it is. While pushes of the connection wait it waits behind them:
+// order per connection is kept.
 func (q *Queue) pass(m *pslite.Message, push bool, why string, s *subject) relay.Taken {
 	if len(q.items) > 0 || q.failed {
 		return relay.Waits
@@ -226,7 +232,8 @@ func (q *Queue) pass(m *pslite.Message, push bool, why string, s *subject) relay
 	return relay.Passes
 }
 
-// take adds a push to one that waits, or has it wait for others.
+// take adds a push to an open batch, or opens one. Where the links are free and nothing waits
+// it passes, since summing would only delay it.
 func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	g, now := q.group, q.group.opts.now()
 	add, _ := adderOf(s.kind, g.opts.Chars)
@@ -262,7 +269,8 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 
 func exchangeOf(m *pslite.Meta) exchange { return exchange{m.AppID, m.CustomerID, m.Timestamp} }
 
-// Due implements [relay.Gatherer].
+// Due implements [relay.Gatherer]. The item at the head goes if it is the chosen carrier,
+// with the sum, or if its batch is over, with zeros.
 func (q *Queue) Due() (frames [][]byte, err error) {
 	g := q.group
 	if g == nil {
@@ -303,7 +311,7 @@ func (q *Queue) Due() (frames [][]byte, err error) {
 	return frames, nil
 }
 
-// Written implements [relay.Gatherer].
+// Written implements [relay.Gatherer]. The memory of sums that were written is released.
 func (q *Queue) Written() {
 	g := q.group
 	if g == nil {
@@ -333,11 +341,11 @@ func (q *Queue) Waiting() bool {
 	return len(q.items) > 0 || q.failed
 }
 
-// Rests implements [relay.Gatherer]. What has gone has arrived where a link ends in
-// order; what waits goes over the next link, but not in another proxy.
+// Rests implements [relay.Gatherer]. Where a link ends in order everything sent has arrived;
+// what waits goes over the next link, but cannot go to another proxy.
 func (q *Queue) Rests() bool { return !q.table.ending.Load() || !q.Waiting() }
 
-// GoOn has the queue go on over another link.
+// GoOn has the queue go on over another link. No method of it may be running.
 func (q *Queue) GoOn(l Link) {
 	q.aborted, q.once = make(chan struct{}), sync.Once{}
 	if q.group == nil {
@@ -366,7 +374,7 @@ func (q *Queue) Wait() error {
 // Abort implements [relay.Aborter].
 func (q *Queue) Abort() { q.once.Do(func() { close(q.aborted) }) }
 
-// Close is called when the connection has ended.
+// Close removes the queue; its connection has ended.
 func (q *Queue) Close() {
 	q.Abort()
 	if g := q.group; g != nil {
@@ -376,7 +384,8 @@ func (q *Queue) Close() {
 	}
 }
 
-// poke has the connection look whether something is due.
+// poke has the connection check whether something is due; the caller holds group.mu. It does
+// not block.
 func (q *Queue) poke() {
 	select {
 	case q.changed <- struct{}{}:
@@ -385,7 +394,7 @@ func (q *Queue) poke() {
 	q.link.Wake()
 }
 
-// fail ends the connection.
+// fail has the connection end with ErrLost; the caller holds group.mu.
 func (q *Queue) fail() {
 	q.failed = true
 	q.poke()

@@ -11,8 +11,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// subject is what pushes must have in common to be added up: app, command, the type of
-// the values, and the same keys of as many values each.
+// subject is what pushes must have in common to be added: app, command, the type of the
+// values, and the same keys with as many values each.
 type subject struct {
 	app, customer, head int32
 	kind                pslite.DataType
@@ -21,7 +21,8 @@ type subject struct {
 	keys, lens          []byte // lens: nil where all keys have as many values
 }
 
-// about names what pushes of one subject have in common before their lens are seen.
+// about is the part of a subject that is known before lens are; a key list is remembered by
+// it, hashed.
 type about struct {
 	app, customer int32
 	size          int
@@ -32,8 +33,8 @@ var seed = maphash.MakeSeed()
 
 func (s *subject) about() about { return about{s.app, s.customer, s.size, s.hash} }
 
-// subjectOf returns the subject of a push with that many bytes of values; keys and
-// lens are the message's.
+// subjectOf returns the subject of a push with that many bytes of values. keys and lens refer
+// to the message's memory; see clone.
 func subjectOf(m *pslite.Message, size int) (s subject) {
 	s = subject{app: m.Meta.AppID, customer: m.Meta.CustomerID, head: m.Meta.Head, size: size, keys: m.Data[0]}
 	if len(m.Meta.DataTypes) > 1 {
@@ -51,7 +52,7 @@ func (s *subject) equal(o *subject) bool {
 		bytes.Equal(s.keys, o.keys) && bytes.Equal(s.lens, o.lens)
 }
 
-// span returns a range in which all keys lie; PS-lite's keys are in order.
+// span returns a range that contains all keys; PS-lite's keys ascend.
 func (s *subject) span() measure.KeyRange {
 	n := len(s.keys)
 	if n < 8 || n%8 != 0 {
@@ -64,16 +65,17 @@ func (s *subject) span() measure.KeyRange {
 	return k
 }
 
-// clone returns a subject that has keys and lens of its own.
+// clone returns a subject with memory of its own.
 func (s subject) clone() subject {
 	s.keys, s.lens = bytes.Clone(s.keys), bytes.Clone(s.lens)
 	return s
 }
 
-// adder adds values.
+// adder adds the values in src to those in dst, of the same length.
 type adder func(dst, src []byte)
 
-// adderOf returns what adds values of a type; chars says what CHAR and OTHER are.
+// adderOf returns the adder for values of a type, and false where they cannot be added; chars
+// says what CHAR and OTHER are.
 func adderOf(t pslite.DataType, chars string) (adder, bool) {
 	switch t {
 	case pslite.Float:
@@ -93,7 +95,7 @@ func floats(kind element.Kind) adder {
 	return func(dst, src []byte) { vector.SumFloat(kind, dst, src) }
 }
 
-// unit is the size of a number of a type, in bytes.
+// unit returns the size of one number of a type, in bytes.
 func unit(t pslite.DataType, chars string) int {
 	if t == pslite.Char || t == pslite.Other {
 		if kind, err := element.Parse(chars); err == nil {

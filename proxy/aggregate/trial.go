@@ -5,48 +5,47 @@ import (
 	"time"
 )
 
-// A trial finds out whether a job's pushes are answered sooner summed or one by one: a
-// carried push waits for the answer to its carrier's, and a sum for a link, or on
-// purpose, which may cost a job more than the bytes that are spared. What it feels of
-// either is measured, not calculated: pushes are summed and are not by turns, and the
-// better is kept for a while.
+// trial finds out whether a job's pushes are answered sooner summed or one by one. A carried
+// push waits for the answer to its carrier's, and a sum for a link, or on purpose, which may
+// cost a job more than the bytes that it saves. The effect is measured and not computed: in
+// turns pushes are summed and are not, and the better way is kept for a while.
 //
-// A trial has no clock: its caller passes the time. A nil trial sums always; a new one
-// begins with sums.
+// A trial has no clock: the caller passes the time. A nil trial always sums; a new one begins
+// with sums.
 type trial struct {
 	mu sync.Mutex // guards the rest
 
 	off     bool      // the last verdict: pushes go one by one
-	turn    int       // of the trial under way, from 1; 0: none is
-	began   time.Time // of this turn; zero: with the next answer
-	answers int       // to pushes, in this turn
-	summed  int       // sums in this turn or, while no trial is under way, since the last
+	turn    int       // of the current trial, from 1; 0: there is none
+	began   time.Time // of this turn; zero: it begins with the next answer
+	answers int       // to pushes in this turn
+	summed  int       // sums in this turn or, between trials, since the last one
 	host    [rounds]float64
-	single  [rounds]float64 // seconds an answer, of the turns so far
+	single  [rounds]float64 // seconds per answer, of the turns so far
 	until   time.Time       // no trial before
-	hold    time.Duration   // that the last verdict was kept for
+	hold    time.Duration   // how long the last verdict was kept
 }
 
 const (
-	// rounds is how many turns of a trial have pushes summed, and as many have not.
+	// rounds is the number of turns of a trial with sums, and of those without.
 	rounds = 3
-	// turnAnswers and turnTime are how long a turn lasts at least.
+	// A turn lasts for at least turnAnswers answers and turnTime.
 	turnAnswers = 64
 	turnTime    = time.Second
-	// turnMost is how long a turn may take: the job does something else then, and the
+	// turnMost bounds a turn. If it takes longer the job is doing something else, and the
 	// trial ends without a verdict.
 	turnMost = 2 * time.Minute
-	// gain is how many times as long answers to summed pushes must take in each round
-	// for pushes to go one by one.
+	// gain is by which factor answers to summed pushes must take longer, in every round, for
+	// pushes to go one by one.
 	gain = 1.1
-	// worst is how many times as long answers may take the other way, than the way that
-	// pushes went, before the trial ends.
+	// worst is the factor by which answers may take longer the other way before the trial is
+	// broken off.
 	worst = 2
-	// leastSums is how many sums there must have been for a trial to begin, and in each
-	// turn for it to count: where links are never busy nothing is summed, and nothing lost.
+	// leastSums is the number of sums that there must be for a trial to begin, and in each of
+	// its turns: where links are never busy nothing is summed, and nothing lost.
 	leastSums = 4
-	// leastHold and mostHold are for how long a verdict is kept. Each that is the same as
-	// the one before is kept for twice as long.
+	// A verdict is kept for leastHold, and for twice as long each time that it is confirmed,
+	// up to mostHold.
 	leastHold, mostHold = 30 * time.Second, 16 * time.Minute
 )
 
@@ -100,7 +99,7 @@ func (t *trial) answered(now time.Time) {
 	}
 }
 
-// judge looks whether a turn is over, and what came of it.
+// judge checks whether a turn is over, and what follows.
 func (t *trial) judge(now time.Time, took time.Duration) {
 	round, singly := (t.turn-1)/2, t.goesSingly()
 	mine, other := &t.host[round], &t.single[round]
@@ -130,7 +129,7 @@ func (t *trial) judge(now time.Time, took time.Duration) {
 	t.decide(now, slower)
 }
 
-// decide ends the trial.
+// decide ends the trial with a verdict.
 func (t *trial) decide(now time.Time, off bool) {
 	if off != t.off {
 		t.hold = 0

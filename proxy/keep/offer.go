@@ -42,13 +42,14 @@ const (
 	Acks               // a link for acknowledgements, of all connections of two proxies
 )
 
-// Offer is what a proxy says of a connection, as dialer and as acceptor.
+// Offer is what a proxy tells the other about a connection, as dialer in the hello and as
+// acceptor in the answer.
 type Offer struct {
 	Kind     byte
 	Session  ID       // but of Acks
 	Position Position // of Resume: of the job-side socket
-	// Message: of Resume, a message begins at Position.Consumed, so that codecs can
-	// begin there.
+	// Message, of Resume, means that a message begins at Position.Consumed, so that codecs
+	// can begin there.
 	Message bool
 }
 
@@ -83,16 +84,20 @@ func ParseOffer(b []byte) (o Offer, err error) {
 
 // Taken is how a connection goes on at one end.
 type Taken struct {
-	// Skip is how many of the bytes that the other end is about to send the process
-	// here has got already.
+	// Skip is how many of the bytes that the other end is about to send the process here has
+	// already got.
 	Skip uint64
-	// Codecs: they can begin at both ends' first byte.
+	// Codecs means that codecs can begin at the first byte in both directions.
 	Codecs bool
 }
 
-// Take decides how a connection goes on at the end that says mine, where the other
-// says theirs. An error says which bytes are lost: then it cannot go on. Both ends
-// come to the same result.
+// Take decides how a connection goes on at the end whose offer is mine; theirs is the other
+// end's. Both ends call it with the same two positions, swapped, and come to consistent
+// results: each skips what it already has of what the other is about to send.
+//
+// An error means that bytes are lost, which one process has sent and the other's kernel has
+// not got: the connection cannot go on. That is the case after a splice was interrupted
+// (Window.Pass).
 func Take(mine, theirs Offer) (t Taken, err error) {
 	switch {
 	case theirs.Position.Consumed > mine.Position.Written:

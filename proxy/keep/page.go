@@ -48,15 +48,17 @@ type Meta struct {
 	SYN         uint64         `json:"syn"` // see [SYN]
 }
 
-// Page is a page of memory that outlives the process. Its methods may be called by
-// several goroutines, but for Close.
+// Page is a page of shared memory that outlives the process, since the keeper holds its file.
+// All methods but Close are safe for concurrent use: words are stored atomically, and a kill
+// between two stores leaves a page that Standing can interpret.
 type Page struct {
 	file *os.File
 	mem  []byte
 	meta Meta
 }
 
-// NewPage makes a page.
+// NewPage makes a page. The magic is stored last, so that a page that a kill has left half
+// written is not taken for one.
 func NewPage(m Meta) (*Page, error) {
 	fd, err := unix.MemfdCreate("psidecar-connection", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -81,8 +83,8 @@ func NewPage(m Meta) (*Page, error) {
 	return p, nil
 }
 
-// OpenPage takes over a page of the proxy before, and the file, which it closes
-// where there is an error.
+// OpenPage opens the page of a previous proxy. It takes over the file, and closes it after an
+// error.
 func OpenPage(file *os.File) (*Page, error) {
 	var s unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &s); err != nil || s.Size != pageSize {
@@ -126,7 +128,7 @@ func (p *Page) File() *os.File { return p.file }
 // Meta is what it was made with.
 func (p *Page) Meta() Meta { return p.meta }
 
-// Close gives the memory back. Other duplicates of the file keep the page.
+// Close unmaps the memory and closes the file. Duplicates of the file keep the page.
 func (p *Page) Close() error { return errors.Join(unix.Munmap(p.mem), p.file.Close()) }
 
 func (p *Page) set(flag uint64) {
@@ -140,8 +142,8 @@ func (p *Page) set(flag uint64) {
 
 func (p *Page) has(flag uint64) bool { return p.word(offFlags).Load()&flag != 0 }
 
-// SetReady keeps the READY command of the job's process for the codecs of the next
-// link. A longer one is not kept.
+// SetReady stores the body of the job process's READY command, for the codecs of the next
+// link. A longer one than maxReady is not stored.
 func (p *Page) SetReady(body []byte) {
 	if len(body) <= maxReady {
 		copy(p.mem[offReady:], body)
@@ -149,18 +151,19 @@ func (p *Page) SetReady(body []byte) {
 	}
 }
 
-// Ready returns it; empty where none has come.
+// Ready returns a copy of it; empty where none was stored.
 func (p *Page) Ready() []byte {
 	n := min(p.word(offReadyLen).Load(), maxReady)
 	return append([]byte(nil), p.mem[offReady:offReady+n]...)
 }
 
-// about to consume up to a boundary, and done.
+// noteNext stores the boundary up to which bytes are about to leave the queue, and done
+// stores that they have.
 func (p *Page) noteNext(at uint64) { p.word(offBounds + 8).Store(at) }
 func (p *Page) done(at uint64)     { p.word(offBounds).Store(at) }
 
 // Standing reports whether a message begins where the kernel says that the stream is
-// consumed; an error says why it cannot be taken up from there.
+// consumed. An error means that the stream cannot be resumed from there.
 func (p *Page) Standing(consumed uint64) (message bool, err error) {
 	at := consumed == p.word(offBounds).Load() || consumed == p.word(offBounds+8).Load()
 	switch {

@@ -23,12 +23,16 @@ const (
 	Over     Reason = "over"     // the connection has ended
 )
 
-// A Window reads what the job's process sends so that it stays in the kernel's queue
-// until it is acknowledged. It is for one reader; the other methods may be called by
-// other goroutines.
+// Window reads what the job's process sends so that it stays in the kernel's queue (MSG_PEEK,
+// SO_PEEK_OFF) until the far process has it. It is for one reader; the other methods may be
+// called by other goroutines.
 //
-// Offsets count the bytes of the stream: consumed <= peeked; those between are in
-// the queue and were read. Boundaries are beyond consumed.
+// Offsets count the bytes of the stream. Bytes before consumed have left the queue, those
+// before sent are on the link, and those before peeked were read; peeked is the largest.
+// Boundaries are beyond consumed. Acknowledged bytes leave the queue only up to a boundary,
+// so that what is sent again begins with a whole message; Pass and MakeRoom are the
+// exceptions, after which the connection cannot be resumed for a while. mu is held during
+// system calls that do not block.
 type Window struct {
 	raw  syscall.RawConn
 	page *Page
@@ -42,8 +46,8 @@ type Window struct {
 	bounds           bounds
 }
 
-// Supported is nil where the kernel can show what is in a TCP socket's queue from an
-// offset on (SO_PEEK_OFF).
+// Supported returns nil where the kernel can read a TCP socket's queue from an offset on
+// (SO_PEEK_OFF, since Linux 6.9).
 func Supported() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
@@ -56,12 +60,12 @@ func Supported() error {
 	return nil
 }
 
-// queueBytes is the least that the kernel's queue should be able to hold: it has
-// what the other proxy has not yet acknowledged.
+// queueBytes is the least capacity of the kernel's queue: it holds what the far proxy has not
+// acknowledged yet.
 const queueBytes = 1 << 20
 
-// NewWindow begins to read at what the kernel says is consumed. tell is called once,
-// when the connection is kept no more.
+// NewWindow begins to read at consumed, which must be what the kernel says. tell is called
+// once, by whichever goroutine, when the connection is not kept any more.
 func NewWindow(c *net.TCPConn, page *Page, consumed uint64, tell func(Reason)) (*Window, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -81,8 +85,8 @@ func NewWindow(c *net.TCPConn, page *Page, consumed uint64, tell func(Reason)) (
 	return w, nil
 }
 
-// Read reads what comes next from the socket, which is c's descriptor. It does not
-// block.
+// Read reads what comes next from the socket, whose descriptor is fd. It does not block:
+// without data it returns EAGAIN.
 func (w *Window) Read(fd uintptr, b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,8 +109,8 @@ func receive(fd uintptr, b []byte, size, flags int) (int, error) {
 	return int(n), nil
 }
 
-// Sent notes that all that was read is on the link but for the last bytes; message:
-// and that a message begins there.
+// Sent notes that everything read is on the link, except for the last unsent bytes; message
+// means that a message begins there.
 func (w *Window) Sent(unsent int, message bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,29 +123,31 @@ func (w *Window) Sent(unsent int, message bool) {
 	}
 }
 
-// Bytes says that no message counts from here on: the stream can be taken up at any
-// byte.
+// Bytes notes that the stream has no messages from here on: it can be resumed at any byte.
 func (w *Window) Bytes() { w.page.set(flagBytes) }
 
 // Page returns the connection's page.
 func (w *Window) Page() *Page { return w.page }
 
-// Peeked is how many bytes of the stream were read.
+// Peeked returns the number of bytes of the stream that were read.
 func (w *Window) Peeked() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.peeked
 }
 
-// Unacked is how many of them are in the queue.
+// Unacked returns how many of those are still in the queue.
 func (w *Window) Unacked() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.peeked - w.consumed
 }
 
-// Acked takes in that the process at the far end has got what was sent before an
-// offset: up to there, or the last message's end before, it leaves the queue.
+// Acked notes that the far process has got everything before an offset: up to there, or to
+// the last boundary before, it leaves the queue.
+//
+// The page gets the boundary before and after the bytes leave the queue. A kill in between
+// leaves the kernel's count at one of the two, and Page.Standing accepts either.
 func (w *Window) Acked(offset uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +167,8 @@ func (w *Window) Acked(offset uint64) {
 	}
 }
 
-// consume removes the bytes before an offset from the queue.
+// consume removes the bytes before an offset from the queue, without copying them
+// (MSG_TRUNC).
 func (w *Window) consume(to uint64) bool {
 	var err error
 	failed := w.raw.Control(func(fd uintptr) {
@@ -183,7 +190,8 @@ func (w *Window) consume(to uint64) bool {
 	return errors.Join(failed, err) == nil
 }
 
-// Off ends that bytes stay in the queue: the connection is kept no more.
+// Off ends the keeping of the connection: everything read leaves the queue, and reads are
+// plain from now on. Only the first reason counts.
 func (w *Window) Off(why Reason) {
 	w.mu.Lock()
 	first := w.off == ""
@@ -199,16 +207,15 @@ func (w *Window) Off(why Reason) {
 	}
 }
 
-// Kept reports whether it still is.
+// Kept reports whether the connection is still kept.
 func (w *Window) Kept() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.off == ""
 }
 
-// Pass takes all that was read out of the queue, since what follows is about to be
-// moved by the kernel. Until that is acknowledged the connection cannot be taken
-// up again.
+// Pass removes everything that was read from the queue, since the kernel is about to move
+// what follows. Until that is acknowledged the connection cannot be resumed.
 func (w *Window) Pass() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -217,7 +224,7 @@ func (w *Window) Pass() {
 	}
 }
 
-// Passed notes how many bytes the kernel moved.
+// Passed notes how many bytes the kernel has moved.
 func (w *Window) Passed(n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,9 +240,9 @@ const (
 	memWords     = 9
 )
 
-// MakeRoom is called with the bytes read of a message that is incomplete. Where the
-// queue cannot hold all of it, they leave the queue: until the message is
-// acknowledged the connection cannot be taken up again.
+// MakeRoom is called with the number of bytes read of an incomplete message. Where the queue
+// cannot hold all of it the sender would be blocked forever, so they leave the queue: until
+// the message is acknowledged the connection cannot be resumed.
 func (w *Window) MakeRoom(unsent int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +262,8 @@ func (w *Window) MakeRoom(unsent int) {
 	}
 }
 
-// Stand stops acknowledgements from changing where the stream stands.
+// Stand has acknowledgements no longer change where the stream stands: its position has been
+// sent to the other proxy.
 func (w *Window) Stand() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

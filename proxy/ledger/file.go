@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is the open file. All its bytes were written when it grew, so that they
-// have their place on the disk; then its records are mapped, and written without
-// a system call. Nothing is ever read from memory that is mapped but to be
-// written: what somebody else does to the file changes nothing here.
+// file is the open file of records. When it grows all its bytes are written, so that they
+// have their place on the disk, and a store to the mapping cannot fail for want of space.
+// Nothing is read from the mapping except to be written: what somebody else does to the file
+// changes nothing here.
 type file struct {
 	*os.File
 	records int
-	free    []int                              // records
-	memory  []byte                             // all of it, nil without records
-	writing func(number int, there, b *record) // is told what comes, in tests
+	free    []int                              // numbers of free records
+	memory  []byte                             // the mapping of the whole file; nil without records
+	writing func(number int, there, b *record) // called before each store; for tests
 }
 
 func (f *file) size() int64 { return headerSize + int64(f.records)*recordSize }
 
-// grow adds free records.
+// grow adds n free records. After an error the file has the size of before.
 func (f *file) grow(n int) error {
 	all := make([]byte, 0, n*recordSize)
 	for i := range n {
@@ -51,7 +51,7 @@ func (f *file) grow(n int) error {
 	return nil
 }
 
-// mapRecords maps the file as it is now.
+// mapRecords maps the file with its present size.
 func (f *file) mapRecords() error {
 	if f.records == 0 {
 		return nil
@@ -61,6 +61,7 @@ func (f *file) mapRecords() error {
 		return fmt.Errorf("mapping it: %w", err)
 	}
 	old := f.memory
+	// The new mapping comes first: the old one is in use until then.
 	f.memory = memory
 	return unmap(old)
 }
@@ -78,8 +79,11 @@ func (f *file) close() error {
 	return errors.Join(err, f.Close())
 }
 
-// store writes a record. The kernel faults where the file was cut meanwhile, or
-// where a disk that copies on writing has no room: that is an error here.
+// store writes a record into the mapping. The kernel faults where the file was truncated by
+// somebody, or where a copy-on-write file system has no room: SetPanicOnFault turns that into
+// a panic, and it is an error here.
+//
+// The order of the stores is that of the format: see record.go.
 func (f *file) store(number int, b *record) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -96,6 +100,7 @@ func (f *file) store(number int, b *record) (err error) {
 		f.writing(number, there, b)
 	}
 	if !bytes.Equal(there[contentAt:], b[contentAt:]) {
+		// From here until the last store the record is invalid by its word.
 		word.Store(littleEndian(marker(there, b)))
 		copy(there[contentAt:], b[contentAt:])
 	}
@@ -103,7 +108,7 @@ func (f *file) store(number int, b *record) (err error) {
 	return nil
 }
 
-// marker is what a record is while its content changes.
+// marker returns the word of a record while its content changes.
 func marker(there, b *record) uint64 {
 	if there[0] == kindBlock && b[0] == kindBlock {
 		return beingChanged
@@ -111,14 +116,14 @@ func marker(there, b *record) uint64 {
 	return beingWritten
 }
 
-// littleEndian returns the word whose bytes in memory are v's in little endian.
+// littleEndian returns the word that has v's little-endian bytes in memory.
 func littleEndian(v uint64) uint64 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], v)
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// still reports what somebody else has done to the file.
+// still returns an error where somebody has removed, replaced or truncated the file.
 func (f *file) still(path string) error {
 	mine, err := f.Stat()
 	if err != nil {

@@ -1,11 +1,18 @@
-// Package ledger keeps in a file what a proxy must still know of a worker's
-// requests after it was killed: [Ledger] is a [route.Ledger].
+// Package ledger keeps in files what a proxy must still know of a worker's requests after a
+// kill: [Ledger] is a [route.Ledger]. Package jobs opens one for each worker of its host, and
+// calls it under the job's lock.
 //
-// All of it is in the process's memory too; the file is only read when it is
-// opened. It is written through memory that is mapped: what was written is there
-// after a kill, without a system call. A disk that is full, or a file that
-// somebody has cut, is no end of the process, but [Ledger.Trouble]. Package jobs
-// opens one for each worker of its host.
+// A ledger has two files. That of records (record.go, file.go, save.go) has the open requests
+// and the timestamps that were seen (window.go), each in a record of fixed size. Records are
+// written through mapped memory: a write is there after a kill, without a system call, since
+// the page cache outlives the process. Nothing is synced, because the machine's end is the
+// job's end. The other file (messages.go) has whole messages.
+//
+// Requests and timestamps are in the process's memory too, and every question is answered
+// from there; the file of records is read only by Open. A full disk, or a file that somebody
+// has cut, does not end the process: it goes on without the file, [Ledger.Trouble] tells why,
+// and [Ledger.Check] tries again. Such a file is removed or says that it is incomplete, so
+// that the next proxy is never misled.
 package ledger
 
 import (
@@ -17,8 +24,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// ErrDamaged says that a file does not hold what was written to it, or not all
-// that happened: requests that come again would not be recognised.
+// ErrDamaged means that a file does not have what was written to it, or not everything that
+// happened. Requests that come again would not be recognized.
 var ErrDamaged = errors.New("the ledger is damaged")
 
 var (
@@ -27,30 +34,31 @@ var (
 	errWindows  = errors.New("requests of more apps than a ledger can keep")
 )
 
-// Options bound a worker's ledger.
+// Options configure a worker's ledger.
 type Options struct {
 	Worker  int32
 	Servers int
-	// Another says that another ledger of the worker is lost: timestamps begin
-	// somewhere else than its did.
+	// Another means that an earlier ledger of the worker is lost. Timestamps then begin at a
+	// random place, since those that it gave may still be in flight.
 	Another bool
-	// MustExist says that a file that is not there is lost.
+	// MustExist means that a missing file is damage.
 	MustExist bool
-	Space     *Space // nil: without a limit
+	Space     *Space // nil: no limit
 }
 
 const (
-	// maxRequests is how many requests under way are kept.
+	// maxRequests bounds the open requests that are in the file.
 	maxRequests = 1 << 14
-	// timestamps are handed out from a reserve that the file has as used, so that a
-	// kill never reuses one.
+	// Timestamps are given out of a reserve that the header has as used: one write of it for
+	// this many timestamps, and a kill never reuses one.
 	reserve = 1 << 10
 )
 
-// A Ledger keeps the requests of one worker. Whoever calls it holds a lock.
+// Ledger has the requests of one worker. The caller serializes all calls.
 //
-// What it is asked is always answered from memory, which has all. While the
-// file lacks something the file says so, or is not there, and trouble says why.
+// Invariants: memory has everything. While the file lacks something, trouble says what, and
+// the header has flagIncomplete or the file is gone. A request or block in memory whose
+// record is none is not in the file.
 type Ledger struct {
 	path string
 	opts Options
@@ -58,25 +66,25 @@ type Ledger struct {
 
 	next, reserved uint32
 	resend         bool
-	split          bool // some request was
-	open           map[route.ID]*request
+	split          bool                  // some request was split
+	open           map[route.ID]*request // by id; in the file as far as they have a record
 	windows        map[place]*window
-	trouble        error
-	crowded        error // why the file could not grow; Check has it tried again
-	saving         bool  // the file is being written again
-	scratch        record
+	trouble        error  // why the file is incomplete or missing; nil: it is complete
+	crowded        error  // why the file could not grow; nil again after Check
+	saving         bool   // the file is being completed
+	scratch        record // of writeRecord
 	messages       *messages
 }
 
-// request is one under way.
+// request is an open request, and its record or none.
 type request struct {
 	route.Kept
 	record int
 }
 
-// Open opens a worker's ledger, or makes it. Where it cannot be made it is in
-// memory alone, and Trouble says why. Where one is there it is taken in, or the
-// error says why not: with ErrDamaged it is of no use to anybody.
+// Open opens a worker's ledger, or makes it. Where the file cannot be made the ledger is in
+// memory only, and Trouble says why. An error means that there is a file which cannot be
+// used; with ErrDamaged it will never be.
 func Open(path string, o Options) (*Ledger, error) {
 	l := newLedger(path, o)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -98,7 +106,7 @@ func Open(path string, o Options) (*Ledger, error) {
 	return l, nil
 }
 
-// InMemory returns a ledger that has no file, and why; Check tries to make one.
+// InMemory returns a ledger without a file, because of why. Check tries to make one.
 func InMemory(path string, o Options, why error) *Ledger {
 	l := newLedger(path, o)
 	l.messages.clear()
@@ -106,6 +114,7 @@ func InMemory(path string, o Options, why error) *Ledger {
 	return l
 }
 
+// newLedger returns an empty ledger without a file.
 func newLedger(path string, o Options) *Ledger {
 	l := &Ledger{path: path, opts: o, open: map[route.ID]*request{}, windows: map[place]*window{}, messages: newMessages(path, o.Space)}
 	if o.Another {
@@ -115,11 +124,11 @@ func newLedger(path string, o Options) *Ledger {
 	return l
 }
 
-// Trouble says why the file does not have all that it should; nil where it has.
-// While it has not, requests under way do not survive a kill.
+// Trouble returns why the file does not have everything, and nil where it has. While it does
+// not, open requests do not survive a kill.
 func (l *Ledger) Trouble() error { return l.trouble }
 
-// CloseFile ends the use of the ledger.
+// CloseFile closes the files, which stay on disk. The ledger must not be used afterwards.
 func (l *Ledger) CloseFile() error {
 	err := l.messages.close()
 	if l.file != nil {
@@ -134,6 +143,8 @@ func (l *Ledger) CloseFile() error {
 func (l *Ledger) Next() int32 {
 	l.next = (l.next + 1) % uint32(route.Own)
 	if l.next == (l.reserved+1)%uint32(route.Own) {
+		// The reserve ends before the counter starts over, so that "last given" stays a
+		// single number.
 		l.reserved = min(l.next+reserve, uint32(route.Own)-1)
 		l.writeHeader()
 	}
@@ -152,15 +163,19 @@ func (l *Ledger) UseResend() {
 	}
 }
 
-// Open implements route.Ledger. The request is written before it counts as
-// seen: one that is seen and not under way would be taken for done.
+// Open implements route.Ledger. The request is written before it counts as seen: after a kill
+// one that is seen and not open would be taken for done, and its repetition acknowledged
+// without being sent.
 func (l *Ledger) Open(k route.Kept) {
+	// The header says so before the first split request is there: Split decides whether a
+	// repetition that is seen and not open can be passed on.
 	if k.Own != 0 && !l.split {
 		l.split = true
 		l.writeHeader()
 	}
 	if l.open[k.ID] == nil {
 		r := &request{Kept: k, record: none}
+		// Beyond that the request is in memory only, and does not survive a kill.
 		if len(l.open) < maxRequests {
 			r.record = l.allocate()
 		} else {
@@ -192,6 +207,8 @@ func (l *Ledger) In(id route.ID, answered uint32) {
 func (l *Ledger) Close(id route.ID) {
 	if r := l.open[id]; r != nil {
 		delete(l.open, id)
+		// The answers first: an answer to a request that is not open would be a riddle to the
+		// next router.
 		l.messages.dropAnswers(id, len(r.Owners))
 		l.freeRecord(r.record)
 	}

@@ -15,35 +15,38 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// messages are whole messages that only the proxy has, in a file of its own beside
-// the ledger. Each is written before it counts as kept, and marked when it is not
-// any more; when none is left the file is written from its beginning again.
+// messages are whole messages that only the proxy has, in a file of their own beside the
+// ledger. Each is written before it counts as kept, and marked when it is dropped. When none
+// is left the file is written from its beginning again; when most of it is dropped it is
+// compacted.
 //
 //	message  kind u8 (1, when dropped 2), dialect u8, frames u16, body's bytes
 //	         u32, generation u32, CRC u32; server, app, customer, timestamp, place
 //	         i32 each; then of each frame its bytes u32 and the frame
 //
-// The CRC-32C is of all but itself and the kind. The generation is one more each
-// time the file is written from its beginning: what follows of an earlier one, or
-// does not fit its CRC because a kill cut it off, is not there.
+// The CRC-32C covers everything but itself and the kind, so that dropping a message is a
+// store of one byte. The generation grows each time the file is written from its beginning:
+// the first message of an earlier generation, or that does not fit its CRC because a kill cut
+// it off, is the end of the file.
 type messages struct {
 	path       string
 	space      *Space
 	file       *os.File // nil: there is none
-	room       int64    // bytes that it has had
-	end        int64    // where the next one goes
+	room       int64    // bytes of the file that are reserved in space
+	end        int64    // where the next message goes
 	generation uint32
 	live       map[messageKey]message
-	lost       uint64 // that could not be kept
-	buf        []byte // of encode, keepRoom at most
+	lost       uint64 // messages that could not be kept
+	buf        []byte // of encode; keepRoom at most
 }
 
-// messageKey identifies a kept message: a request and the place among its parts.
+// messageKey identifies a kept message: a request, and Waits or the place of its part.
 type messageKey struct {
 	id    route.ID
 	place int32
 }
 
+// message is where a kept message is in the file.
 type message struct{ at, size int64 }
 
 const (
@@ -52,13 +55,13 @@ const (
 	messageHeader  = 16
 	messageFixed   = messageHeader + 20
 	messageCRC     = 12
-	maxMessage     = 1 << 30 // bytes of one; a request has 256 MiB at most
+	maxMessage     = 1 << 30 // bytes of one; a request has at most 256 MiB
 	maxFrames      = 16
 	messagesSuffix = ".messages"
-	// keepRoom is how large the file may stay when nothing is in it.
+	// keepRoom is how large the file may stay when it is empty.
 	keepRoom = 1 << 20
-	// mostlyDropped is from how many dropped bytes on, where they are three of
-	// four, the file is written again.
+	// mostlyDropped is the number of bytes from which on a file that is three quarters
+	// dropped is compacted.
 	mostlyDropped = 4 << 20
 )
 
@@ -66,14 +69,15 @@ func newMessages(path string, s *Space) *messages {
 	return &messages{path: path + messagesSuffix, space: s, live: map[messageKey]message{}}
 }
 
-// Lost returns how many messages could not be kept: the disk was full, or the
-// folder at its limit. A kill loses those of them that wait.
+// Lost returns the number of messages that could not be kept, because the disk was full or
+// the folder at its limit. A kill loses those of them that still wait.
 func (l *Ledger) Lost() uint64 { return l.messages.lost }
 
-// Whole returns how many messages are kept.
+// Whole returns the number of messages that are kept now.
 func (l *Ledger) Whole() int { return len(l.messages.live) }
 
-// Keep implements route.Ledger.
+// Keep implements route.Ledger. A failure is only counted: the request goes on, without
+// surviving a kill.
 func (l *Ledger) Keep(m route.Message) {
 	if err := l.messages.keep(m); err != nil {
 		l.messages.lost++
@@ -91,6 +95,7 @@ func (l *Ledger) Messages() []route.Message { return l.messages.readAll() }
 // mostly dropped messages is compacted first.
 func (s *messages) keep(m route.Message) error {
 	k := messageKey{m.ID, m.Place}
+	// The router may keep the same message again after a repetition.
 	if _, there := s.live[k]; there {
 		return nil
 	}
@@ -104,6 +109,7 @@ func (s *messages) keep(m route.Message) error {
 		}
 		s.file = f
 	}
+	// used is computed only beyond that size: it goes over all messages.
 	if s.end > mostlyDropped && s.end > 4*s.used() {
 		if err := s.compact(); err != nil {
 			return err
@@ -113,6 +119,7 @@ func (s *messages) keep(m route.Message) error {
 	if len(b) > maxMessage {
 		return fmt.Errorf("a message of %d bytes", len(b))
 	}
+	// Room within the file is never given back by dropping, only by writing it anew.
 	if more := s.end + int64(len(b)) - s.room; more > 0 {
 		if err := s.space.reserve(more); err != nil {
 			return err
@@ -127,6 +134,7 @@ func (s *messages) keep(m route.Message) error {
 	return nil
 }
 
+// used returns the bytes of the messages that are kept.
 func (s *messages) used() (n int64) {
 	for _, m := range s.live {
 		n += m.size
@@ -167,8 +175,8 @@ func messageSum(b []byte) uint32 {
 	return crc32.Update(sum, castagnoli, b[messageHeader:])
 }
 
-// drop marks a message. Where that fails the file goes: what it says would be
-// done twice.
+// drop marks a message as dropped. Where that fails the whole file goes: otherwise the next
+// proxy would send again what has been sent.
 func (s *messages) drop(k messageKey) {
 	m, there := s.live[k]
 	if !there {
@@ -195,7 +203,8 @@ func (s *messages) dropAnswers(id route.ID, owners int) {
 	}
 }
 
-// rewriteFile has the file written from its beginning.
+// rewriteFile has the next message written to the beginning of the file, and shrinks a large
+// one.
 func (s *messages) rewriteFile() {
 	s.end = 0
 	s.generation++
@@ -205,9 +214,10 @@ func (s *messages) rewriteFile() {
 	}
 }
 
-// compact writes those that are left into another file.
+// compact copies the messages that are left to another file, and renames it over the old one.
 func (s *messages) compact() error {
 	left := s.readAll()
+	// The copy restores everything where writing the other file fails.
 	before := *s
 	s.path, s.file, s.room, s.end, s.live = before.path+".new", nil, 0, 0, map[messageKey]message{}
 	for _, m := range left {
@@ -227,7 +237,7 @@ func (s *messages) compact() error {
 	return before.file.Close()
 }
 
-// clear removes what a file has that nobody takes in.
+// clear removes files that nobody takes up.
 func (s *messages) clear() {
 	os.Remove(s.path)
 	os.Remove(s.path + ".new")
@@ -252,8 +262,7 @@ func (s *messages) close() error {
 	return err
 }
 
-// readAll returns the messages that are kept, the oldest first. One that cannot be
-// read is lost.
+// readAll returns the kept messages, the oldest first. One that cannot be read is lost.
 func (s *messages) readAll() (all []route.Message) {
 	at := make([]message, 0, len(s.live))
 	for _, m := range s.live {
@@ -294,7 +303,7 @@ func decodeMessage(b []byte) (m route.Message, err error) {
 	return m, nil
 }
 
-// open takes in what a proxy before this one has kept.
+// open takes up the file of a previous proxy.
 func (s *messages) open() error {
 	os.Remove(s.path + ".new")
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
@@ -316,6 +325,7 @@ func (s *messages) open() error {
 	in := bufio.NewReader(io.NewSectionReader(f, 0, s.room))
 	for first := true; ; first = false {
 		b, generation, ok := s.readMessage(in)
+		// The first message tells the file's generation.
 		if !ok || !first && generation != s.generation {
 			break
 		}
@@ -339,7 +349,7 @@ func (s *messages) open() error {
 	return nil
 }
 
-// readMessage reads a message; false where none, or none that is whole, follows.
+// readMessage reads the next message; false where none follows, or none that is whole.
 func (s *messages) readMessage(in *bufio.Reader) (b []byte, generation uint32, ok bool) {
 	head := make([]byte, messageFixed)
 	if _, err := io.ReadFull(in, head); err != nil {

@@ -9,24 +9,24 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// A file is a header of headerSize bytes, of which the first 64 are in use, and
-// records of recordSize bytes, numbered from 0. Numbers are little endian.
+// A file is a header of headerSize bytes, of which the first 64 are used, and records of
+// recordSize bytes, numbered from 0. Numbers are little-endian.
 //
 //	header   magic "psidLG02", worker u32, records u32, last timestamp that may
 //	         have been given u32, flags u32, CRC at 60
 //	record   kind u8, flags u8, owners u8, 0, CRC u32, content
 //	free     kind 0
 //	request  kind 1; server, app, customer, timestamp, own timestamp i32 each;
-//	         owners u16 each, of 24; of which an answer has come u32
+//	         owners u16 each, 24 of them; places of answers that have come u32
 //	block    kind 2; server, app, number, oldest i32 each; bits
 //
-// The CRC-32C of a record is of all but itself, and begins with the record's
-// number: one that was never written, or belongs elsewhere, does not fit either.
+// The CRC-32C of a record covers everything but itself, and starts from the record's number:
+// a record that was never written, or belongs elsewhere, does not fit.
 //
-// A kill may come between any two stores. Kind to CRC are one word, which is
-// stored last; before the content changes it becomes beingWritten, or, where a
-// block stays a block and only gets another bit, beingChanged. What was being
-// written had not happened yet; a block has its bit then, or not.
+// A kill may come between any two stores to memory. Kind to CRC are one word, which is stored
+// last, atomically. Before the content changes the word becomes beingWritten or, where a
+// block only gets another bit, beingChanged. What was being written counts as not having
+// happened, since nobody has been told of it yet; a block has its bit then, or not.
 const (
 	magic      = "psidLG02"
 	headerSize = 4096
@@ -53,8 +53,10 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// record is a record as it is in the file.
 type record [recordSize]byte
 
+// ints stores the leading numbers of the content.
 func (b *record) ints(values ...int32) {
 	for i, v := range values {
 		binary.LittleEndian.PutUint32(b[contentAt+4*i:], uint32(v))
@@ -65,6 +67,7 @@ func (b *record) int(i int) int32 {
 	return int32(binary.LittleEndian.Uint32(b[contentAt+4*i:]))
 }
 
+// checksum returns the CRC of a record with that number.
 func (b *record) checksum(number int) uint32 {
 	sum := crc32.Update(uint32(number)*2654435761+1, castagnoli, b[:4])
 	return crc32.Update(sum, castagnoli, b[contentAt:])
@@ -74,8 +77,8 @@ func (b *record) seal(number int) { binary.LittleEndian.PutUint32(b[4:], b.check
 
 func (b *record) word() uint64 { return binary.LittleEndian.Uint64(b[:]) }
 
-// kindOf returns the kind of a record; what a kill has left unfinished is what it
-// was before, as far as anybody has heard of it.
+// kindOf returns the kind of a record that was read. What a kill has left unfinished is what
+// it was before, as far as anybody was told.
 func (b *record) kindOf(number int) (byte, error) {
 	switch {
 	case b.word() == beingWritten:
@@ -88,7 +91,7 @@ func (b *record) kindOf(number int) (byte, error) {
 	return b[0], nil
 }
 
-// content is what can be in a record; nil: it is free.
+// content is what a record can hold; nil stands for a free one.
 type content interface{ encode(*record) }
 
 func (r *request) encode(b *record) {
@@ -131,7 +134,7 @@ func decodeBlock(b *record) *block {
 	return k
 }
 
-// header is what the first bytes of a file say.
+// header is the content of a file's first bytes.
 type header struct {
 	worker      int32
 	records     uint32

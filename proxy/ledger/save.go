@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 )
 
-// How many records a file grows by at first, at most, and at least.
+// A file grows by as many records as it has, between firstGrowth and maxGrowth, and on a full
+// disk by leastGrowth at least.
 const (
 	firstGrowth = 256
 	maxGrowth   = 4096
@@ -16,7 +17,7 @@ const (
 	maxRecords  = maxRequests + maxBlocks
 )
 
-// create makes the file, which says that it is not complete.
+// create makes the file. Its header says that it is incomplete, as saving is set.
 func (l *Ledger) create() error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 		return err
@@ -38,6 +39,7 @@ func (l *Ledger) create() error {
 	return err
 }
 
+// header returns the header of the present state.
 func (l *Ledger) header() header {
 	var flags uint32
 	if l.resend {
@@ -52,6 +54,7 @@ func (l *Ledger) header() header {
 	return header{worker: l.opts.Worker, records: uint32(l.file.records), last: l.reserved, flags: flags}
 }
 
+// writeHeader writes the header, if there is a file.
 func (l *Ledger) writeHeader() {
 	if l.file == nil {
 		return
@@ -62,7 +65,8 @@ func (l *Ledger) writeHeader() {
 	}
 }
 
-// writeRecord writes the content of a record, where one is reserved.
+// writeRecord writes c into a record, or frees it where c is nil. Without a file or a record
+// it does nothing.
 func (l *Ledger) writeRecord(number int, c content) {
 	if l.file == nil || number == none {
 		return
@@ -78,7 +82,7 @@ func (l *Ledger) writeRecord(number int, c content) {
 	}
 }
 
-// freeRecord makes a record free.
+// freeRecord frees a record.
 func (l *Ledger) freeRecord(number int) {
 	if l.file != nil && number != none {
 		l.writeRecord(number, nil)
@@ -88,8 +92,9 @@ func (l *Ledger) freeRecord(number int) {
 	}
 }
 
-// allocate returns a free record; none where there is none, and then the file
-// says that it is not complete.
+// allocate returns a free record. Where there is none it grows the file, and where that fails
+// it gives up old seen timestamps; if that does not help either it returns none, and the file
+// says that it is incomplete.
 func (l *Ledger) allocate() int {
 	if l.file == nil {
 		return none
@@ -110,8 +115,9 @@ func (l *Ledger) allocate() int {
 	return number
 }
 
-// grow adds free records, few where there is no room for many.
+// grow adds free records: fewer where there is no room for many.
 func (l *Ledger) grow() (err error) {
+	// The file doubles, so that growing is amortized.
 	n := min(max(l.file.records, firstGrowth), maxGrowth, maxRecords-l.file.records)
 	if n <= 0 {
 		return fmt.Errorf("it has %d records already", l.file.records)
@@ -131,6 +137,7 @@ func (l *Ledger) grow() (err error) {
 	return nil
 }
 
+// growBy adds n free records, within the folder's limit.
 func (l *Ledger) growBy(n int) error {
 	if err := l.opts.Space.reserve(int64(n) * recordSize); err != nil {
 		return err
@@ -142,7 +149,7 @@ func (l *Ledger) growBy(n int) error {
 	return nil
 }
 
-// lacks notes that the file has not all that it should, and has it say so.
+// lacks notes that the file does not have everything, and marks it so.
 func (l *Ledger) lacks(err error) {
 	if l.trouble == nil {
 		l.trouble = fmt.Errorf("ledger %s: %w", l.path, err)
@@ -150,12 +157,14 @@ func (l *Ledger) lacks(err error) {
 	}
 }
 
-// lose gives the file up: it cannot be written, and must not be taken for one
-// that has all.
+// lose gives the file up after it could not be written. It is removed, or at least made
+// unreadable: it must not be taken for a complete one.
 func (l *Ledger) lose(err error) {
 	f := l.file
 	l.file = nil
 	l.trouble = fmt.Errorf("ledger %s: %w", l.path, err)
+	// On a read-only or full file system removing may fail too. Without its magic nobody
+	// reads the file.
 	if gone := os.Remove(l.path); gone != nil && !errors.Is(gone, os.ErrNotExist) {
 		if n, err := f.WriteAt([]byte{0}, 0); n == 0 { // no magic any more
 			l.trouble = errors.Join(l.trouble, gone, err)
@@ -167,8 +176,8 @@ func (l *Ledger) lose(err error) {
 	l.opts.Space.give(f.size())
 }
 
-// Check finds out whether the file is still there, whole, and gives what it
-// lacks another chance. It is to be called every second or so.
+// Check verifies that the file is still there and whole, and tries again to write what it
+// lacks. It is called about every second.
 func (l *Ledger) Check() {
 	l.crowded = nil
 	if l.file != nil {
@@ -181,9 +190,11 @@ func (l *Ledger) Check() {
 	}
 }
 
-// save writes what the file lacks. Until that is done the file says that it is
-// not complete.
+// save writes everything that the file lacks. Until that is done the file says that it is
+// incomplete.
 func (l *Ledger) save() {
+	// The header is incomplete from create to the end of this function, whatever happens in
+	// between.
 	l.saving = true
 	if l.file == nil {
 		l.forgetRecords()
@@ -194,6 +205,7 @@ func (l *Ledger) save() {
 	}
 	l.trouble = nil
 	for _, r := range l.open {
+		// Requests matter more than old timestamps, so they are written first.
 		if r.record == none && l.trouble == nil {
 			r.record = l.allocate()
 			l.writeRecord(r.record, r)
@@ -215,6 +227,7 @@ func (l *Ledger) save() {
 	l.writeHeader()
 }
 
+// forgetRecords notes that nothing is in the file.
 func (l *Ledger) forgetRecords() {
 	for _, r := range l.open {
 		r.record = none
@@ -226,7 +239,8 @@ func (l *Ledger) forgetRecords() {
 	}
 }
 
-// load takes in what a file has.
+// load reads a file, which becomes the ledger's. Any doubt is an error: requests that are
+// wrongly taken for new would be applied twice.
 func (l *Ledger) load(f *os.File) error {
 	head := make([]byte, headerUsed)
 	if _, err := f.ReadAt(head, 0); err != nil {
@@ -238,6 +252,7 @@ func (l *Ledger) load(f *os.File) error {
 		return err
 	case h.worker != l.opts.Worker:
 		return fmt.Errorf("it is of worker %d", h.worker)
+	// The requests that are missing could be any.
 	case h.flags&flagIncomplete != 0:
 		return errors.New("the proxy before could not write all that it should have")
 	case h.records > maxRecords:
@@ -248,8 +263,11 @@ func (l *Ledger) load(f *os.File) error {
 	} else if info.Size() < headerSize {
 		return errors.New("it was cut within its header")
 	}
+	// The whole reserve counts as given.
 	l.next, l.reserved, l.resend, l.split = h.last, h.last, h.flags&flagResend != 0, h.flags&flagSplit != 0
 	l.file = &file{File: f, records: int(h.records)}
+	// Read into memory once, and not through the mapping: what somebody does to the file
+	// meanwhile must not change what was checked.
 	all := make([]byte, h.records*recordSize)
 	if _, err := io.ReadFull(io.NewSectionReader(f, headerSize, int64(len(all))), all); err != nil {
 		return fmt.Errorf("its %d records cannot be read: %w", h.records, err)
@@ -270,7 +288,7 @@ func (l *Ledger) load(f *os.File) error {
 	return nil
 }
 
-// loadRecord takes in a record.
+// loadRecord takes up a record.
 func (l *Ledger) loadRecord(number int, b *record) error {
 	kind, err := b.kindOf(number)
 	if err != nil {
@@ -295,6 +313,7 @@ func (l *Ledger) loadRecord(number int, b *record) error {
 			l.windows[k.place] = w
 		}
 		w.blocks[k.number] = k
+		// Blocks were written at different times. The latest of them has the largest oldest.
 		w.oldest, w.newest = max(w.oldest, k.oldest), max(w.newest, k.number)
 	default:
 		return fmt.Errorf("it is of kind %d", kind)
@@ -302,8 +321,9 @@ func (l *Ledger) loadRecord(number int, b *record) error {
 	return nil
 }
 
-// clearLeftovers ends what a kill has left: blocks beyond their window, and records that
-// were being written.
+// clearLeftovers removes what a kill has left: blocks before their window's oldest, and
+// records that were being written. Every record is written, so that each has a valid checksum
+// from here on.
 func (l *Ledger) clearLeftovers() {
 	for _, w := range l.windows {
 		for n, b := range w.blocks {

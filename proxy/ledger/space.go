@@ -5,15 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// Space is how many bytes all ledgers of a state folder may have together.
+// Space bounds the bytes of all ledgers of a state folder. It is safe for concurrent use; a
+// nil Space has no limit.
 type Space struct {
 	Limit int64
 	used  atomic.Int64
 }
 
-// Used returns how many they have.
+// Used returns the bytes that are reserved.
 func (s *Space) Used() int64 { return s.used.Load() }
 
+// reserve charges n bytes, or returns an error where the limit forbids that.
 func (s *Space) reserve(n int64) error {
 	if s != nil && s.used.Add(n) > s.Limit {
 		s.used.Add(-n)
@@ -22,6 +24,7 @@ func (s *Space) reserve(n int64) error {
 	return nil
 }
 
+// give returns n bytes.
 func (s *Space) give(n int64) {
 	if s != nil {
 		s.used.Add(-n)

@@ -7,31 +7,32 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// Seen timestamps are kept one by one, in blocks of blockBits, for the last ones of
-// each server and app: older ones count as seen.
+// Seen timestamps are kept as bits, in blocks of blockBits, for the latest ones of each
+// server and app; older ones count as seen. A block fits into a record.
 const (
 	blockWords = 12
 	blockBits  = 64 * blockWords
-	// remembered is how many timestamps a server's window has where there is
-	// room: fewer in jobs with many servers, minBlocks blocks at least.
+	// remembered is the number of timestamps in a window, where there is room. In jobs with
+	// many servers there are fewer, but minBlocks blocks at least.
 	remembered = 1 << 16
 	minBlocks  = 4
-	// maxBlocks is how many blocks a ledger has at most while no window has to be
-	// shorter than minBlocks.
+	// maxBlocks bounds the blocks of a ledger, as long as no window would have less than
+	// minBlocks.
 	maxBlocks = 1 << 16
 )
 
-// place is whose timestamps count together.
+// place is the server and app whose timestamps share a window.
 type place struct{ server, app int32 }
 
-// window is the blocks of a place. Those from oldest to newest are in blocks,
-// unless nothing was seen in them.
+// window has the blocks of a place, by number; between oldest and newest, those in which
+// nothing was seen are missing. Timestamps before oldest count as seen: a worker that repeats
+// a request so late would otherwise have it applied twice.
 type window struct {
-	oldest, newest int32
+	oldest, newest int32 // of the window, when the block was last written
 	blocks         map[int32]*block
 }
 
-// block has the timestamps from number x blockBits on.
+// block has the bits of the timestamps from number*blockBits on.
 type block struct {
 	place  place
 	number int32
@@ -40,6 +41,7 @@ type block struct {
 	record int
 }
 
+// seen reports whether a timestamp was seen, or is too old to know.
 func (w *window) seen(timestamp int32) bool {
 	number, i := timestamp/blockBits, timestamp%blockBits
 	switch {
@@ -51,18 +53,19 @@ func (w *window) seen(timestamp int32) bool {
 	return w.blocks[number].bits[i/64]&(1<<(i%64)) != 0
 }
 
-// maxWindows is how many windows there are at most, and perWindow how many
-// blocks each.
+// maxWindows bounds the windows, and perWindow the blocks of each.
 func (l *Ledger) maxWindows() int { return 2*l.opts.Servers + 2 }
 func (l *Ledger) perWindow() int {
 	return max(minBlocks, min(remembered/blockBits, maxBlocks/l.maxWindows()))
 }
 
-// see notes a timestamp. A window moves on with those that come.
+// see notes a timestamp.
 func (l *Ledger) see(id route.ID) {
 	at := place{id.Server, id.App}
 	w := l.windows[at]
 	if w == nil {
+		// A job has a window for each server and app. More than that come only of timestamps
+		// that no job has.
 		if len(l.windows) >= l.maxWindows() {
 			l.lacks(errWindows)
 			return
@@ -79,12 +82,15 @@ func (l *Ledger) see(id route.ID) {
 		b = l.addBlock(at, w, number)
 	}
 	b.bits[i/64] |= 1 << (i % 64)
+	// Each write of a block carries the oldest, so that it survives wherever the newest block
+	// is.
 	b.oldest = w.oldest
 	l.writeRecord(b.record, b)
 }
 
-// addBlock begins a block. The newest says which is the oldest from now on; only
-// when that is written the records of those before are free.
+// addBlock adds a block. A new newest one moves the window on. Its record says which block is
+// the oldest from now on, and is written before the records of older blocks are freed: a kill
+// in between leaves blocks that clearLeftovers removes.
 func (l *Ledger) addBlock(at place, w *window, number int32) *block {
 	b := &block{place: at, number: number, record: l.allocate()}
 	w.blocks[number] = b
@@ -105,8 +111,9 @@ func (l *Ledger) addBlock(at place, w *window, number int32) *block {
 	return b
 }
 
-// shorten drops the oldest block of the window that has the most, where it has more
-// than it must: on a full disk that makes room for new records.
+// shorten drops the oldest block of the longest window, if that has more than minBlocks. On a
+// full disk its record can hold an open request, which matters more than the memory of old
+// timestamps.
 func (l *Ledger) shorten() {
 	var longest *window
 	for _, w := range l.windows {

@@ -11,11 +11,21 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Version is that of hello and answer, and of all that follows on a link.
+// Version is that of the hello, the answer, and everything that follows on a link. A proxy
+// refuses other versions; what is optional goes into offers instead.
 const Version = 1
 
-// Both begin alike: magic (8 bytes), version (1), size of the rest (2, big
-// endian).
+// Hello and answer begin with magic (8 bytes), version (1), and the size of the rest (2). All
+// numbers are big-endian. Then follow:
+//
+//	hello    instance (16), link id (8), client, destination, offers
+//	answer   instance (16), accepted offers, refused (text), explanation (text)
+//	address  size (1: 0, 4 or 16), IP address, port (2)
+//	offers   number (1), then for each name (text) and data (size 2, bytes)
+//	text     size (2), bytes
+//
+// The first byte of magic is no letter and no TLS record type, so that other protocols are
+// recognized by it.
 const (
 	magic      = "\xf1psidcar"
 	headerSize = len(magic) + 3
@@ -26,39 +36,41 @@ const (
 	maxText   = 512
 )
 
-// Offer is a codec that one side can decode, and with what limits.
+// Offer is a codec that one side can decode, with its limits, or a capability under a codec's
+// name ([Runs] and those of package keep). Unknown offers are ignored, so that versions can
+// be mixed.
 type Offer struct {
 	Codec string
 	Data  []byte // see [relay.Codec]
 }
 
-// Runs stands among the codecs for one that is none: with it a proxy says that
-// it understands which run a node table belongs to (see package jobs).
+// Runs is offered by a proxy that understands the names of runs that go before node tables;
+// see package jobs. It has no data.
 const Runs = "runs"
 
-// Hello is what the dialing proxy says first.
+// Hello is the first thing that the dialing proxy sends.
 type Hello struct {
 	Instance    relay.Instance
-	ID          uint64 // of this link
+	ID          uint64 // of this link, unique at its dialer
 	Client      netip.AddrPort
 	Destination netip.AddrPort // where the job's process wanted to connect
 	Offers      []Offer        // at most 8
 }
 
-// Answer is what the accepting proxy says to it.
+// Answer is the accepting proxy's answer.
 type Answer struct {
 	Instance relay.Instance
-	Accepted []Offer // of the codecs offered, those in use, with this side's own data
+	Accepted []Offer // the offers in use, with this side's own data
 
-	// Refused is empty where the link is accepted; then bytes of the
-	// connection follow at once, in both directions.
+	// Refused is empty where the link is accepted. Then bytes of the connection follow at
+	// once, in both directions.
 	Refused reason.Reason
-	Text    string // for a person, what was refused and why
+	Text    string // for people: what was refused, and why
 }
 
 var errMalformed = errors.New("malformed")
 
-// Append appends the hello as it stands on the wire to dst.
+// Append appends the hello's wire form to dst.
 func (h *Hello) Append(dst []byte) []byte {
 	return appendFramed(dst, func(b []byte) []byte {
 		b = append(b, h.Instance[:]...)
@@ -69,7 +81,7 @@ func (h *Hello) Append(dst []byte) []byte {
 	})
 }
 
-// Append appends the answer as it stands on the wire to dst.
+// Append appends the answer's wire form to dst. Texts that are too long are cut.
 func (a *Answer) Append(dst []byte) []byte {
 	return appendFramed(dst, func(b []byte) []byte {
 		b = append(b, a.Instance[:]...)
@@ -79,6 +91,7 @@ func (a *Answer) Append(dst []byte) []byte {
 	})
 }
 
+// appendFramed appends a frame around what body appends.
 func appendFramed(dst []byte, body func([]byte) []byte) []byte {
 	dst = append(append(dst, magic...), Version, 0, 0)
 	start := len(dst)
@@ -87,8 +100,7 @@ func appendFramed(dst []byte, body func([]byte) []byte) []byte {
 	return dst
 }
 
-// appendAddr writes the address's length (4 or 16; 0 for none), itself and the
-// port.
+// appendAddr appends an address; the zero value has size 0.
 func appendAddr(dst []byte, a netip.AddrPort) []byte {
 	ip := a.Addr().Unmap().AsSlice()
 	dst = append(dst, byte(len(ip)))
@@ -112,8 +124,9 @@ func appendText(dst []byte, s string, most int) []byte {
 	return append(dst, s...)
 }
 
-// ReadHello reads a hello. It reads not a byte more, and gives up at the first
-// that is wrong.
+// ReadHello reads a hello, and not a byte more: what follows belongs to the connection. It
+// gives up at the first byte that is wrong, so that a foreign client is not waited for. The
+// error has a reason.
 func ReadHello(r io.Reader) (*Hello, error) {
 	body, err := readFramed(r)
 	if err != nil {
@@ -150,7 +163,7 @@ func ReadAnswer(r io.Reader) (*Answer, error) {
 	return &a, nil
 }
 
-// readFramed reads magic, version and size, then the body.
+// readFramed reads a frame and returns its body.
 func readFramed(r io.Reader) ([]byte, error) {
 	var head [headerSize]byte
 	// The magic alone first: a peer that sends less and waits is not a proxy.
@@ -177,6 +190,7 @@ func readFramed(r io.Reader) ([]byte, error) {
 	return body, nil
 }
 
+// readError gives an error of reading its reason.
 func readError(err error) error {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -185,8 +199,8 @@ func readError(err error) error {
 	return reason.Errorf(reason.NotHello, "link: reading the peer's hello or answer: %w", err)
 }
 
-// parser cuts fields off a body; after one that is not there, failed is set
-// and all others are empty.
+// parser cuts fields off a body. After the first one that is missing, failed is set and all
+// others are empty, so that callers need check only once.
 type parser struct {
 	rest   []byte
 	failed bool
@@ -261,7 +275,7 @@ func (p *parser) offers() []Offer {
 	return offers
 }
 
-// String tells the hello's essentials, for logs.
+// String describes the hello, for logs.
 func (h *Hello) String() string {
 	return fmt.Sprintf("link %x/%d from %s to %s", h.Instance[:4], h.ID, h.Client, h.Destination)
 }

@@ -1,14 +1,15 @@
-// Package link makes and accepts the connections between proxies, one for
-// each intercepted connection, which keeps PS-lite's order. It ends where the
-// connection's bytes begin.
+// Package link makes and accepts the connections between proxies: one for each intercepted
+// connection, which keeps PS-lite's order per connection. It ends where the connection's
+// bytes begin.
 //
-// The dialer connects to the mesh port at the address where the job's process
-// wanted to go, does TLS where that is configured, and says [Hello]; the acceptor
-// connects to the real destination on its own host and says [Answer]. A dialer that
-// meets no proxy gets [ErrNoProxy] and connects directly; a peer that is no proxy
-// gets not a byte.
+// The dialer connects to the mesh port at the address where the job's process wanted to go,
+// does TLS where that is configured, and sends a [Hello]. The acceptor connects to the real
+// destination on its own host and sends an [Answer]. Then the bytes of the connection follow,
+// in both directions. A dialer that meets no proxy gets [ErrNoProxy] and connects directly; a
+// peer that is no proxy gets not a byte.
 //
-// Package proxy calls it.
+// hello.go has the wire format, tls.go decides which certificates are accepted. [Dialer] and
+// [Acceptor] have no state, and may be used concurrently. Package proxy calls them.
 package link
 
 import (
@@ -23,23 +24,25 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// ErrNoProxy is wrapped by errors of [Dialer.Dial] that mean that nobody, or no
-// proxy to talk to, is at the destination's mesh port.
+// ErrNoProxy is wrapped by errors of [Dialer.Dial] which mean that nothing, or no proxy to
+// talk to, is at the destination's mesh port. Other errors mean that there is a proxy which
+// refuses.
 var ErrNoProxy = errors.New("no proxy at the destination")
 
 // Dialer makes links.
 type Dialer struct {
-	// Net dials; its Control may mark the sockets.
+	// Net makes the connections; its Control may mark the sockets.
 	Net *net.Dialer
-	// ConnectTimeout bounds how long a host that does not answer at all, not
-	// even by refusing, delays a connection; AnswerTimeout the time from then
-	// to the answer, which includes the peer's connect to the destination.
+	// ConnectTimeout bounds the connect: a host that does not answer at all, not even by
+	// refusing, delays the job's connection for that long. AnswerTimeout bounds the time from
+	// then to the answer, which includes TLS and the peer's own connect to the destination.
 	ConnectTimeout, AnswerTimeout time.Duration
 	TLS                           *Identity // nil: plain
 }
 
-// Dial connects to the proxy at mesh and says hello. A link that the peer
-// refused comes back as an [*reason.Error] with the peer's reason.
+// Dial connects to the proxy at mesh and sends the hello. It blocks until the answer has
+// come, within the timeouts and ctx. The caller closes the connection returned; after an
+// error nothing is open. A refusal is a [*reason.Error] with the peer's reason.
 func (d *Dialer) Dial(ctx context.Context, mesh string, h *Hello) (net.Conn, *Answer, error) {
 	connecting, cancel := context.WithTimeout(ctx, d.ConnectTimeout)
 	conn, err := d.Net.DialContext(connecting, "tcp", mesh)
@@ -58,6 +61,8 @@ func (d *Dialer) Dial(ctx context.Context, mesh string, h *Hello) (net.Conn, *An
 	return secured, answer, nil
 }
 
+// greet does TLS, sends the hello and reads the answer. The end of ctx interrupts it by a
+// deadline in the past.
 func (d *Dialer) greet(ctx context.Context, conn net.Conn, h *Hello) (net.Conn, *Answer, error) {
 	conn.SetDeadline(time.Now().Add(d.AnswerTimeout))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -74,6 +79,8 @@ func (d *Dialer) greet(ctx context.Context, conn net.Conn, h *Hello) (net.Conn, 
 	}
 	answer, err := ReadAnswer(conn)
 	if err != nil {
+		// In TLS 1.3 the client's handshake ends before the server has judged its
+		// certificate, so a rejection shows here.
 		if refused := alert(err); refused != nil {
 			return nil, nil, refused
 		}
@@ -82,21 +89,22 @@ func (d *Dialer) greet(ctx context.Context, conn net.Conn, h *Hello) (net.Conn, 
 	if answer.Refused != "" {
 		return nil, nil, reason.Errorf(answer.Refused, "the peer refused: %s", answer.Text)
 	}
+	// ctx has ended, and its function may yet set the deadline: the connection is of no use.
 	if !stop() && ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
 	return conn, answer, conn.SetDeadline(time.Time{})
 }
 
-// Acceptor takes links.
+// Acceptor accepts links.
 type Acceptor struct {
-	HelloTimeout time.Duration // from accepting the connection to the whole hello
+	HelloTimeout time.Duration // from accepting the connection to the end of the hello
 	TLS          *Identity     // nil: plain
 }
 
-// Accept reads the hello from a connection that came to the mesh port. The
-// caller closes conn where there is an error; otherwise it answers with
-// [Reply], on the connection returned.
+// Accept reads the hello from a connection to the mesh port, after TLS where that is
+// configured. It writes nothing besides TLS. After an error the caller closes conn; otherwise
+// it answers by [Reply] on the connection returned, which is conn or TLS on it.
 func (a *Acceptor) Accept(ctx context.Context, conn net.Conn) (net.Conn, *Hello, error) {
 	conn.SetDeadline(time.Now().Add(a.HelloTimeout))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -121,7 +129,8 @@ func (a *Acceptor) Accept(ctx context.Context, conn net.Conn) (net.Conn, *Hello,
 	return conn, h, conn.SetDeadline(time.Time{})
 }
 
-// Reply sends the answer to a hello.
+// Reply sends the answer to a hello. After an acceptance bytes of the connection may follow
+// at once.
 func Reply(conn net.Conn, a *Answer) error {
 	if _, err := conn.Write(a.Append(nil)); err != nil {
 		return fmt.Errorf("link: answering: %w", err)

@@ -15,17 +15,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/reason"
 )
 
-// Files name the PEM files of mutual TLS, and the accepted peers.
+// Files are the PEM files of mutual TLS, and the peers that are accepted.
 type Files struct {
 	identity.Files
-	// Peers are patterns, as of path.Match, for DNS names and URIs in a
-	// peer's certificate ("*.psidecar.svc", "spiffe://cluster/ns/*/sa/psidecar").
-	// A peer needs one name that one pattern matches, and then no role; one that
-	// has roles, or where there are no patterns, must have that of a proxy.
+	// Peers are patterns of path.Match for the DNS names and URIs in a peer's certificate
+	// ("*.psidecar.svc", "spiffe://cluster/ns/*/sa/psidecar"). With patterns, one of the
+	// peer's names must match one of them, and the peer needs no role. A peer that has roles,
+	// or any peer where there are no patterns, must have the role of a proxy.
 	Peers []string
 }
 
-// Identity is this proxy's certificate and how it judges those of its peers.
+// Identity is this proxy's certificate, and judges those of its peers. Files that change are
+// read again. It is safe for concurrent use.
 type Identity struct {
 	*identity.Identity
 	peers []string // see [Files.Peers]
@@ -45,6 +46,7 @@ func LoadIdentity(f Files) (*Identity, error) {
 	return &Identity{i, f.Peers}, nil
 }
 
+// client returns the configuration for dialing, with the current certificate.
 func (i *Identity) client() *tls.Config {
 	cert, roots := i.Current()
 	return &tls.Config{
@@ -58,6 +60,8 @@ func (i *Identity) client() *tls.Config {
 	}
 }
 
+// server returns the configuration for accepting, with the current certificate. A client
+// certificate is required; verify judges it.
 func (i *Identity) server() *tls.Config {
 	cert, roots := i.Current()
 	return &tls.Config{
@@ -74,7 +78,8 @@ func (i *Identity) server() *tls.Config {
 // protocol is the ALPN name of links.
 const protocol = "psidecar/1"
 
-// verify checks a peer's chain and then its names.
+// verify judges a peer: its chain, that its certificate is for this usage, that it speaks
+// links, and its names and roles.
 func (i *Identity) verify(cs tls.ConnectionState, roots *x509.CertPool, usage x509.ExtKeyUsage) error {
 	if len(cs.PeerCertificates) == 0 {
 		return reason.Errorf(reason.TLS, "the peer has no certificate")
@@ -101,6 +106,7 @@ func (i *Identity) verify(cs tls.ConnectionState, roots *x509.CertPool, usage x5
 	return nil
 }
 
+// known reports whether a name of the certificate matches a pattern.
 func (i *Identity) known(leaf *x509.Certificate) bool {
 	names := leaf.DNSNames
 	for _, u := range leaf.URIs {
@@ -116,10 +122,11 @@ func (i *Identity) known(leaf *x509.Certificate) bool {
 	return false
 }
 
-// A Key tells certificates' keys apart. The zero Key is that of a plain link.
+// Key identifies the public key of a certificate. The zero Key is that of a plain link.
 type Key [sha256.Size]byte
 
-// KeyOf returns the key of the certificate at the other end of a link.
+// KeyOf returns the key of the peer's certificate. A certificate that is renewed with the
+// same key has the same one.
 func KeyOf(conn net.Conn) (k Key) {
 	t, ok := conn.(*tls.Conn)
 	if !ok {
@@ -131,7 +138,7 @@ func KeyOf(conn net.Conn) (k Key) {
 	return k
 }
 
-// tlsError gives a failed handshake its reason.
+// tlsError gives the error of a handshake its reason.
 func tlsError(err error) error {
 	if reason.Has(err) {
 		return fmt.Errorf("TLS: %w", err)
@@ -146,9 +153,8 @@ func tlsError(err error) error {
 	return reason.Errorf(reason.TLS, "TLS handshake: %w", err)
 }
 
-// alert returns err with its reason where the peer ended the connection by a
-// TLS alert: in TLS 1.3 a client hears only after its handshake that its
-// certificate was not accepted.
+// alert returns err with a reason where the peer ended the connection by a TLS alert, and nil
+// otherwise.
 func alert(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {

@@ -1,6 +1,9 @@
-// Package reason is the one list of reasons for which the proxy ends, refuses
-// or degrades a connection. Logs, metrics, status and answers to other proxies
-// all use its words. It imports nothing of this module.
+// Package reason has the reasons for which the proxy ends, refuses or degrades a connection.
+// Logs, metrics, status and the answers to other proxies all use these words, so they must
+// not change: another version, or an alert, may know them. It imports nothing of this module.
+//
+// A function that finds a fault returns [Errorf]; callers add context by [Wrap] or %w, which
+// both keep the reason; whoever counts it asks [Of].
 package reason
 
 import (
@@ -9,7 +12,7 @@ import (
 	"slices"
 )
 
-// Reason is one word for why a connection did not go as it should.
+// Reason is why a connection did not go as it should, as one word.
 type Reason string
 
 // The reasons.
@@ -46,13 +49,13 @@ const (
 	Internal       Reason = "internal"          // anything else; the log has the error
 )
 
-// All lists every reason.
+// All lists all reasons, for metrics that have a series for each from the start.
 var All = []Reason{
 	NoDescriptors, Accept, TooMany, NoDestination, Loop, Unreachable, NotAllowed, ForeignPort, Version, NotHello, HelloTimeout, Silent, TLS, Identity,
 	Stopping, NoPeer, MalformedJob, MalformedLink, Codec, Reserved, Forged, Memory, Route, State, ResetByJob, ResetByFarSide, Stopped, NotKept, Starting, Internal,
 }
 
-// Error is an error with its reason.
+// Error is an error with a reason. Its text is that of Err alone.
 type Error struct {
 	Reason Reason
 	Err    error
@@ -61,12 +64,13 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf returns an [*Error] with a text made as by [fmt.Errorf].
+// Errorf returns an [*Error] with a text as of [fmt.Errorf]; %w wraps.
 func Errorf(r Reason, format string, args ...any) error {
 	return &Error{r, fmt.Errorf(format, args...)}
 }
 
-// Of returns an error's reason; Internal where it has none.
+// Of returns the reason of the outermost [*Error] in err's chain, and Internal where there is
+// none.
 func Of(err error) Reason {
 	var e *Error
 	if errors.As(err, &e) {
@@ -75,8 +79,8 @@ func Of(err error) Reason {
 	return Internal
 }
 
-// Known returns r, or Internal for a word that is not of [All], such as another
-// version's.
+// Known returns r, or Internal for a word that is not in [All], such as that of a later
+// version. Metrics use it, so that a peer cannot make up series.
 func Known(r Reason) Reason {
 	if slices.Contains(All, r) {
 		return r
@@ -90,7 +94,7 @@ func Has(err error) bool {
 	return errors.As(err, &e)
 }
 
-// Wrap returns err with a text before it and the reason it has.
+// Wrap returns err with a text before it, and with the reason that it has.
 func Wrap(err error, format string, args ...any) error {
 	return &Error{Of(err), fmt.Errorf(format+": %w", append(args, err)...)}
 }
