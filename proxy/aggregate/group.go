@@ -117,9 +117,7 @@ func (g *group) quiet() bool {
 	return true
 }
 
-// joinable returns the oldest open batch that fits and has no push of the queue. A second
-// push of one connection must not be in the same sum: the first one's answer would confirm
-// both.
+// joinable returns the oldest open batch that fits and has no push of the queue yet.
 func (g *group) joinable(q *Queue, fits func(b *batch) bool) *batch {
 	for _, b := range g.open {
 		if fits(b) && !slices.ContainsFunc(b.items, func(it *item) bool { return it.queue == q }) {

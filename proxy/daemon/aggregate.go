@@ -14,7 +14,8 @@ const (
 	AggregateAsked = "asked"
 )
 
-// aggregates puts what --aggregate asks for into o.
+// aggregates sets what --aggregate asks for in o, or returns why that does not go with the
+// other settings.
 func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	switch {
 	case f.Aggregate == AggregateNone && f.AggregateWait != 0:

@@ -1,11 +1,16 @@
-// Package daemon is a proxy with what goes with it on a host: the listeners that the
-// host's agent hands over, routing by the planner's plans or a placement, what keeps
-// connects from going direct while keys are displaced, and the planner's rules for
+// Package daemon is a proxy with everything around it on a host: the listeners that the
+// host's agent hands over, routing by the planner's plans or a placement, the guard that
+// keeps connects from going direct while keys are displaced, and the planner's rules for
 // values.
 //
-// [New] makes a proxy, [Daemon.Run] carries connections until its context ends, and
-// then lets those in use end in order. psidecar proxy and psidecar up run one, of
-// [Settings] that their flags fill in.
+// [New] makes a proxy, [Daemon.Run] carries connections until its context ends, and then lets
+// those in use end in order. psidecar proxy and psidecar up run one, with [Settings] that
+// their flags fill in.
+//
+// daemon.go puts the parts together; routing.go prepares package jobs, follow.go follows the
+// planner's rules, and rulefile.go those of the configuration file. settings.go,
+// routingsettings.go, aggregate.go and ruleflags.go check what flags say, and turn it into
+// options; their errors are [cli.UsageError] where the user has to change something.
 package daemon
 
 import (
@@ -30,54 +35,55 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// Options of a daemon.
+// Options configure a daemon.
 type Options struct {
-	// Proxy's Jobs, Guard and Reach.Owner are for New to fill in.
+	// Proxy has the proxy's options, except Jobs, Guard and Reach.Owner, which New sets.
 	Proxy proxy.Options
 
-	// Forward are listeners whose connections have one destination, Mesh those at
-	// which other hosts' proxies connect. Run closes them.
+	// Forward are listeners whose connections have one destination; Mesh are those at which
+	// other hosts' proxies connect. Run closes them.
 	Forward []proxy.Listener
 	Mesh    []net.Listener
 
-	// Socket is the unix socket at which the host's agent hands over listeners, and
-	// Connect does the same where the agent is in this process. At most one is set;
-	// with none there are no other listeners than Forward and Mesh.
+	// Socket is the Unix socket at which the host's agent hands over listeners. Connect does
+	// the same where the agent is in this process. At most one is set; with none there are no
+	// listeners but Forward and Mesh.
 	Socket  string
 	Connect func(context.Context) (*net.UnixConn, error)
-	// Outlive has the agent at Socket hold connections, for the next proxy.
+	// Outlive has the agent at Socket hold connections, so that they survive a kill of this
+	// proxy.
 	Outlive bool
-	// Yield, where not nil, is called when another proxy waits at the agent to take this
-	// one's place: Run's context is to end. It must not wait.
+	// Yield, where not nil, is called when another proxy waits at the agent to replace this
+	// one: Run's context has to end then. It must not block.
 	Yield func()
 
-	// Routing, where not nil, says where keys are, and has requests routed; New fills
-	// in what it has of Proxy.
+	// Routing, where not nil, has requests routed; New sets those of its fields that concern
+	// Proxy.
 	Routing *jobs.Options
-	// Rules, where not nil, is the planner whose rules for values are taken up.
+	// Rules, where not nil, is the planner whose rules for values are followed.
 	Rules *Planner
 }
 
-// Planner says how a planner is reached.
+// Planner is how a planner is reached.
 type Planner struct {
 	Address     string // host:port
 	Credentials credentials.TransportCredentials
-	Host        string // by which the planner knows this one
+	Host        string // name of this host at the planner
 }
 
-// A Daemon is a proxy about to run.
+// Daemon is a proxy that is about to run.
 type Daemon struct {
 	opts     Options
 	proxy    *proxy.Proxy
 	follower *follower   // nil: there is no planner
 	guard    proxy.Guard // of jobs whose requests are routed
-	// agent hands over listeners; nil: none yet.
+	// agent hands over listeners; nil until Run.
 	agent    atomic.Pointer[handover.Client]
-	oldAgent sync.Once // that it does not tell whose ports are whose was said
+	oldAgent sync.Once // the agent's inability to tell owners of ports was logged
 }
 
-// New makes a proxy. Where requests are to be routed it waits for the folder that is
-// needed, which an agent that starts later may make.
+// New makes a proxy. Where requests are routed it blocks until the state folder is there,
+// which an agent that starts later may make, or stateWait is over.
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	d := &Daemon{}
 	if o.Proxy.Titles == nil {
@@ -103,10 +109,11 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// Proxy returns the proxy, whose state may be served while Run runs.
+// Proxy returns the proxy, whose state may be served before, during and after Run.
 func (d *Daemon) Proxy() *proxy.Proxy { return d.proxy }
 
-// Run carries connections until ctx ends, then stops in order.
+// Run carries connections until ctx ends, and then ends in order. The session with the agent
+// lasts until the last connection has ended: some are handed over by it.
 func (d *Daemon) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	ended := make(chan struct{}) // closed when all connections have ended, or are the next proxy's
@@ -120,7 +127,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// client returns what gets listeners from the agent; nil where there is none.
+// client returns the client that gets listeners from the agent, wired to the proxy; nil where
+// there is no agent.
 func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 	var client *handover.Client
 	switch {
@@ -152,7 +160,7 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 	return client
 }
 
-// carry carries connections until ctx ends, then stops in order.
+// carry runs the proxy and what goes with it until ctx ends.
 func (d *Daemon) carry(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if d.follower != nil {
@@ -162,12 +170,14 @@ func (d *Daemon) carry(ctx context.Context) error {
 		d.guard.Run(ctx, d.opts.Proxy.Health.Add("guarding displaced keys", health.Within))
 		return nil
 	})
+	// While the proxy ends, its connections end too, which must not open the cgroups that it
+	// guards.
 	g.Go(func() error { <-ctx.Done(); d.guard.Freeze(); return nil })
 	g.Go(func() error { return d.proxy.Run(ctx, d.opts.Forward, d.opts.Mesh) })
 	return g.Wait()
 }
 
-// serve serves a listener that an agent handed over.
+// serve serves a listener that the agent has handed over.
 func (d *Daemon) serve(ctx context.Context, l *handover.Listener) error {
 	if l.Mesh {
 		return d.proxy.ServeLinks(ctx, l, l.Netns)
@@ -179,10 +189,10 @@ func (d *Daemon) serve(ctx context.Context, l *handover.Listener) error {
 	})
 }
 
-// originOf names the processes of a cgroup in a network namespace.
+// originOf identifies the processes of a cgroup in a network namespace, for codecs.
 func originOf(cgroup, netns uint64) string { return fmt.Sprintf("cgroup %d netns %d", cgroup, netns) }
 
-// owner is [proxy.Reach.Owner]: the agent knows.
+// owner is [proxy.Reach.Owner], answered by the agent.
 func (d *Daemon) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error) {
 	client := d.agent.Load()
 	if client == nil {

@@ -1,10 +1,8 @@
-// This part takes up what the planner says of the values of pushes and
-// pulls, while jobs run: rules for the codec for values, and trials of codecs on
-// live traffic.
+// This part follows what the planner says about the values of pushes and pulls, while jobs
+// run: rules for the codec, rules on sums, and trials of codecs on live traffic.
 //
-// In come orders of the planner (gRPC, service Codecs of planner/api), out go
-// the rules to the codec and reports to the planner. psidecar proxy and up run
-// it. Without a planner, and when it goes away, the last rules hold.
+// Orders of the planner come in (gRPC, service Codecs of planner/api); rules go to the codec,
+// and reports to the planner. While there is no planner the last rules hold.
 
 package daemon
 
@@ -35,33 +33,34 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// followOptions of a [follower]. All but Credentials, Dial and Log are needed.
+// followOptions configure a [follower]. All but Credentials, Dial and Log are required.
 type followOptions struct {
 	Planner     string                           // host:port
 	Credentials credentials.TransportCredentials // nil: none
-	Host        string                           // by which the planner knows this one
-	Dial        []grpc.DialOption                // of the connection, besides the credentials
-	// Codec gets the rules; nil: this proxy has none, and says so.
+	Host        string                           // name of this host at the planner
+	Dial        []grpc.DialOption                // options of the connection, besides the credentials
+	// Codec gets the rules; nil: this proxy has none, and refuses them.
 	Codec *values.Codec
-	// Sums, where not nil, gets the rules on sums, by job.
+	// Sums, where not nil, gets the rules on sums by job, and owns the map.
 	Sums func(map[string][]measure.SumRule)
-	// Advise tries codecs for so long and reports by job.
+	// Advise tries codecs for some time, during which it blocks, and reports by job.
 	Advise func(ctx context.Context, during time.Duration) (map[string]advice.Report, error)
-	// Measures, where not nil, says which measures hold for which jobs.
+	// Measures, where not nil, returns which measures hold for which jobs.
 	Measures func() []measure.Line
 	Log      *slog.Logger // nil: the default
 }
 
-// A follower follows one planner.
+// follower follows one planner. Each session has four goroutines: one receives orders, and
+// trying, measuring and reporting; the first error ends all.
 type follower struct {
 	opts followOptions
 
 	mu       sync.Mutex       // guards the rest
-	report   *api.CodecReport // replaced, never changed
-	answered bool             // by the planner, since heard
+	report   *api.CodecReport // replaced, never changed, so that it can be sent without the lock
+	answered bool             // by the planner, since heard was last called
 }
 
-// newFollower returns a follower that has not begun.
+// newFollower returns a follower that has not started.
 func newFollower(o followOptions) *follower {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Credentials == nil {
@@ -70,11 +69,10 @@ func newFollower(o followOptions) *follower {
 	return &follower{opts: o}
 }
 
-// again is how long a follower waits, the first time, before it looks for the planner
-// again.
+// again is the first pause before the planner is looked for again.
 const again = 500 * time.Millisecond
 
-// Run follows until ctx ends.
+// Run follows the planner until ctx ends, over one connection after another.
 func (f *follower) Run(ctx context.Context) error {
 	told := ""
 	options := append(slices.Clone(f.opts.Dial), grpc.WithTransportCredentials(f.opts.Credentials),
@@ -89,7 +87,8 @@ func (f *follower) Run(ctx context.Context) error {
 	})
 }
 
-// session follows until the planner goes away.
+// session follows the planner until it goes away. It begins with an empty report: what an
+// earlier planner was told means nothing to this one.
 func (f *follower) session(ctx context.Context, client api.CodecsClient) error {
 	group, ctx := errgroup.WithContext(ctx)
 	stream, err := client.Follow(ctx)
@@ -132,8 +131,7 @@ func (f *follower) session(ctx context.Context, client api.CodecsClient) error {
 	return group.Wait()
 }
 
-// heard reports whether the planner has said anything since it was asked the last
-// time.
+// heard reports whether the planner has sent anything since the last call.
 func (f *follower) heard() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,6 +140,7 @@ func (f *follower) heard() bool {
 	return heard
 }
 
+// wake wakes whoever receives from c.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -149,7 +148,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// change changes the report.
+// change replaces the report by a copy that by has changed.
 func (f *follower) change(by func(r *api.CodecReport)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,13 +161,13 @@ func (f *follower) change(by func(r *api.CodecReport)) {
 	f.report = r
 }
 
-// measureEvery is how often measures are looked at.
+// measureEvery is the period at which measures are compared with what was reported.
 const measureEvery = 2 * time.Second
 
 // maxMeasures bounds the lines that are reported.
 const maxMeasures = 1024
 
-// measuring reports measures when they have changed.
+// measuring reports the measures when they have changed.
 func (f *follower) measuring(ctx context.Context, news chan struct{}) error {
 	if f.opts.Measures == nil {
 		return nil
@@ -209,7 +208,8 @@ func (f *follower) reporting(ctx context.Context, stream grpc.BidiStreamingClien
 	}
 }
 
-// applyRules takes up rules: all of them, or none where something is wrong with one.
+// applyRules takes over rules: all of them, or none where one is wrong, which is reported
+// with the reason.
 func (f *follower) applyRules(all *api.CodecRules) {
 	rules, err := parse(all)
 	onSums, bad := parseSums(all)
@@ -263,7 +263,7 @@ func parseSums(all *api.CodecRules) (map[string][]measure.SumRule, error) {
 	return rules, nil
 }
 
-// trying makes the trials, one after the other.
+// trying makes the trials, one after another.
 func (f *follower) trying(ctx context.Context, trials <-chan *api.CodecTrial, news chan struct{}) error {
 	for {
 		var t *api.CodecTrial
@@ -287,7 +287,7 @@ func (f *follower) trying(ctx context.Context, trials <-chan *api.CodecTrial, ne
 	}
 }
 
-// adviceOf is a report as sums, which the planner adds up.
+// adviceOf converts a report to sums, which the planner can add up over hosts.
 func adviceOf(job string, during time.Duration, r advice.Report) *api.CodecAdvice {
 	a := &api.CodecAdvice{
 		Job: job, Seconds: during.Seconds(), Pushes: uint64(r.Pushes), PushBytes: uint64(r.PushBytes), PullBytes: uint64(r.PullBytes),

@@ -13,11 +13,12 @@ import (
 	"github.com/psidecar/psidecar/proxy"
 )
 
-// Listen opens a listener at the address that a flag gives; whoever gave it closes it,
-// also after an error.
+// Listen opens a listener at the address that a flag gives. Its owner closes the listeners,
+// also after an error of Open.
 type Listen func(flag, address string) (net.Listener, error)
 
-// Open makes a daemon of what the settings name besides what o has.
+// Open makes a daemon with what the settings name: listeners, routing and planner; o has
+// everything else.
 func (f *Settings) Open(ctx context.Context, o Options, listen Listen) (*Daemon, error) {
 	var err error
 	if o.Forward, err = f.forwards(listen); err != nil {
@@ -35,7 +36,7 @@ func (f *Settings) Open(ctx context.Context, o Options, listen Listen) (*Daemon,
 	return New(ctx, o)
 }
 
-// rules returns the planner whose rules for values are taken up; nil: none.
+// rules returns the planner whose rules for values are followed, or nil.
 func (f *Settings) rules() (p *Planner, err error) {
 	r := &f.Routing
 	if r.Planner == "" || !f.Follow {
@@ -75,6 +76,7 @@ func (f *Settings) forwards(listen Listen) ([]proxy.Listener, error) {
 	return all, nil
 }
 
+// meshListeners opens the listeners for links.
 func (f *Settings) meshListeners(listen Listen) ([]net.Listener, error) {
 	addrs := f.Mesh
 	if len(addrs) == 0 && f.MeshPort != 0 {

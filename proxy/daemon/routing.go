@@ -19,7 +19,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// route makes the proxy route requests.
+// route prepares the routing of requests, and sets what it needs in the proxy's options.
 func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (err error) {
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return d.proxy.DialSite(ctx, host) }
 	o.DialPlanner = dial.MarkGRPC(p.Mark, slog.Default())
@@ -38,8 +38,8 @@ func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (e
 	return err
 }
 
-// stateWait is how long a proxy waits for the agent, which may start later, to
-// make its folder.
+// stateWait is how long a proxy waits for the agent, which may start later, to make its state
+// folder.
 const stateWait = 20 * time.Second
 
 // awaitFolder makes a folder, or waits for one that only others may make.

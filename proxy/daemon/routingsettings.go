@@ -12,17 +12,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 
-// RoutingSettings say where keys are, and whether they move.
+// RoutingSettings determine where keys are, and whether they move.
 type RoutingSettings struct {
 	Placement string // path of a placement.json
-	Handler   string // what servers do with a push: add, assign, none; empty: not known
-	Dir       string // folder for what a proxy must know after a kill
-	Act       bool   // the planner's plans are carried out
-	Probe     bool   // what servers do is found out
+	Handler   string // what servers do with a push: add, assign, none; empty: unknown
+	Dir       string // state folder: what a proxy must know after a kill
+	Act       bool   // carry out the planner's plans
+	Probe     bool   // find out what servers do
 	Split     string // into how many parts large values go: none, auto, or a number
 	Host      string // of this host at the planner; empty: its hostname
 	Planner   string // host:port; empty: none
-	// Credentials returns what reaching the planner takes; it is called where there is
+	// Credentials returns the credentials for the planner; it is called only where there is
 	// one.
 	Credentials func() (credentials.TransportCredentials, error)
 }
@@ -30,6 +30,7 @@ type RoutingSettings struct {
 // Wanted reports whether requests are to be routed at all.
 func (f *RoutingSettings) Wanted() bool { return f.Placement != "" || f.Act }
 
+// options checks the settings, and reads the placement.
 func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	o.Dir, o.Probe = f.Dir, f.Probe
 	switch f.Handler {
@@ -77,7 +78,7 @@ const (
 	SplitAuto = "auto"
 )
 
-// parts returns what --split asks for.
+// parts returns the number of parts that --split asks for, jobs.AutoParts, or 0 for none.
 func (f *RoutingSettings) parts() (int, error) {
 	n, err := strconv.Atoi(f.Split)
 	switch {
@@ -97,7 +98,7 @@ func (f *RoutingSettings) parts() (int, error) {
 	return n, nil
 }
 
-// routed returns how requests are routed; nil: they are not.
+// routed returns the options for routing; nil: requests are not routed.
 func (f *Settings) routed() (*jobs.Options, error) {
 	if !f.Routing.Wanted() {
 		return nil, nil

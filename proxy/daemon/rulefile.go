@@ -18,8 +18,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// again returns the flags as they are by what the file says now: those of the
-// command line and the environment stay.
+// again returns the flags as the file sets them now. Flags that were set on the command line
+// or in the environment keep their values: they come before the file.
 func (f *RuleFlags) again() (*RuleFlags, error) {
 	fresh := &RuleFlags{}
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -53,8 +53,8 @@ func (f *RuleFlags) again() (*RuleFlags, error) {
 	return fresh, failed
 }
 
-// Follow keeps a codec's rules as the configuration file has them until ctx ends; with
-// no codec it returns at once.
+// Follow keeps a codec's rules as the configuration file has them, until ctx ends. Without a
+// codec or a file it returns at once.
 func (f *RuleFlags) Follow(ctx context.Context, codec *values.Codec) {
 	if codec != nil {
 		(&ruleFile{flags: f, codec: codec}).follow(ctx)
@@ -67,12 +67,12 @@ type ruleFile struct {
 	codec *values.Codec
 }
 
-// lookEvery is how often the file is looked at.
+// lookEvery is the period at which the file is checked.
 const lookEvery = time.Second
 
-// follow takes up the file's rules when it changes or SIGHUP comes, until ctx ends;
-// at first too, where they are others than the codec has: the file may have changed
-// since the flags were read. Its faults are logged, and the rules stay.
+// follow takes over the file's rules when it changes or SIGHUP comes, until ctx ends. It also
+// does so at first, if they differ from the codec's: the file may have changed since the
+// flags were read. A faulty file is logged, and the rules stay.
 func (r *ruleFile) follow(ctx context.Context) {
 	path := r.flags.path()
 	if path == "" {
@@ -100,14 +100,14 @@ func (r *ruleFile) follow(ctx context.Context) {
 	}
 }
 
-// reload is read, and logs the file's faults.
+// reload is read, with its error logged.
 func (r *ruleFile) reload(onlyOthers bool) {
 	if err := r.read(onlyOthers); err != nil {
 		slog.Error("the rules for values stay as they were", "config", r.flags.path(), "error", err)
 	}
 }
 
-// read takes up the file's rules, or only such as are others than the codec's.
+// read takes over the file's rules; with onlyOthers, only if they differ from the codec's.
 func (r *ruleFile) read(onlyOthers bool) error {
 	fresh, err := r.flags.again()
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *ruleFile) read(onlyOthers bool) error {
 	return nil
 }
 
-// stampOf tells versions of a file apart.
+// stampOf identifies a version of a file by its time and size.
 func stampOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

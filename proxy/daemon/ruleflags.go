@@ -14,28 +14,27 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// RulesKey is the key of the configuration file that holds a list of rules for
-// values, each with the flags' names as keys, besides job, keys, layers and so
-// on (values.Rule). They come before what the flags say, which is the last rule.
+// RulesKey is the key of the configuration file that has a list of rules for values. Each
+// rule has the flags' names as keys, besides job, keys, layers and so on (values.Rule). They
+// come before the rule of the flags, which is the last one.
 const RulesKey = "codec-rules"
 
-// RuleFlags are the flags about values. Each stands for a field of a rule for
-// all jobs and keys.
+// RuleFlags are the flags about values. Each sets a field of one rule, for all jobs and keys.
 type RuleFlags struct {
-	Rule   values.Rule    // but for Slim
+	Rule   values.Rule    // without Slim
 	Slim   string         // of --slim
 	Memory int64          // of --codec-memory
 	set    *pflag.FlagSet // of the command, where these are among others
 }
 
-// Register adds the flags to those of a command, of which --config is one.
+// Register adds the flags to a command's, of which --config is one.
 func (f *RuleFlags) Register(flags *pflag.FlagSet) {
 	f.set = flags
 	f.RegisterRule(flags)
 	flags.Int64Var(&f.Memory, "codec-memory", 1<<30, "bytes for values that wait to be sent or are remembered, all jobs together; layers beyond go as they are")
 }
 
-// RegisterRule adds the flags that make a rule.
+// RegisterRule adds only the flags that make a rule.
 func (f *RuleFlags) RegisterRule(flags *pflag.FlagSet) {
 	r := &f.Rule
 	flags.Float64Var(&r.Threshold, "threshold", 0, "share of each layer's pushed values that waits, such as 0.99: only the largest go, the others are added to the next push; 0: none waits")
@@ -58,8 +57,7 @@ func (f *RuleFlags) RegisterRule(flags *pflag.FlagSet) {
 	flags.StringVar(&r.Elements, "char-values", "", "what values are whose type does not say it, as MXNet's and BytePS's (bytes, of type OTHER or CHAR): float32, float64, float16 or bfloat16; empty: they are left alone")
 }
 
-// rules returns the rules of the flags and, before them, of the file that
-// --config names.
+// rules returns the rules of the file that --config names, and then that of the flags.
 func (f *RuleFlags) rules() ([]values.Rule, error) {
 	if f.Memory < 0 {
 		return nil, cli.Usagef("--codec-memory %d: want 0 or more bytes", f.Memory)
@@ -75,7 +73,7 @@ func (f *RuleFlags) rules() ([]values.Rule, error) {
 	return append(rules, own...), nil
 }
 
-// Own returns the rule of the flags, if they say anything.
+// Own returns the rule of the flags; none if they ask for nothing.
 func (f *RuleFlags) Own() ([]values.Rule, error) {
 	r := f.Rule
 	if f.Slim != "" {
@@ -97,6 +95,7 @@ func (f *RuleFlags) Own() ([]values.Rule, error) {
 	return []values.Rule{r}, nil
 }
 
+// parseSlim parses the value of --slim.
 func parseSlim(text string) (*values.Slim, error) {
 	parts := strings.Split(text, ",")
 	bad := cli.Usagef("--slim %q: want ALPHA,EPSILON or ALPHA,EPSILON,ROUNDS or ALPHA,EPSILON,ROUNDS,changes, such as 0.3,0.15,20", text)
@@ -121,7 +120,7 @@ func parseSlim(text string) (*values.Slim, error) {
 	return &s, nil
 }
 
-// path returns the configuration file, if there is one.
+// path returns the configuration file's path, or "".
 func (f *RuleFlags) path() string {
 	path, err := f.set.GetString("config")
 	if err != nil {
@@ -130,6 +129,7 @@ func (f *RuleFlags) path() string {
 	return path
 }
 
+// fromFile returns the rules of the configuration file.
 func (f *RuleFlags) fromFile() ([]values.Rule, error) {
 	path := f.path()
 	if path == "" {

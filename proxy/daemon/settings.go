@@ -19,7 +19,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
-// Settings say what a proxy does, in the words of the flags of psidecar proxy and up.
+// Settings determine what a proxy does, in the words of the flags of psidecar proxy and up.
 // [Settings.Options] checks them and reads the files that they name, and [Settings.Open]
 // opens the listeners.
 type Settings struct {
@@ -31,7 +31,7 @@ type Settings struct {
 	MeshPort          uint16   // 0: no links
 	TLS               link.Files
 	Insecure          bool
-	OldInsecure       bool // Insecure by its old name
+	OldInsecure       bool // Insecure, by its former name
 	MeshOnly          bool
 	Retry, Grace      time.Duration
 	PeerGrace         time.Duration
@@ -47,8 +47,8 @@ type Settings struct {
 	Routing           RoutingSettings
 }
 
-// Options returns what the settings ask for, but for what Open opens. An error of the
-// settings' own is a [cli.UsageError].
+// Options returns the proxy's options, except for what Open adds. An error of the settings'
+// own is a [cli.UsageError].
 func (f *Settings) Options() (proxy.Options, error) {
 	if f.OldInsecure {
 		slog.Warn("--insecure-mesh is called --insecure now")
@@ -92,7 +92,7 @@ func (f *Settings) Options() (proxy.Options, error) {
 	return o, err
 }
 
-// portRanges reads --mesh-ports.
+// portRanges parses --mesh-ports.
 func portRanges(all []string) (ranges []proxy.PortRange, err error) {
 	for _, text := range all {
 		if text == "any" {
@@ -125,8 +125,9 @@ const DefaultSocket = handover.DefaultSocket
 // CompactCodec is the default of --codec.
 const CompactCodec = compact.Name
 
-// namedCodecs puts the codecs of --codec into o: with compact comes the one
-// for values, which is compact where no rule says otherwise.
+// namedCodecs sets the codecs of --codec in o. With compact comes the codec for values, which
+// is compact's where no rule says otherwise; it is preferred, so that rules can be added
+// while connections last.
 func (f *Settings) namedCodecs(o *proxy.Options) error {
 	rules, err := f.Values.rules()
 	if err != nil {
@@ -166,6 +167,7 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 	return nil
 }
 
+// identity returns the identity of the TLS files, and nil where there are none.
 func (f *Settings) identity() (*link.Identity, error) {
 	t := f.TLS
 	switch given := t.Cert != "" || t.Key != "" || t.CA != ""; {

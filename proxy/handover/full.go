@@ -2,9 +2,9 @@ package handover
 
 import "context"
 
-// SetFull tells the agent whether this proxy takes more connections. While it
-// does not, and no other proxy does, connects go direct, or fail where they
-// must not. It does not block.
+// SetFull tells the agent whether this proxy takes no more connections. While it takes none,
+// and no other proxy does, connects go direct, or fail where they must not. It does not
+// block.
 func (c *Client) SetFull(full bool) {
 	c.mu.Lock()
 	c.full = full
@@ -12,6 +12,7 @@ func (c *Client) SetFull(full bool) {
 	c.look()
 }
 
+// look wakes tellFull.
 func (c *Client) look() {
 	select {
 	case c.changed <- struct{}{}:
@@ -19,7 +20,7 @@ func (c *Client) look() {
 	}
 }
 
-// tellFull passes on what SetFull said, until ctx ends.
+// tellFull sends what SetFull, Keep and Drop have changed, until ctx ends.
 func (c *Client) tellFull(ctx context.Context) {
 	for {
 		select {

@@ -1,18 +1,28 @@
-// Package handover is how a proxy without privileges gets its listeners: the
-// agent, which may enter network namespaces, opens them there and hands them
-// over as file descriptors on a unix socket. The agent keeps a copy of each, so
-// that connects wait in the kernel's queue while a proxy is replaced; the proxy
-// keeps its own, so that it works on while an agent is.
+// Package handover is how a proxy without privileges gets its listeners: the agent, which may
+// enter network namespaces, opens them there and hands them over as file descriptors on a
+// Unix socket. The agent keeps a copy of each, so that connects wait in the kernel's queue
+// while a proxy is replaced; the proxy keeps its own, so that it works on while an agent is
+// replaced.
 //
-// Most listeners take what the job connects; those in whose messages Mesh is set
-// are for the links of other proxies, in network namespaces other than the
-// agent's, and go to proxies alone whose hello says Mesh.
+// Most listeners take what the job connects. Those with Mesh are for the links of other
+// proxies, in network namespaces other than the agent's, and go only to proxies whose hello
+// has Mesh set.
 //
-// What goes over the socket, a sequence of packets, is [Message] values in
-// JSON, with one descriptor beside each listener. Agent and proxy begin with a
-// hello that has the version. [Client] is the proxy's side; agent/listeners
-// answers it. Where both are in one process the socket is one end of a [Pair]. The package
-// imports nothing of ours that has state, so that both may use it.
+// The agent also holds connections for the next proxy (keep.go, leave.go), sets what happens
+// to connects while there is no proxy ([Client.SetFailClosed]), tells whose ports are whose
+// ([Client.Owner]), and decides when a proxy that replaces another may begin (turn.go).
+//
+// # Protocol
+//
+// The socket carries packets (SOCK_SEQPACKET), each a [Message] in JSON, with descriptors
+// beside listeners and connections. Proxy and agent begin with a Hello that has the version
+// and what each supports; everything else goes in any order. Questions have a sequence
+// number, which their Result repeats. Kinds that a side does not know are ignored, and their
+// descriptors closed.
+//
+// [Client] is the proxy's side; agent/listeners has the other. Where both are in one process
+// the socket is one end of a [Pair]. The package imports nothing of this module that has
+// state, so that both may use it.
 package handover
 
 import (
@@ -31,8 +41,8 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// Version of the protocol. A side that hears another one says which it speaks
-// and ends the connection.
+// Version is that of the protocol. A side that receives another one answers with its own and
+// ends the connection.
 const Version = 1
 
 // DefaultSocket is the default path at which the agent waits for proxies.
@@ -43,37 +53,37 @@ const (
 	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh, Waits, Yields; from the agent: Owners, Holds, Stays, Turns
 	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
-	Complete   = "complete"    // from the agent: it has named all there are now
+	Complete   = "complete"    // from the agent: all present listeners have been named
 	FailClosed = "fail-closed" // from the proxy: Cgroup, On; answered by a Result
 	Owner      = "owner"       // from the proxy: Netns, Address; answered by a Result with Found and Cgroup
-	Stays      = "stays"       // from the proxy, which is about to end; answered by a Result, with an Error where the agent is, too
+	Stays      = "stays"       // from the proxy, which is about to end; answered by a Result, with Error where the agent is about to end too
 	Result     = "result"      // from the agent: Sequence, Error where it failed
-	Refused    = "refused"     // from the agent, which then hangs up: Error
+	Refused    = "refused"     // from the agent, which then ends the connection: Error
 	Ping       = "ping"        // from the agent, every second; answered by a Pong
-	Pong       = "pong"        // from the proxy: it is not stuck; Carried
+	Pong       = "pong"        // from the proxy, which is not stuck; Carried
 	Full       = "full"        // from the proxy: On, it takes no more connections for now
-	Called     = "called"      // from the agent: Cgroup, Netns, Job, Name, Wishes; neither of the last two: nothing is said any more
-	LastPush   = "last-push"   // from the agent: Job, Node; a worker has said so to the scheduler, past the proxy
+	Called     = "called"      // from the agent: Cgroup, Netns, Job, Name, Wishes; without the last two nothing is called or wished any more
+	LastPush   = "last-push"   // from the agent: Job, Node; a worker has told its scheduler, bypassing the proxy, that it pushes no more
 	Yield      = "yield"       // from the agent: another proxy waits for its turn; end in order
-	Turn       = "turn"        // from the agent, to a proxy whose hello said Waits: no other is there any more
+	Turn       = "turn"        // from the agent, to a proxy whose Hello has Waits: no other proxy is there any more
 	// Keep, from the proxy, with the descriptors of a connection and of its page (package
-	// keep): ID; they are to be held for the proxy after this one. Drop: no more. Kept,
-	// from the agent, with both: ID; of a proxy that has ended. AllKept: it has named all
-	// that there are now, and there is no other proxy that may leave more.
+	// keep): ID; to be held for the next proxy. Drop: not to be held any longer. Kept, from
+	// the agent, with both descriptors: ID; a proxy that has ended left it. AllKept: all of
+	// those have been named, and there is no other proxy that could leave more.
 	Keep    = "keep"
 	Drop    = "drop"
 	Kept    = "kept"
 	AllKept = "all-kept"
 )
 
-// Message is what one packet says.
+// Message is the content of one packet. Which fields are set depends on Kind.
 type Message struct {
 	Kind    string `json:"kind"`
 	Version int    `json:"version,omitempty"`
 
 	ID  uint64 `json:"id,omitempty"`  // of a listener
 	Job string `json:"job,omitempty"` // its scheduler's address
-	// Name is what the Job is called in that Cgroup and Netns, Wishes what its owner asks
+	// Name is what the Job is called in that Cgroup and Netns. Wishes are what its owner asks
 	// for there, by the keys of package policy.
 	Name    string         `json:"name,omitempty"`
 	Wishes  *policy.Policy `json:"wishes,omitempty"`
@@ -98,8 +108,8 @@ type Message struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// Carried is what a proxy has carried since it began: bytes that it took from jobs
-// for links with a codec, and those that it sent in their stead.
+// Carried is what a proxy has carried since it began: bytes that it took from jobs for links
+// with a codec, and bytes that it sent in their place.
 type Carried struct {
 	Job uint64 `json:"job"`
 	Far uint64 `json:"far"`
@@ -110,15 +120,14 @@ const (
 	sendTimeout = 5 * time.Second // a peer that does not read for so long is given up
 )
 
-// Conn carries messages. Send may be called from several goroutines, Receive
-// from one at a time.
+// Conn carries messages. Send may be called by several goroutines, Receive by one at a time.
 type Conn struct{ unix *net.UnixConn }
 
-// NewConn uses a connection of network "unixpacket".
+// NewConn returns a Conn over a connection of network "unixpacket", which becomes the Conn's.
 func NewConn(c *net.UnixConn) *Conn { return &Conn{c} }
 
-// Pair returns the two ends of a connection within this process, for an agent
-// and a proxy that share it.
+// Pair returns the two ends of a connection within this process, for an agent and a proxy
+// that share it. The caller closes both.
 func Pair() (a, b *net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -145,8 +154,8 @@ func Pair() (a, b *net.UnixConn, err error) {
 	return ends[0], ends[1], nil
 }
 
-// Send writes a message, with a descriptor where file is not nil; the caller
-// still closes it.
+// Send writes a message, with a descriptor where file is not nil, which stays the caller's.
+// It blocks for up to sendTimeout.
 func (c *Conn) Send(m Message, file *os.File) error {
 	if file == nil {
 		return c.send(m)
@@ -154,7 +163,9 @@ func (c *Conn) Send(m Message, file *os.File) error {
 	return c.send(m, file)
 }
 
-// send writes a message with the descriptors of files or connections.
+// send writes a message with the descriptors of up to two files or connections. Control keeps
+// them open until the kernel has duplicated them, even if another goroutine closes them
+// meanwhile.
 func (c *Conn) send(m Message, files ...syscall.Conn) error {
 	if len(files) == 0 {
 		return c.SendRights(m)
@@ -197,9 +208,9 @@ func (c *Conn) SendRights(m Message, fds ...int) error {
 	return nil
 }
 
-// Receive reads a message and the descriptor that came with it, which is the
-// caller's to close and nil for all kinds but Listening. Of those that come with
-// more it closes them. The error is io.EOF when the other side has hung up.
+// Receive reads a message and the descriptor that came with it, which the caller closes; it
+// is nil for all kinds but Listening. Where several descriptors come it closes them. The
+// error is io.EOF once the other side has closed the connection.
 func (c *Conn) Receive() (m Message, file *os.File, err error) {
 	m, files, err := c.ReceiveAll()
 	if len(files) == 1 {
@@ -211,7 +222,7 @@ func (c *Conn) Receive() (m Message, file *os.File, err error) {
 	return m, nil, err
 }
 
-// descriptorsOf is how many come with a message.
+// descriptorsOf returns the number of descriptors that come with a message.
 func descriptorsOf(kind string) int {
 	switch kind {
 	case Listening:
@@ -222,8 +233,9 @@ func descriptorsOf(kind string) int {
 	return 0
 }
 
-// ReceiveAll is Receive with all descriptors of the message, which are the
-// caller's: two of Keep and Kept, the connection's and its page's.
+// ReceiveAll is Receive with all descriptors of the message, which the caller closes: for
+// Keep and Kept the connection's and its page's. Descriptors of a message that is refused are
+// closed here; otherwise they would leak, since the kernel has installed them.
 func (c *Conn) ReceiveAll() (m Message, all []*os.File, err error) {
 	text := make([]byte, maxMessage)
 	rights := make([]byte, unix.CmsgSpace(4*4))
@@ -256,6 +268,7 @@ func (c *Conn) ReceiveAll() (m Message, all []*os.File, err error) {
 	return m, files, nil
 }
 
+// descriptors returns the files in a control message.
 func descriptors(rights []byte) (files []*os.File, err error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {
@@ -273,25 +286,26 @@ func descriptors(rights []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// SetReadDeadline bounds the next Receive, which fails with
-// [os.ErrDeadlineExceeded] where nothing comes. The zero Time: it waits.
+// SetReadDeadline bounds the next Receive, which then fails with [os.ErrDeadlineExceeded].
+// The zero Time removes the bound.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.unix.SetReadDeadline(t) }
 
-// Close hangs up.
+// Close closes the connection.
 func (c *Conn) Close() error { return c.unix.Close() }
 
-// giveUp has Receive fail after a message could not be sent. Where the other side has
-// gone it fails by itself, after what that has said: connections may be among it.
+// giveUp has Receive fail after a message could not be sent. If the other side has gone
+// Receive fails by itself, once everything that was sent before has been read: connections
+// may be among it.
 func (c *Conn) giveUp(why error) {
 	if !hasGone(why) {
 		c.Close()
 	}
 }
 
-// hasGone reports whether sending failed since the other side has hung up.
+// hasGone reports whether sending failed because the other side has closed the connection.
 func hasGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
 
-// Peer returns the credentials of the process at the other end, from the kernel.
+// Peer returns the credentials of the process at the other end, as the kernel knows them.
 func (c *Conn) Peer() (*unix.Ucred, error) {
 	raw, err := c.unix.SyscallConn()
 	if err != nil {
@@ -307,7 +321,8 @@ func (c *Conn) Peer() (*unix.Ucred, error) {
 	return who, nil
 }
 
-// trust accepts listeners of root and of the proxy's own user alone.
+// trust returns nil if the socket is held by root or the proxy's own user: whoever hands over
+// listeners decides whose connections this proxy carries.
 func trust(conn *Conn) error {
 	who, err := conn.Peer()
 	if err != nil {
@@ -319,7 +334,7 @@ func trust(conn *Conn) error {
 	return nil
 }
 
-// Option asks for a number that the kernel has of the socket.
+// Option returns an integer option of the socket.
 func (c *Conn) Option(level, option int) (value int, err error) {
 	raw, err := c.unix.SyscallConn()
 	if err != nil {
@@ -329,17 +344,18 @@ func (c *Conn) Option(level, option int) (value int, err error) {
 	return value, errors.Join(err, failed)
 }
 
-// A Listener is one that was handed over. Its Close closes the proxy's copy.
+// Listener is a listener that was handed over. Close closes the proxy's copy only.
 type Listener struct {
 	*net.TCPListener
 	ID     uint64
 	Job    string // its scheduler's address
 	Cgroup uint64 // the kernel's number
 	Netns  uint64 // inode of the network namespace in which it listens
-	Mesh   bool   // it is for links of other proxies, not of a job
+	Mesh   bool   // for links of other proxies, not of a job
 }
 
-// newListener checks that the descriptor is what the message says.
+// newListener makes a listener of a descriptor, which stays the caller's, and verifies that
+// it is what the message claims.
 func newListener(m Message, file *os.File) (*Listener, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {

@@ -8,41 +8,44 @@ import (
 	"time"
 )
 
-// keeping is a client's part of [Keeper]: the connections that the agent should
-// hold, and the orders that it has been sent.
+// keeping is the client's part of [proxy.Keeper]: the connections that the agent is to hold,
+// and the orders that it was sent. Orders are sent by the goroutine of tellFull, in the order
+// of toTell.
 type keeping struct {
-	take    func(id uint64, socket, page *os.File) // what a killed proxy left; nil: nothing is taken
+	take    func(id uint64, socket, page *os.File) // what an ended proxy left; nil: nothing is taken
 	settled func()                                 // all of it has been named
 
 	// Client.mu guards the rest.
-	most   int                 // that this agent holds
-	holds  time.Duration       // and for how long once this proxy has ended; 0: it is older
-	wanted map[uint64]heldPair // at most most
-	toTell []uint64            // of wanted or dropped, to be sent to this agent
-	held   map[uint64]bool     // what it was sent
+	most   int                 // that this agent can hold
+	holds  time.Duration       // for how long, once this proxy has ended; 0: it is of an older version
+	wanted map[uint64]heldPair // to be held; at most most
+	toTell []uint64            // numbers of wanted or dropped connections, to be sent to this agent
+	held   map[uint64]bool     // numbers that this agent was sent
 }
 
+// heldPair is a connection and its page, which belong to the proxy.
 type heldPair struct {
 	socket *net.TCPConn
 	page   *os.File
 }
 
-// Keeps has take called with the connection and the page, or state, of each that a
-// proxy before this one left, both of which become take's; settled is called when an agent has named all of them. Call it before Run.
+// Keeps sets the functions for what previous proxies left. take is called with the connection
+// and the page, or state, of each, and owns both; settled is called once an agent has named
+// all of them. Call it before Run.
 func (c *Client) Keeps(take func(id uint64, socket, page *os.File), settled func()) {
 	c.keeping.take, c.keeping.settled = take, settled
 }
 
-// Most is how many connections the agent holds for this proxy; 0: none, or there
-// is no agent now.
+// Most returns how many connections the agent can hold for this proxy; 0: none, or there is
+// no agent now.
 func (c *Client) Most() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.keeping.most
 }
 
-// Keep has the agent, and each that comes after it, hold a connection and its page
-// under a number, until Drop. It does not block.
+// Keep has the agent, and each one after it, hold a connection and its page under a number,
+// until Drop. Both stay the caller's, and must not be closed before Drop. It does not block.
 func (c *Client) Keep(id uint64, socket *net.TCPConn, page *os.File) {
 	c.mu.Lock()
 	if c.keeping.wanted == nil {
@@ -54,7 +57,8 @@ func (c *Client) Keep(id uint64, socket *net.TCPConn, page *os.File) {
 	c.look()
 }
 
-// Took notes that the agent holds what it has given under a number.
+// Took notes that the agent holds a connection under a number because it has given it to this
+// proxy.
 func (c *Client) Took(id uint64, socket *net.TCPConn, page *os.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +71,7 @@ func (c *Client) Took(id uint64, socket *net.TCPConn, page *os.File) {
 	}
 }
 
-// Drop has the agent close what it holds under the number. It does not block.
+// Drop has the agent close what it holds under a number. It does not block.
 func (c *Client) Drop(id uint64) {
 	c.mu.Lock()
 	delete(c.keeping.wanted, id)
@@ -76,8 +80,8 @@ func (c *Client) Drop(id uint64) {
 	c.look()
 }
 
-// attach begins with an agent that holds up to most connections, for so long once this
-// proxy has ended; the caller holds c.mu.
+// attach begins with an agent that can hold up to most connections, for holds once this proxy
+// has ended. Everything wanted is sent to it. The caller holds c.mu.
 func (k *keeping) attach(most int, holds time.Duration) {
 	k.most, k.holds, k.held, k.toTell = most, holds, map[uint64]bool{}, nil
 	if most == 0 {
@@ -89,7 +93,8 @@ func (k *keeping) attach(most int, holds time.Duration) {
 	slices.Sort(k.toTell) // links for acknowledgements come first
 }
 
-// nextOrder returns the next order for the agent; the caller holds c.mu.
+// nextOrder removes the next order for the agent from toTell; the caller holds c.mu. What was
+// dropped before it was sent needs none.
 func (k *keeping) nextOrder() (m Message, files []syscall.Conn, ok bool) {
 	for len(k.toTell) > 0 {
 		id := k.toTell[0]
@@ -107,7 +112,7 @@ func (k *keeping) nextOrder() (m Message, files []syscall.Conn, ok bool) {
 	return m, nil, false
 }
 
-// tellKept tells the agent what it is to hold, and no more.
+// tellKept sends the agent all orders that are due.
 func (c *Client) tellKept() {
 	for {
 		c.mu.Lock()
@@ -124,7 +129,7 @@ func (c *Client) tellKept() {
 	}
 }
 
-// takeKept passes on what a killed proxy left.
+// takeKept passes on what an ended proxy left.
 func (c *Client) takeKept(id uint64, files []*os.File) {
 	if c.keeping.take == nil {
 		for _, f := range files {

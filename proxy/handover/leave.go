@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// errHoldsNone is that there is no agent that holds another connection.
+// errHoldsNone means that there is no agent that can hold another connection.
 var errHoldsNone = errors.New("the agent holds no more connections, or has gone")
 
-// StayUntil has the session with the agent last, after Run's context has ended, until
-// a channel is closed: a proxy that ends in order hands connections over before. Call
-// it before Run.
+// StayUntil has the session with the agent outlast Run's context until a channel is closed: a
+// proxy that ends in order hands its connections over in between. Call it before Run.
 func (c *Client) StayUntil(ended <-chan struct{}) { c.stay = ended }
 
-// talking is for how long the session with the agent lasts.
+// talking returns the context of sessions.
 func (c *Client) talking(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.stay == nil {
 		return context.WithCancel(ctx)
@@ -26,7 +25,7 @@ func (c *Client) talking(ctx context.Context) (context.Context, context.CancelFu
 	return talking, func() { stop(); hangUp() }
 }
 
-// Holds is how many more connections the agent holds for the next proxy, and for how
+// Holds returns how many more connections the agent can hold for the next proxy, and for how
 // long once this one has ended; 0: none, or there is no agent now.
 func (c *Client) Holds() (most int, within time.Duration) {
 	c.mu.Lock()
@@ -37,8 +36,8 @@ func (c *Client) Holds() (most int, within time.Duration) {
 	return max(0, c.keeping.most-len(c.keeping.held)), c.keeping.holds
 }
 
-// Stays reports, as an error, that the agent is about to end as well as this proxy, or
-// does not answer. One of a version that is not asked is taken to stay.
+// Stays returns an error if the agent is about to end as well as this proxy, or does not
+// answer. An agent of a version that cannot be asked is taken to stay.
 func (c *Client) Stays(ctx context.Context) error {
 	c.mu.Lock()
 	old := c.conn != nil && !c.answersStays
@@ -50,8 +49,8 @@ func (c *Client) Stays(ctx context.Context) error {
 	return err
 }
 
-// Leave has the agent give a connection, with the file that describes it, to the next
-// proxy, under a number that no other has. Both stay the caller's.
+// Leave has the agent give a connection, with the file that describes it, to the next proxy,
+// under a number that no other has. Both stay the caller's. It blocks for up to sendTimeout.
 func (c *Client) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
 	c.mu.Lock()
 	conn := c.conn
@@ -64,7 +63,8 @@ func (c *Client) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
 	return conn.send(Message{Kind: Keep, ID: id}, socket, state)
 }
 
-// Returned says that this proxy has taken what the agent gave under a number.
+// Returned notes that this proxy has taken what the agent gave under a number, and has the
+// agent close its own.
 func (c *Client) Returned(id uint64) {
 	c.mu.Lock()
 	if c.keeping.held != nil {

@@ -7,17 +7,16 @@ import (
 	"net/netip"
 )
 
-// Errors of [Client.Owner] that say that there is nobody to ask.
+// Errors of [Client.Owner] which mean that nobody can be asked.
 var (
 	ErrNoAgent  = errors.New("there is no agent")
 	ErrOldAgent = errors.New("the agent is of a version that does not tell who listens where")
 )
 
-// Owner returns the number of the cgroup whose connects the agent has
-// redirected and one of whose processes listens at an address, in the network
-// namespace with that inode: 0 where no such process does. found says whether
-// anybody listens there at all. While somebody does whom the agent does not
-// know yet it looks around before it answers.
+// Owner returns the cgroup, among those whose connects the agent has redirected, that has a
+// process which listens at an address, in the network namespace with that inode: 0 where none
+// has. found reports whether any process listens there. It blocks until the agent answers or
+// ctx ends; the agent first looks for processes that it does not know yet.
 func (c *Client) Owner(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error) {
 	c.mu.Lock()
 	old := c.conn != nil && !c.owners

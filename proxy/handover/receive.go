@@ -14,38 +14,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client is a proxy's side. Its methods may be called from several goroutines.
+// Client is the proxy's side. Its methods are safe for concurrent use; those that set a
+// function are for the time before Run.
+//
+// Run has one session after another, each with one agent. conn and all that is said of "this
+// agent" are of the current session, and are reset by attach. Listeners, in serving, outlast
+// sessions.
 type Client struct {
-	socket string // for messages
+	socket string // its path, for messages
 	dial   func(context.Context) (*net.UnixConn, error)
 	serve  func(context.Context, *Listener) error
-	// linger is how long a listener that another has replaced is still
-	// served, for connects that were on their way to it.
+	// linger is how long a listener is still served after another has replaced it, for
+	// connects that are in its queue.
 	linger time.Duration
 	alive  func() error                                      // nil: pings are always answered
-	ended  func(ctx context.Context, job string, node int32) // nil: nobody wants to know of last pushes
-	called func(Title)                                       // nil: nobody wants to know what jobs are called
-	yield  func()                                            // nil: this proxy does not end for another
-	// carried returns the proxy's load; nil: it is not reported.
+	ended  func(ctx context.Context, job string, node int32) // nil: last pushes are ignored
+	called func(Title)                                       // nil: names and wishes are ignored
+	yield  func()                                            // nil: this proxy does not yield
+	// carried returns what the proxy has carried; nil: that is not reported.
 	carried func() (job, far uint64)
 
 	mu       sync.Mutex // guards the rest
 	conn     *Conn      // nil while there is no agent
 	sequence uint64
-	waiting  map[uint64]chan Message // questions, by sequence
-	serving  map[place]served        // of each place the last one
+	waiting  map[uint64]chan Message // questions without an answer, by sequence
+	serving  map[place]served        // the latest listener of each place
 	named    map[uint64]bool         // listeners that this agent has named
 	full     bool                    // the proxy takes no more connections
-	told     bool                    // what the agent knows of that
-	pinged   bool                    // this agent knows of pings, and of full
-	sessions uint64                  // agents that have named all their listeners
-	complete bool                    // this one has
-	owners   bool                    // this agent answers queries for listeners' owners
+	told     bool                    // full, as this agent knows it
+	pinged   bool                    // this agent sends pings, and knows Full
+	sessions uint64                  // agents so far that have named all their listeners
+	complete bool                    // this agent has
+	owners   bool                    // this agent answers Owner
 	// answersStays: likewise, whether it stays.
-	answersStays bool
-	changed      chan struct{} // full may have, and the kept connections
+	answersStays bool          // this agent answers Stays
+	changed      chan struct{} // full or the kept connections may have changed
 	keeping      keeping
-	stay         <-chan struct{} // until when a session lasts, beyond Run's context; nil: not
+	stay         <-chan struct{} // a session lasts until it is closed, beyond Run's context; nil: it does not
 }
 
 // place is what there is one listener for.
@@ -54,6 +59,7 @@ type place struct {
 	six, mesh     bool
 }
 
+// served is a listener that is being served.
 type served struct {
 	id   uint64
 	stop context.CancelFunc
@@ -64,10 +70,10 @@ const retry = 500 * time.Millisecond
 
 const linger = 2 * time.Second
 
-// NewClient returns a client of the agent at the socket (empty:
-// [DefaultSocket]). serve is called, in a goroutine of its own, for each
-// listener that is handed over, and must close it and return when its context
-// ends: the listener is withdrawn, or was replaced.
+// NewClient returns a client of the agent at the socket (empty: [DefaultSocket]). serve is
+// called, in a goroutine of its own, for each listener that is handed over. It owns the
+// listener, and must close it and return when its context ends: the listener was withdrawn or
+// replaced, or Run is ending.
 func NewClient(socket string, serve func(context.Context, *Listener) error) *Client {
 	if socket == "" {
 		socket = DefaultSocket
@@ -81,8 +87,8 @@ func NewClient(socket string, serve func(context.Context, *Listener) error) *Cli
 	}, serve)
 }
 
-// NewLocalClient is [NewClient] for an agent in the same process: dial returns
-// one end of a [Pair] whose other end the agent attends to.
+// NewLocalClient is [NewClient] for an agent in the same process: dial returns one end of a
+// [Pair] whose other end the agent serves.
 func NewLocalClient(dial func(context.Context) (*net.UnixConn, error), serve func(context.Context, *Listener) error) *Client {
 	return newClient("this process", dial, serve)
 }
@@ -92,9 +98,9 @@ func newClient(name string, dial func(context.Context) (*net.UnixConn, error), s
 		changed: make(chan struct{}, 1)}
 }
 
-// Run takes listeners until ctx ends, or serve fails, or the agent refuses
-// this proxy. While there is no agent it keeps serving what it has, and looks
-// for one.
+// Run takes listeners until ctx ends, serve fails, or the agent refuses this proxy. Without
+// an agent it keeps serving the listeners that it has, and looks for one. It returns when all
+// calls of serve have returned.
 func (c *Client) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	talking, hangUp := c.talking(ctx)
@@ -125,8 +131,8 @@ func (c *Client) Run(ctx context.Context) error {
 
 var errRefused = errors.New("the agent refuses this proxy")
 
-// session talks with one agent until it or talking ends. Listeners are served until
-// ctx does.
+// session talks to one agent until it or talking ends. Listeners are served until ctx ends,
+// which may be earlier.
 func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error {
 	raw, err := c.dial(talking)
 	if err != nil {
@@ -175,8 +181,8 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 	}
 }
 
-// attach sets the agent that questions go to, with its hello; those to the one before
-// fail.
+// attach begins a session with an agent, by its hello, and ends one where conn is nil.
+// Questions to the previous agent fail.
 func (c *Client) attach(conn *Conn, hello Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,6 +195,8 @@ func (c *Client) attach(conn *Conn, hello Message) {
 	}
 }
 
+// handle handles a message of the agent. It must not block for long: pings are among the
+// messages.
 func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files []*os.File) error {
 	switch m.Kind {
 	case Listening:
@@ -242,7 +250,7 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files
 	return nil
 }
 
-// start serves a listener, in the place of another where there was one.
+// start serves a listener, in the place of an earlier one.
 func (c *Client) start(ctx context.Context, g *errgroup.Group, l *Listener) {
 	at := place{l.Cgroup, l.Netns, l.Addr().(*net.TCPAddr).IP.To4() == nil, l.Mesh}
 	ctx, cancel := context.WithCancel(ctx)
@@ -270,6 +278,7 @@ func (c *Client) start(ctx context.Context, g *errgroup.Group, l *Listener) {
 	}
 }
 
+// withdraw stops serving the listeners that which selects.
 func (c *Client) withdraw(which func(id uint64) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +290,7 @@ func (c *Client) withdraw(which func(id uint64) bool) {
 	}
 }
 
-// completed counts an agent that has named all its listeners, once.
+// completed notes that this agent has named all its listeners.
 func (c *Client) completed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -291,8 +300,8 @@ func (c *Client) completed() {
 	}
 }
 
-// Session counts the agents that have named all their listeners, the present one
-// included; it is 0 while there is none, or it has not yet.
+// Session returns the number of agents so far that have named all their listeners, and 0
+// while the current one has not.
 func (c *Client) Session() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -302,20 +311,19 @@ func (c *Client) Session() uint64 {
 	return c.sessions
 }
 
-// Alive has pings answered only while there is no error: an agent takes a proxy
-// that does not answer for stuck. Call it before Run.
+// Alive sets a function without whose consent pings are not answered. The agent takes a proxy
+// that does not answer for stuck.
 func (c *Client) Alive(alive func() error) { c.alive = alive }
 
-// LastPushes has ended called, in a goroutine of its own, for each worker that has
-// told its job's scheduler, on a connection that bypasses the proxy, that it pushes
-// no more. Call it before Run.
+// LastPushes sets a function that is called, in a goroutine of its own, for each worker that
+// has told its job's scheduler, on a connection that bypasses the proxy, that it pushes no
+// more.
 func (c *Client) LastPushes(ended func(ctx context.Context, job string, node int32)) { c.ended = ended }
 
-// Carried sets the function whose result is reported to the agent with each answer
-// to a ping. Call it before Run.
+// Carried sets a function whose result goes to the agent with each answer to a ping.
 func (c *Client) Carried(carried func() (job, far uint64)) { c.carried = carried }
 
-// pong shows that this proxy is not stuck.
+// pong answers a ping, if the proxy is alive.
 func (c *Client) pong() error {
 	if c.alive != nil {
 		if err := c.alive(); err != nil {
@@ -342,9 +350,9 @@ func (c *Client) pong() error {
 	return nil // the session ends when all that an agent has said is read
 }
 
-// SetFailClosed has connects of the cgroup fail, from the next one on, while no
-// proxy can take them; off lets them go direct again. When it returns without
-// error that is so, and stays so when proxy and agent end.
+// SetFailClosed has connects of a cgroup fail, from the next one on, while no proxy can take
+// them (on), or go direct. Once it has returned without error that is in effect, and stays so
+// when proxy and agent end.
 func (c *Client) SetFailClosed(ctx context.Context, cgroup uint64, on bool) error {
 	if _, err := c.ask(ctx, Message{Kind: FailClosed, Cgroup: cgroup, On: on}); err != nil {
 		return fmt.Errorf("setting fail-closed for cgroup %d: %w", cgroup, err)
@@ -352,7 +360,8 @@ func (c *Client) SetFailClosed(ctx context.Context, cgroup uint64, on bool) erro
 	return nil
 }
 
-// ask sends a question and returns its Result.
+// ask sends a question and returns its Result. It blocks until that has come, the session
+// ends, or ctx does.
 func (c *Client) ask(ctx context.Context, question Message) (Message, error) {
 	answer := make(chan Message, 1)
 	c.mu.Lock()

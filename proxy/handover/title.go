@@ -2,8 +2,8 @@ package handover
 
 import "github.com/psidecar/psidecar/internal/policy"
 
-// A Title is what processes of a cgroup and network namespace have their job called,
-// and what its owner asks for. Without both nothing is said there any more.
+// Title is what the processes of a cgroup and network namespace have their job called, and
+// what its owner asks for. Without both, an earlier title of them is withdrawn.
 type Title struct {
 	Cgroup, Netns uint64
 	Job           string // its scheduler's address
@@ -11,6 +11,7 @@ type Title struct {
 	Wishes        policy.Policy
 }
 
+// titleOf returns the title in a message.
 func titleOf(m Message) Title {
 	t := Title{Cgroup: m.Cgroup, Netns: m.Netns, Job: m.Job, Name: m.Name}
 	if m.Wishes != nil {
@@ -19,7 +20,7 @@ func titleOf(m Message) Title {
 	return t
 }
 
-// Message is what tells a proxy of it.
+// Message returns the message with the title.
 func (t Title) Message() Message {
 	m := Message{Kind: Called, Cgroup: t.Cgroup, Netns: t.Netns, Job: t.Job, Name: t.Name}
 	if t.Wishes != (policy.Policy{}) {
@@ -28,6 +29,6 @@ func (t Title) Message() Message {
 	return m
 }
 
-// Titles has called called with what jobs are called, before listeners are served at
-// which they connect. Call it before Run; called must not wait.
+// Titles sets a function that is called with each title, before the listeners of its
+// processes are served. It must not block. Call it before Run.
 func (c *Client) Titles(called func(Title)) { c.called = called }

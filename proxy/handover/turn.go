@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// A proxy that is to replace another is started beside it, and waits at the agent until
-// it is its turn: the agent has the other one end in order, and says so when that is
-// gone with all that it held. What the job waits for is then the passage of its
-// connections alone, not the start of a process.
+// A proxy that is to replace another is started beside it, and waits at the agent for its
+// turn: the agent has the other one end in order, and tells this one when that is gone with
+// everything that it held. The job then waits only for the passage of its connections, not
+// for the start of a process.
 
-// AwaitTurn returns when no other proxy of the agent at the socket (empty:
-// [DefaultSocket]) is there any more, nor about to end, which those that know how are
-// asked to. An agent that is not there is waited for; one that knows nothing of turns is
-// not.
+// AwaitTurn blocks until the agent at the socket (empty: [DefaultSocket]) has no other proxy,
+// none that is about to end included; those that know how are asked to end. It waits for an
+// agent if there is none. One of a version without turns lets the proxy begin at once.
 func AwaitTurn(ctx context.Context, socket string) error {
 	if socket == "" {
 		socket = DefaultSocket
@@ -41,7 +40,7 @@ func AwaitTurn(ctx context.Context, socket string) error {
 	}
 }
 
-// awaitTurn is AwaitTurn with one agent.
+// awaitTurn is AwaitTurn with one agent, in one session.
 func awaitTurn(ctx context.Context, socket string) error {
 	raw, err := new(net.Dialer).DialContext(ctx, "unixpacket", socket)
 	if err != nil {
@@ -76,6 +75,6 @@ func awaitTurn(ctx context.Context, socket string) error {
 	}
 }
 
-// Yields has yield called when another proxy waits for its turn: this one is to end in
-// order. Call it before Run; yield must not wait.
+// Yields sets a function that is called when another proxy waits for its turn: this one is to
+// end in order. It must not block. Call it before Run.
 func (c *Client) Yields(yield func()) { c.yield = yield }
