@@ -12,20 +12,20 @@ import (
 	"github.com/psidecar/psidecar/agent/observe"
 )
 
-// adaptEvery is how often the cost is measured and the sampling adapted.
+// adaptEvery is the interval at which the cost is measured and the sampling adapted.
 const adaptEvery = time.Second
 
-// StartOneIn and StartWindow are how connections are sampled where sampling is
-// adapted, until it is known whose they are and what that costs, a second or two:
-// sparsely, so that little is disturbed, but not so sparsely that the beginning of
-// a slow job is missed.
+// StartOneIn and StartWindow are the sampling of a connection whose job, and whose cost, is not
+// known yet, which takes a second or two. They are sparse enough to disturb little, and dense
+// enough not to miss the beginning of a slow job.
 const (
 	StartOneIn  = 4
 	StartWindow = 4
 )
 
-// adapt measures what the agent takes, and what of it looking at keys takes, and
-// changes the sampling accordingly.
+// adapt measures the agent's cost and the part of it that goes into keys, and sets the sampling
+// of each job accordingly. Measurement goes on without a budget, for the page; only the rates
+// are then left alone. It runs in a loop of its own.
 func (a *Agent) adapt() error {
 	programs, err := a.capture.ProgramStats()
 	if err != nil {
@@ -58,7 +58,7 @@ func (a *Agent) adapt() error {
 	return a.setRates(decided)
 }
 
-// seen is what the sampling goes by of what was looked at.
+// seen converts what was looked at to the form that the controller takes.
 func seen(l observe.Looked) sampleSeen {
 	s := sampleSeen{Requests: l.Requests, Sampled: l.Sampled, KeyBytes: l.KeyBytes, AllBytes: l.AllBytes, Clocks: map[sampleClock]int32{}}
 	for c, highest := range l.Clocks {
@@ -67,7 +67,7 @@ func seen(l observe.Looked) sampleSeen {
 	return s
 }
 
-// sayOverBudget logs that the budget cannot be met, and when it is met again.
+// sayOverBudget logs when the budget can no longer be met, and when it is met again.
 func (a *Agent) sayOverBudget(d sampleDecision) {
 	a.mu.Lock()
 	was := a.decided.Over
@@ -81,7 +81,9 @@ func (a *Agent) sayOverBudget(d sampleDecision) {
 	}
 }
 
-// setRates has the streams of each job sampled as decided.
+// setRates sets the kernel's rate for every stream of each job. Streams whose rate is already
+// set cost no system call; streams that are gone drop out of a.rates. The observer must know
+// the rate first: it weighs requests that come without one.
 func (a *Agent) setRates(d sampleDecision) error {
 	open := a.observer.StreamsByJob()
 	now := make(map[uint64]sampleRate, len(a.rates))
@@ -101,18 +103,17 @@ func (a *Agent) setRates(d sampleDecision) error {
 	return nil
 }
 
-// cost is what the agent takes, as measured from one look to the next.
+// cost is the processor time of the agent and of its BPF programs.
 type cost struct {
 	mu      sync.Mutex // guards the rest
-	at      time.Time  // when it was measured last; zero: never
+	at      time.Time  // of the last measurement; zero: never
 	cpu     float64    // seconds of the agent so far
 	kernel  float64    // seconds of the programs so far
-	percent float64    // of one core, of the agent, lately
-	inside  float64    // of one core, of the programs, lately
+	percent float64    // of one core, of the agent, since the measurement before
+	inside  float64    // of one core, of the programs, likewise
 }
 
-// updateCost takes the seconds used so far and works out the percent of one core used
-// since the last time.
+// updateCost records the seconds used so far and derives the percentages.
 func (c *cost) updateCost(now time.Time, cpu, kernel float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,9 +125,8 @@ func (c *cost) updateCost(now time.Time, cpu, kernel float64) {
 	c.at, c.cpu, c.kernel = now, cpu, kernel
 }
 
-// seconds returns the CPU time that the agent has taken: its process's, or
-// where it shares that with others its reading thread's, which does nearly all
-// of the work.
+// seconds returns the agent's CPU time: its process's or, if the process is the host's proxy
+// too, that of the reading thread, which does nearly all of the agent's work.
 func (a *Agent) seconds() (float64, error) {
 	if a.opts.WithProxy {
 		return a.readerSeconds()
@@ -134,11 +134,11 @@ func (a *Agent) seconds() (float64, error) {
 	return processSeconds()
 }
 
-// readerSeconds returns the CPU time of the thread that reads.
+// readerSeconds returns the CPU time of the thread that reads the capture.
 func (a *Agent) readerSeconds() (float64, error) {
 	thread := a.reader.Load()
 	if thread == 0 {
-		return 0, nil // does not read yet
+		return 0, nil // not reading yet
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", thread))
 	if err != nil {
@@ -151,7 +151,7 @@ func (a *Agent) readerSeconds() (float64, error) {
 	return float64(nanos) / 1e9, nil
 }
 
-// processSeconds returns the CPU time that this process has taken.
+// processSeconds returns the CPU time of this process, user and system.
 func processSeconds() (float64, error) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

@@ -1,12 +1,29 @@
-// Package agent watches the PS-lite jobs of a host: it finds their processes,
-// attaches the capture programs to their cgroups, rebuilds and counts their
-// messages, and shows what came of it over HTTP, as metrics and to a planner.
+// Package agent watches the PS-lite jobs of a host: it finds their processes, attaches the
+// capture programs to their cgroups, rebuilds and counts their messages, and shows the results
+// over HTTP, as metrics and to a planner.
 //
-// In come [Options]; [Agent.Run] works until its context ends and leaves
-// nothing attached. What it knows is read through the agent's [page.State]
-// methods. Subpackages do the work: discover finds processes, observe rebuilds
-// messages, locality and counts keep the sums, web serves them, report sends
-// them on. The command psidecar agent calls it.
+// [New] loads the programs, [Agent.Run] works until its context ends and leaves nothing
+// attached. Results are read through the methods of [page.State], which [Agent] implements.
+// Subpackages do most of the work: discover finds processes, observe rebuilds messages, counts
+// keeps the sums, report sends them to the planner, listeners opens listeners for the proxy,
+// and daemon puts all of it together for the command psidecar agent.
+//
+// # Loops
+//
+// Run starts one goroutine for each loop. read hands the kernel's records to the observer; it
+// must keep up, so it runs on a thread of its own with a raised priority. lookForProcesses
+// scans /proc, every 500 ms and when an exec is reported. sweep compares the observer's streams
+// with the kernel's table, adapt sets sampling rates, findStalls diagnoses jobs, and noteHour
+// records the curves. Each loop reports to health, so that /healthz notices one that is stuck.
+//
+// # Locks
+//
+// Agent.mu guards what loops pass to each other and to the page. It is taken before the
+// capture's lock. It may be taken while the observer's lock is held, because the observer's
+// questions about processes lead to watches, so nothing that takes the observer's lock is
+// called under it. State that belongs to a single loop has no lock; the fields say whose it is.
+//
+// [Recorded] and [BesideLive] implement page.State for recordings.
 package agent
 
 import (
@@ -42,78 +59,79 @@ import (
 // Options of an agent.
 type Options struct {
 	Version string
-	Host    string // name under which it reports
+	// Host is the name under which the agent reports.
+	Host string // name under which it reports
 
-	// Cgroups to watch, as paths of directories or below CgroupRoot. Without
-	// Cgroups and PIDs, those of all PS-lite processes that are found.
+	// Cgroups to watch, as paths of directories or relative to CgroupRoot. Without Cgroups and
+	// PIDs, the cgroup of every PS-lite process that is found is watched.
 	Cgroups []string
 	PIDs    []int
-	// Jobs are the names, or schedulers' addresses, of those to show; empty: all.
+	// Jobs are the names or scheduler addresses of the jobs to show; empty: all. Others are
+	// counted too.
 	Jobs       []string
 	Proc       string // a /proc file system
 	CgroupRoot string // mount of cgroup v2
 
 	Capture  bpf.Options
 	Sampling Sampling
-	// WithProxy says that the process is the host's proxy too, whose work is
-	// not to count as the agent's cost.
+	// WithProxy says that the process is the host's proxy too, whose work must not count as the
+	// agent's cost.
 	WithProxy bool
 	Locality  counts.LocalityOptions
 
-	// Uses, where not nil, is called with every use of keys.
+	// Uses, if not nil, is called with every use of keys, from the reading thread.
 	Uses func(observe.Use)
-	// Selects, where not nil, says of a pod by its UID (empty: in none) whether
-	// its processes are watched.
+	// Selects, if not nil, reports whether the processes of a pod are watched, given its UID
+	// (empty: outside pods).
 	Selects func(pod string) bool
-	// Pod, where not nil, names a pod by its UID.
+	// Pod, if not nil, returns the name of a pod by its UID. It also means that this is a node
+	// of a cluster: the agent is then ready even without a job.
 	Pod func(uid string) (page.Pod, bool)
-	// Allowed is what the owners of jobs may ask for, by annotations and variables.
+	// Allowed is what owners of jobs may set by annotations and variables.
 	Allowed policy.Allowed
-	// Said, where not nil, says what a pod says of its job, by its UID.
+	// Said, if not nil, returns what a pod's annotations say of its job.
 	Said func(uid string) (policy.Pod, bool)
-	// Saved, where not nil, says how many bytes this host's proxies took from jobs for
-	// links with a codec, and how many they sent in their stead; ok: there is a proxy
-	// that says so.
+	// Saved, if not nil, returns how many bytes this host's proxies took from jobs for links
+	// with a codec, and how many they sent instead, since the proxies connected. ok is false if
+	// no proxy reports it.
 	Saved func() (job, far uint64, ok bool)
-	// Machine, where not nil, says what the host is.
+	// Machine, if not nil, describes the host. It is called for each report.
 	Machine func() Machine
-	// Route, where not nil, tells where connections go that may have been
-	// redirected to a proxy.
+	// Route, if not nil, returns the destinations of connections that may have been redirected
+	// to a proxy.
 	Route observe.Route
-	// Slow, where not nil, is called with each request whose answer took
-	// Locality.SlowAfter or longer, and its job's scheduler. It must not block, nor
-	// call the agent.
+	// Slow, if not nil, is called with each request whose answer took Locality.SlowAfter or
+	// longer, and its job's scheduler. It must not block and must not call the agent.
 	Slow func(scheduler netip.AddrPort, s counts.Slow)
-	// LastPush, where not nil, is called with workers that push no more: see
-	// [observe.Options].
+	// LastPush, if not nil, is called with workers that push no more; see [observe.Options].
 	LastPush func(scheduler netip.AddrPort, node int32)
-	// Found, where not nil, is called with the processes of jobs after every scan.
+	// Found, if not nil, is called after every scan that found a change, and every two seconds,
+	// from the loop that looks for processes. It must not change the snapshot.
 	Found func(*discover.Snapshot)
-	// Health is notified by each turn of the loops, and answers /healthz; nil:
-	// always healthy.
+	// Health is told of each turn of the loops and answers /healthz; nil: always healthy.
 	Health *health.Loops
-	// Names is what keys are called; nil: they have no names.
+	// Names are the names of keys; nil: they have none.
 	Names *page.NameFile
 	// Carried returns the state of this host's proxy.
 	Carried Carried
-	// Adoption, where not nil, says what came of adopting connections.
+	// Adoption, if not nil, returns the state of adopting connections.
 	Adoption func() *page.Adoption
-	// Collectors have metrics that are served with the agent's.
+	// Collectors are served beside the agent's own metrics.
 	Collectors []prometheus.Collector
 }
 
-// Sampling says how many requests' keys are looked at.
+// Sampling says how densely the keys of requests are sampled.
 type Sampling struct {
-	OneIn  uint32 // of the windows of timestamps; 1: all. The start where Budget is set
-	Window uint32 // timestamps
-	// Budget, where above 0, is the share of one core, in percent, that copying
-	// out keys and counting them may take: each job is sampled as it allows, but
-	// steps now and then are looked at whatever that takes.
+	OneIn  uint32 // one in so many windows of timestamps; 1: all. With a Budget, the initial rate
+	Window uint32 // timestamps in a window
+	// Budget, if above 0, is the share of one core, in percent, that copying out and counting
+	// keys may take. Each job is then sampled as densely as the budget allows, but some steps
+	// are always sampled.
 	Budget float64
 }
 
-// Agent watches a host. Its page.State methods may be called while Run runs. met, found
-// and foundAt are used by the loop that looks for processes alone.
+// An Agent watches a host. The methods of page.State may be called from any goroutine while Run
+// runs.
 type Agent struct {
 	opts     Options
 	started  time.Time
@@ -123,57 +141,60 @@ type Agent struct {
 	called   *called
 	cost     cost
 
-	wall int64 // what to add to the monotonic clock to get nanoseconds since 1970
+	wall int64 // added to CLOCK_MONOTONIC to get nanoseconds since 1970; fixed, so that times never jump
 
-	reader     atomic.Int64 // the thread that reads
+	reader     atomic.Int64 // id of the thread that reads the capture; 0: not reading yet
 	timer      timer
 	curves     curves
-	sight      sight                 // used by findStalls alone
-	controller sampleController      // used by adapt alone
-	rates      map[uint64]sampleRate // of streams, as set; used by adapt alone
+	sight      sight                 // belongs to findStalls
+	controller sampleController      // belongs to adapt
+	rates      map[uint64]sampleRate // rates set in the kernel, by stream; belongs to adapt
 
-	leftOut atomic.Uint64 // processes that are not looked at, lately
+	leftOut atomic.Uint64 // processes beyond the bound, at the last scan
 
-	begun chan struct{} // a node has begun: look now
-	met   map[int]int   // how many addresses each process listened on when it was met
+	begun chan struct{} // capacity 1: a node has started, scan now
+	met   map[int]int   // by PID, on how many addresses it listened when the observer was told; belongs to discover
 
+	// What was last passed to Options.Found, and when; belongs to discover.
 	found   *discover.Snapshot // passed to Options.Found last
 	foundAt time.Time
 
-	mu       sync.Mutex // guards the rest; acquired before the capture's
+	mu       sync.Mutex // guards the fields below; taken before the capture's
 	decided  sampleDecision
 	findings map[string]stallFinding // by job
-	blind    string                  // why not all is seen of what jobs do now; empty: it is
-	logged   map[string]finding      // of findStalls alone
-	attached []string                // cgroups
+	blind    string                  // why messages may be missing now; empty: none are
+	logged   map[string]finding      // by job; belongs to findStalls
+	attached []string                // watched cgroups; none is below another
 	unsynced map[string]lateness     // by job
-	ready    error
+	ready    error                   // nil: ready
 	planner  func() *page.Planner
-	windowed time.Time         // when uses were last reported key by key
-	pace     time.Duration     // after how long they are reported again
-	told     map[string]uint64 // bytes of each job then
+	windowed time.Time         // when windows were last reported
+	pace     time.Duration     // least time until they are reported again
+	told     map[string]uint64 // bytes of each job at that time
 }
 
-// lateness counts the connections of a job that the kernel's tracker has not synchronised.
+// lateness counts the connections of a job whose frames the kernel does not follow yet.
 type lateness struct {
 	connections int
-	missed      uint64
+	missed      uint64 // bytes
 }
 
-// How often things are looked at.
+// Intervals of the loops.
 const (
 	discoverEvery = 500 * time.Millisecond
-	tellEvery     = 2 * time.Second
+	tellEvery     = 2 * time.Second // Options.Found is called at least this often
 	sweepEvery    = time.Second
-	// standsFor is how long a loop may stand still before /healthz says so. A host
-	// with very many processes takes seconds to look at.
+	// standsFor is how long a loop may take for one turn before /healthz reports it. On a host
+	// with very many processes a scan takes seconds.
 	standsFor = 20 * time.Second
 )
 
-// errNotAttached is what Ready says before the first cgroup is watched.
+// errNotAttached is Ready's answer before the first cgroup is watched.
 var errNotAttached = errors.New("no cgroup is watched yet: no PS-lite process has been found")
 
-// New loads the capture programs. Close, or the end of Run, frees them.
+// New loads the capture programs, attaches them to the cgroups and processes that opts name,
+// and takes a first look at the host. Close, or the end of Run, releases everything. Other
+// cgroups are attached by Run.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		logged: map[string]finding{},
@@ -207,7 +228,7 @@ func New(opts Options) (*Agent, error) {
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})
 	if opts.Pod != nil {
-		a.ready = nil // a node of a cluster without jobs is no reason to hold up the others
+		a.ready = nil // a cluster's node without jobs must not hold up a rollout
 	}
 	for _, group := range opts.Cgroups {
 		if err := a.attach(a.cgroupPath(group)); err != nil {
@@ -222,14 +243,14 @@ func New(opts Options) (*Agent, error) {
 	if len(a.attached) > 0 {
 		a.onlyWatched()
 	}
-	// Learn the peers of connections before the first messages need them.
+	// The observer asks for the owners of connections with the first records.
 	if _, err := a.procs.refresh(anew); err != nil {
 		return nil, errors.Join(err, capture.Close())
 	}
 	return a, nil
 }
 
-// wallOffset is what to add to CLOCK_MONOTONIC to get nanoseconds since 1970.
+// wallOffset returns what to add to CLOCK_MONOTONIC to get nanoseconds since 1970.
 func wallOffset() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -238,12 +259,14 @@ func wallOffset() int64 {
 	return time.Now().UnixNano() - ts.Nano()
 }
 
-// Close frees the programs of an agent that was not run.
+// Close releases an agent that was not run.
 func (a *Agent) Close() error { return a.capture.Close() }
 
-// Run works until ctx ends, then detaches everything.
+// Run watches until ctx ends, or a loop fails, and then detaches everything. It returns nil if
+// only ctx ended. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	g, running := errgroup.WithContext(ctx)
+	// Before the first scan: see openExecs.
 	if w := openExecs(); w != nil {
 		g.Go(func() error { return a.followExecs(running, w) })
 	}
@@ -266,14 +289,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.capture.Close())
 }
 
-// readerNice is the nice value of the thread that reads. A job that takes all
-// cores would otherwise keep it waiting while the buffer runs full; it needs
-// little time, but soon.
+// readerNice is the nice value of the reading thread. It needs little time but needs it soon:
+// behind a job that takes all cores, the ring buffer would overflow while it waits.
 const readerNice = -15
 
-// read hands what the kernel copied to the observer.
+// read hands the kernel's records to the observer until ctx ends.
 func (a *Agent) read(ctx context.Context) error {
-	runtime.LockOSThread() // for good: the thread ends with the goroutine, and its nice value too
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and with it the priority
 	a.reader.Store(int64(unix.Gettid()))
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), readerNice); err != nil {
 		slog.Debug("the reading thread keeps its priority", "error", err)
@@ -283,6 +305,7 @@ func (a *Agent) read(ctx context.Context) error {
 	defer beat.End()
 	for {
 		beat.Beat()
+		// Read returns at intervals even if there is nothing to read.
 		if err := a.capture.Read(ctx, handle); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -292,7 +315,7 @@ func (a *Agent) read(ctx context.Context) error {
 	}
 }
 
-// every calls f at once and then at intervals, until ctx ends.
+// every calls f at once and then at intervals, until ctx ends or f fails.
 func every(ctx context.Context, beat *health.Beat, interval time.Duration, f func() error) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -310,8 +333,8 @@ func every(ctx context.Context, beat *health.Beat, interval time.Duration, f fun
 	}
 }
 
-// discover looks for PS-lite processes and watches their cgroups. Where it
-// cannot look, for want of file descriptors as a rule, it does so the next time.
+// discover scans for PS-lite processes and attaches to their cgroups. A scan that fails,
+// usually for want of file descriptors, is repeated at the next turn; no error ends the agent.
 func (a *Agent) discover() error {
 	snapshot, err := a.procs.glance()
 	if err != nil {
@@ -331,11 +354,11 @@ func (a *Agent) discover() error {
 		}
 		if len(p.Listens) > a.met[p.PID] && a.watches(path) {
 			a.met[p.PID] = len(p.Listens)
-			a.observer.Meet(processOf(p)) // makes the reader wait: not every time
+			a.observer.Meet(processOf(p)) // only on news: it takes the lock that the reader needs
 		}
 	}
 	a.called.update(time.Now().UnixNano(), snapshot.Processes, a.observer.Knows)
-	// Also now and then where nothing has changed: what failed is tried again.
+	// Also repeated without a change: the receiver retries what failed.
 	if a.opts.Found != nil && (snapshot != a.found || time.Since(a.foundAt) >= tellEvery) {
 		a.found, a.foundAt = snapshot, time.Now()
 		a.opts.Found(snapshot)
@@ -348,7 +371,9 @@ func (a *Agent) discover() error {
 	return nil
 }
 
-// sweep looks at the kernel's table of streams.
+// sweep compares the kernel's table of streams with the observer. Streams that the kernel has
+// forgotten are dropped. Those whose frames it does not follow yet are counted by job, found by
+// the processes at their ends, since no message of theirs says which job it is.
 func (a *Agent) sweep() error {
 	streams, err := a.capture.Streams()
 	if err != nil {
@@ -383,17 +408,17 @@ func (a *Agent) sweep() error {
 	return nil
 }
 
-// Called returns what the job of a process is called, empty where nobody whose word
-// counts has named it, and what its owner asks for.
+// Called returns the name of a process's job, empty if it has none or the process has no say in
+// it, and what the process's owner asks for.
 func (a *Agent) Called(p *discover.Process) (name string, wishes policy.Policy) {
 	return a.called.titleOf(p)
 }
 
-// SettleNames has the agent call jobs, by their schedulers' addresses, as a planner
-// does that knows the jobs of all hosts.
+// SettleNames sets the names of jobs, by scheduler address, that the planner has decided; it
+// knows the jobs of all hosts. The agent keeps the map.
 func (a *Agent) SettleNames(names map[string]string) { a.called.takeNames(names) }
 
-// Handler serves the agent over HTTP.
+// Handler serves the agent's page, API and metrics over HTTP, with pprof if asked for.
 func (a *Agent) Handler(pprof bool) http.Handler {
 	return page.Handler(a, page.Options{Metrics: a.metrics(), Pprof: pprof, Health: a.opts.Health, History: a.History, Names: a.opts.Names})
 }

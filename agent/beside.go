@@ -11,20 +11,19 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// BesideLive shows recordings beside the jobs of an agent or planner that runs:
-// queries about its jobs go there. It implements page.State. A job counts as recorded
-// while the last list of live ones does not have it.
+// BesideLive shows recordings beside the live jobs of an agent or planner, to which it forwards
+// queries about its jobs. It implements page.State. A job counts as recorded unless the last
+// list of live jobs had it.
 type BesideLive struct {
 	*Recorded
-	// Ask gets the JSON answer of the agent or planner at a path into v.
+	// Ask gets the JSON answer of the agent or planner to a query and decodes it into v.
 	Ask func(path string, query url.Values, v any) error
 
 	mu   sync.Mutex      // guards jobs
-	jobs map[string]bool // those that are not recorded
+	jobs map[string]bool // the live jobs, as of the last list
 }
 
-// isRecorded reports whether a recording has a job of the name; if none has, it is
-// live, or there is none.
+// isRecorded reports whether a job is not among the live ones, as of the last list.
 func (b *BesideLive) isRecorded(job string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,12 +36,12 @@ func (b *BesideLive) Ready() error {
 	return b.Ask("/api/v1/jobs", nil, &jobs)
 }
 
-// Jobs implements page.State: the live ones first. While nobody answers there, these
-// are shown as they are known to be: not at all.
+// Jobs implements page.State: the live jobs first. If the agent or planner does not answer,
+// there are none of them; Agent shows the error.
 func (b *BesideLive) Jobs() []page.Job {
 	var answer page.Jobs
 	if err := b.Ask("/api/v1/jobs", nil, &answer); err != nil {
-		answer.Jobs = nil // Agent says so
+		answer.Jobs = nil // Agent shows the error
 	}
 	b.mu.Lock()
 	b.jobs = map[string]bool{}
@@ -53,7 +52,8 @@ func (b *BesideLive) Jobs() []page.Job {
 	return append(answer.Jobs, b.Recorded.Jobs()...)
 }
 
-// besideAnswer asks the recordings or, of a live job, the agent or planner.
+// besideAnswer answers from the recordings or, if none has the job, forwards the query. The
+// list of live jobs is fetched again before a job is declared unknown.
 func besideAnswer[T any](b *BesideLive, job, path string, query url.Values, recorded func() (T, error)) (v T, err error) {
 	if v, err = recorded(); !errors.Is(err, page.ErrNoJob) {
 		return v, err
@@ -107,7 +107,7 @@ func (b *BesideLive) History(job string, q page.HistoryQuery) (page.History, err
 	return besideAnswer(b, job, "/api/v1/history", query, func() (page.History, error) { return b.Recorded.History(job, q) })
 }
 
-// Agent implements page.State: it is the live one's cost that counts.
+// Agent implements page.State. It is the live agent's cost that is shown.
 func (b *BesideLive) Agent() page.Agent {
 	own := b.Recorded.Agent()
 	var live page.Agent
@@ -120,7 +120,8 @@ func (b *BesideLive) Agent() page.Agent {
 	return live
 }
 
-// spanQuery is a stretch of time as the interface takes it.
+// spanQuery returns a range of time as query parameters: seconds since 1970, microseconds
+// precise.
 func spanQuery(r page.Range) url.Values {
 	query := url.Values{}
 	for name, at := range map[string]time.Time{"from": r.From, "to": r.To} {

@@ -7,19 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A budget bounds the processor time that a kind of work takes: one part in
-// share of a core over time, and burst at once. The zero value but for share
-// has all of burst saved. It is not safe for use by several goroutines.
+// A budget bounds the processor time of a kind of work to one part in share of a core, averaged
+// over time, with bursts of up to burst: a leaky bucket. The zero value with a share has its
+// whole burst left. It is not safe for concurrent use.
 type budget struct {
 	share int
-	spent time.Duration // and not yet made up for; the work may go on below burst
+	spent time.Duration // time used and not yet earned back; work may start while it is below burst
 	at    time.Time     // of the last call of allows
 }
 
-// burst is the time that work may take at once.
+// burst is how much work may be done at once.
 const burst = time.Second
 
-// allows reports whether there is room for more work now.
+// allows reports whether work may start now. One piece of work may exceed the budget; the next
+// then has to wait for longer.
 func (b *budget) allows(now time.Time) bool {
 	if !b.at.IsZero() {
 		b.spent = max(b.spent-now.Sub(b.at)/time.Duration(b.share), 0)
@@ -28,11 +29,11 @@ func (b *budget) allows(now time.Time) bool {
 	return b.spent < burst
 }
 
-// spend notes work that was done.
+// spend records work that was done.
 func (b *budget) spend(took time.Duration) { b.spent += took }
 
-// A timing measures the processor time of the calling goroutine's thread, which
-// it keeps until the end: on a busy host the clock would say much more.
+// A timing measures the processor time of a piece of work. It locks the goroutine to its thread
+// until end: elapsed time would count other processes' work on a busy host.
 type timing struct{ before time.Duration }
 
 func beginTiming() timing {
@@ -45,7 +46,7 @@ func (t timing) end() time.Duration {
 	return threadTime() - t.before
 }
 
-// threadTime is the processor time that the calling thread has taken.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {

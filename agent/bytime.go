@@ -9,8 +9,9 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// heatmapByTime has a row for each stretch of time. What was counted over more
-// than one is divided between them by how long it was of each.
+// heatmapByTime returns a heatmap with a row for each stretch of time instead of each worker.
+// Intervals of counting do not coincide with rows: the counts of an interval are divided among
+// the rows in proportion to the time that it shares with each.
 func heatmapByTime(v *observe.JobView, q page.HeatmapQuery, now time.Time) page.Heatmap {
 	size := v.Job.Sums.Table.Size()
 	h := page.Heatmap{
@@ -48,7 +49,8 @@ func heatmapByTime(v *observe.JobView, q page.HeatmapQuery, now time.Time) page.
 	return h
 }
 
-// shares returns which part of a stretch of time is in which row.
+// shares returns the fraction of the stretch from start to end (nanoseconds) that lies in each
+// row. A stretch without length belongs to one row.
 func shares(rows []page.Range, start, end int64) map[int]float64 {
 	out := map[int]float64{}
 	for i, r := range rows {
@@ -63,7 +65,7 @@ func shares(rows []page.Range, start, end int64) map[int]float64 {
 	return out
 }
 
-// ofWorkers adds up what the workers that were asked for did in each block.
+// ofWorkers returns the sums of the selected workers in each block.
 func ofWorkers(heat *counts.Heat, names []string, q *page.HeatmapQuery, blocks int) []float64 {
 	sums := make([]float64, blocks)
 	for w, row := range heat.Rows {
@@ -77,8 +79,8 @@ func ofWorkers(heat *counts.Heat, names []string, q *page.HeatmapQuery, blocks i
 	return sums
 }
 
-// fillByTime puts the blocks that were asked for, and in which something was used,
-// into the heatmap.
+// fillByTime fills in the blocks that were asked for and used, joining neighbours if there are
+// more than the query allows. Sums are rounded only here, so that the parts of a count add up.
 func fillByTime(h *page.Heatmap, q *page.HeatmapQuery, v *observe.JobView, firsts []uint64, sums [][]float64) {
 	var blocks []counts.Block
 	var columns []int

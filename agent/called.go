@@ -9,49 +9,54 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 )
 
-// called knows what jobs are called and what their owners ask for. Jobs are known
-// everywhere by their scheduler's address; a name stands beside it.
+// called keeps the names of jobs and what their owners ask for. Jobs are identified by their
+// scheduler's address everywhere; a name is only shown.
 //
-// Invariant: titles has an entry for each of jobs, and no other.
+// Several processes may claim a name for a job, and several jobs the same name: policy decides
+// which claim counts, and the planner settles names among hosts.
+//
+// Invariant: titles has exactly the schedulers of jobs.
 type called struct {
 	allowed policy.Allowed
-	pod     func(uid string) (policy.Pod, bool) // nil: there is no cluster
+	pod     func(uid string) (policy.Pod, bool) // nil without a cluster
 
-	mu     sync.Mutex // guards the rest
-	jobs   map[string]*claimed
-	titles map[string]policy.Title
-	told   map[string]string // names that the planner has settled, by scheduler
+	mu     sync.Mutex              // guards the rest
+	jobs   map[string]*claimed     // by scheduler; entries are replaced, not changed, apart from running
+	titles map[string]policy.Title // by scheduler
+	told   map[string]string       // names that the planner has settled, by scheduler
 }
 
-// claimed is what the processes of a job on this host say of it.
+// claimed is what the processes of a job on this host claim.
 type claimed struct {
-	since   int64 // nanoseconds since 1970: when its processes were first seen
-	running bool
-	claim   policy.Claim // the best
-	named   bool         // there is one
-	move    string       // as policy.Policy has it; false where one process says so
-	wrong   []string     // ascending
+	since   int64        // when its processes were first seen, in nanoseconds since 1970
+	running bool         // it has processes now
+	claim   policy.Claim // the best one, if named
+	named   bool         // a process claims a name
+	move    string       // see policy.Policy; false if any process says so
+	wrong   []string     // complaints about settings, sorted; at most maxWrong
 }
 
-// maxWrong bounds the complaints that are kept of a job.
+// maxWrong bounds the complaints of a job.
 const maxWrong = 16
 
 func newCalled(allowed policy.Allowed, pod func(uid string) (policy.Pod, bool)) *called {
 	return &called{allowed: allowed, pod: pod, jobs: map[string]*claimed{}, titles: map[string]policy.Title{}}
 }
 
-// wish is what one process says, with what its pod does.
+// wish is what one process and its pod say.
 type wish struct {
-	tenant      string
-	known       bool // whose it is
-	owner       string
+	tenant string // namespace of the pod, or the user outside pods
+	known  bool   // the tenant is certain
+	owner  string // top owner of the pod; empty: none, or not resolved yet
+	// Of the pod.
 	annotations policy.Settings
 	policy      policy.Policy
 	wrong       []string
 }
 
-// wishOf returns what a process says. The owner of a pod is unknown until the API
-// server has reported the pod.
+// wishOf returns what a process says. The process's own variables fill in what its pod's
+// annotations leave open. The tenant of a process in a pod is unknown until the API server has
+// reported the pod: its user would be no substitute, since pods share users.
 func (c *called) wishOf(p *discover.Process) wish {
 	w := wish{tenant: policy.User(p.UID), known: p.Owned}
 	var pod policy.Pod
@@ -67,13 +72,16 @@ func (c *called) wishOf(p *discover.Process) wish {
 	return w
 }
 
-// leaves reports whether a process does not want to be watched.
+// leaves reports whether a process has opted out of being watched.
 func (c *called) leaves(p *discover.Process) bool {
 	return len(p.Settings) > 0 && c.wishOf(p).policy.Observe == "false"
 }
 
-// update takes up the processes that there are now, in nanoseconds since 1970. Of a job
-// without any what was said last is kept while keep says so.
+// update replaces what is known by what the present processes say; now is in nanoseconds since
+// 1970. For a job without processes the last state is kept as long as keep says so, which the
+// page needs for a job that is over.
+//
+// Claims are collected without the lock, since wishOf may call into the pods' lock.
 func (c *called) update(now int64, all []discover.Process, keep func(scheduler string) bool) {
 	claims := map[string][]policy.Claim{}
 	seen := map[string]*claimed{}
@@ -94,6 +102,7 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 		}
 		j.wrong = append(j.wrong, w.wrong...)
 		if claim, ok := policy.ClaimOf(w.tenant, w.owner, w.annotations, p.Settings, c.allowed); ok && w.known {
+			// The process that listens at the scheduler's address has the last word.
 			claim.Role, claim.Authority = p.Role, p.Role == "scheduler" && slices.Contains(p.Listens, p.Scheduler)
 			claims[scheduler] = append(claims[scheduler], claim)
 		}
@@ -124,7 +133,8 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 	c.assign()
 }
 
-// assign gives titles again; the caller holds c.mu.
+// assign computes titles. Names that the planner settled take precedence for the current run of
+// a name. The caller holds c.mu.
 func (c *called) assign() {
 	var all []policy.Named
 	for scheduler, j := range c.jobs {
@@ -144,14 +154,14 @@ func (c *called) assign() {
 		if name := c.told[scheduler]; name != "" {
 			t.Name = name
 		}
-		if used[t.Name] { // the planner's answer is older than what this agent sees
+		if used[t.Name] { // two jobs with one name: the planner's answer is older than what this agent sees
 			t.Name += "@" + scheduler
 		}
 		used[t.Name], c.titles[scheduler] = true, t
 	}
 }
 
-// takeNames takes up what a planner, which knows the jobs of all hosts, has them called.
+// takeNames records the names that the planner has settled.
 func (c *called) takeNames(names map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +171,7 @@ func (c *called) takeNames(names map[string]string) {
 	}
 }
 
-// title returns what a job is called: its scheduler's address where it has no name.
+// title returns a job's title; a job without a name is called by its scheduler's address.
 func (c *called) title(scheduler string) policy.Title {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +181,7 @@ func (c *called) title(scheduler string) policy.Title {
 	return policy.Title{Name: scheduler, Current: true}
 }
 
-// scheduler returns the address of the job that has a name.
+// scheduler returns the scheduler address of the current job of a name.
 func (c *called) scheduler(name string) (scheduler string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +193,7 @@ func (c *called) scheduler(name string) (scheduler string, ok bool) {
 	return "", false
 }
 
-// claim returns the claim to a job's name and its owner's wishes.
+// claim returns a copy of what is claimed for a job.
 func (c *called) claim(scheduler string) (j claimed, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,8 +203,8 @@ func (c *called) claim(scheduler string) (j claimed, ok bool) {
 	return j, false
 }
 
-// remarks lists the faults in a job owner's wishes, and which job has the name
-// instead.
+// remarks returns the complaints about a job's settings, and, if another job holds the name
+// that it claims, which one.
 func (c *called) remarks(scheduler string) []string {
 	j, ok := c.claim(scheduler)
 	if !ok {
@@ -207,9 +217,9 @@ func (c *called) remarks(scheduler string) []string {
 	return all
 }
 
-// titleOf returns what a process's job is called, as far as its word counts for that, and
-// what the process asks for. A tenant's processes do not get the name of another's job
-// by saying that they belong to it.
+// titleOf returns the name of a process's job, and the process's own wishes. The name is empty
+// unless the process belongs to the tenant whose claim counts: otherwise a tenant could have
+// its connections treated as another's job by naming that job's scheduler.
 func (c *called) titleOf(p *discover.Process) (name string, wishes policy.Policy) {
 	w := c.wishOf(p)
 	scheduler := p.Scheduler.String()

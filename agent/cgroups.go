@@ -12,8 +12,8 @@ import (
 	"github.com/psidecar/psidecar/agent/discover"
 )
 
-// cgroupPath returns the directory of a cgroup that a user named: a path of a
-// directory, or one below the mount of cgroup v2.
+// cgroupPath returns the directory of a cgroup that a user named by its path, or relative to
+// the mount of cgroup v2.
 func (a *Agent) cgroupPath(name string) string {
 	if strings.HasPrefix(name, a.opts.CgroupRoot) {
 		return name
@@ -25,8 +25,9 @@ func (a *Agent) cgroupPath(name string) string {
 	return name
 }
 
-// onlyWatched leaves out, from now on, the processes that are not in a watched
-// cgroup: where the user named the cgroups, no others belong to the jobs.
+// onlyWatched restricts discovery to processes in watched cgroups, from now on: if the user
+// named cgroups, other processes do not belong to the jobs. It is impossible, and logged, for a
+// cgroup outside the mount by which processes' paths are resolved.
 func (a *Agent) onlyWatched() {
 	for _, path := range a.attached {
 		if !within(path, a.opts.CgroupRoot) {
@@ -50,19 +51,21 @@ func (a *Agent) attachPID(pid int) error {
 	return a.attach(path)
 }
 
-// watches reports whether the cgroup, or one above it, is watched.
+// watches reports whether a cgroup, or one above it, is watched.
 func (a *Agent) watches(path string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.ContainsFunc(a.attached, func(other string) bool { return within(path, other) })
 }
 
+// within reports whether path is other or below it.
 func within(path, other string) bool {
 	return path == other || strings.HasPrefix(path, strings.TrimSuffix(other, "/")+"/")
 }
 
-// attach watches a cgroup. Those below it that are watched already are let go,
-// or their segments would be seen twice.
+// attach watches a cgroup. Programs run for all cgroups below, so those below it that are
+// watched are detached first; otherwise their segments would be counted twice. Segments that
+// pass between the two steps are not seen.
 func (a *Agent) attach(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {

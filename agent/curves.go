@@ -10,23 +10,25 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// curves is the last hour of all jobs. All but log is noteHour's alone.
+// curves records the last hour of all jobs. All fields but log, which has its own lock, belong
+// to noteHour.
 type curves struct {
 	log   history.Log
-	at    time.Time // when it was last looked; zero: never
-	jobs  map[string]history.Counted
+	at    time.Time                  // of the last point; zero: none yet
+	jobs  map[string]history.Counted // running totals at that time
 	usage usage
 }
 
-// usage is what psidecar's process has taken and its proxy sent since it began.
+// usage are running totals of the process's cost and of its proxy's savings.
 type usage struct {
 	cpu      float64 // seconds, of the whole process
 	kernel   float64 // seconds, of its programs in the kernel
 	job, far uint64  // bytes, see Options.Saved
-	carries  bool    // they are known
+	carries  bool    // job and far are known
 }
 
-// noteHour keeps what happened since it was called last.
+// noteHour adds a point to the log of each job, with what has happened since the previous
+// point, and one to the log of the host, whose name is empty. Clock steps backwards start over.
 func (a *Agent) noteHour() error {
 	c := &a.curves
 	now := a.now()
@@ -61,7 +63,7 @@ func (a *Agent) noteHour() error {
 	return nil
 }
 
-// usage returns what the process has taken and its proxy sent.
+// usage returns the present totals.
 func (a *Agent) usage() (u usage, err error) {
 	if u.cpu, err = processSeconds(); err != nil {
 		return u, err
@@ -75,13 +77,14 @@ func (a *Agent) usage() (u usage, err error) {
 	return u, nil
 }
 
-// report adds it to the report for the planner.
+// report adds the totals to the report for the planner.
 func (u usage) report(r *api.AgentReport) {
 	r.ProcessSeconds, r.KernelSeconds = u.cpu, u.kernel
 	r.Carries, r.CarriedJobBytes, r.CarriedFarBytes = u.carries, u.job, u.far
 }
 
-// History returns how a job went over the last hour.
+// History returns the curves of a job over the last hour, or those of the host if job is empty.
+// A selection of nodes is derived from the intervals that have sums by node.
 func (a *Agent) History(job string, q page.HistoryQuery) (page.History, error) {
 	points := a.curves.log.Of(job, q.From, q.To)
 	if job != "" {
@@ -96,8 +99,10 @@ func (a *Agent) History(job string, q page.HistoryQuery) (page.History, error) {
 	return page.NewHistory(job, q, points), nil
 }
 
-// partsOf returns what some of a job's nodes did in each stretch of time of which
-// sums by node are kept (counts.LocalityOptions says how many there are).
+// partsOf returns what the selected nodes did in each interval of the job's sums (see
+// counts.LocalityOptions for their number). Latencies are those of the selected workers, or of
+// the servers if no worker is selected. For pairs of both there are none, since latencies are
+// not kept by pair.
 func partsOf(v *observe.JobView, of history.Selection) (parts []history.Part) {
 	v.Job.Sums.EachInterval(func(in *counts.Interval) {
 		p := history.Part{From: time.Unix(0, in.Start), To: time.Unix(0, in.End), Steps: map[string]float64{}, Servers: map[string]float64{}}

@@ -9,12 +9,12 @@ import (
 	"github.com/psidecar/psidecar/bpf"
 )
 
-// execsPerSecond is how many processes that begin to run a program are looked
-// at; of a busy host's others those that are nodes are found a little later.
+// execsPerSecond bounds the processes that are examined at exec. On a host that starts more,
+// nodes among the rest are found by the next scan.
 const execsPerSecond = 200
 
-// lookForProcesses scans for processes periodically, and at once when an exec is
-// reported.
+// lookForProcesses scans for processes every discoverEvery, and at once when an exec is
+// reported, until ctx ends.
 func (a *Agent) lookForProcesses(ctx context.Context) error {
 	ticker := time.NewTicker(discoverEvery)
 	defer ticker.Stop()
@@ -34,9 +34,9 @@ func (a *Agent) lookForProcesses(ctx context.Context) error {
 	}
 }
 
-// openExecs begins to watch which programs begin. It is called before the first
-// look at the host, so that nothing begins unseen between the two; nil where the
-// kernel does not tell, and looking every now and then has to do.
+// openExecs starts watching execs. It is called before the first scan, so that no process falls
+// between the two. It returns nil where the kernel does not report execs; the periodic scan
+// must then suffice.
 func openExecs() *bpf.ExecWatch {
 	w, err := bpf.OpenExecWatch()
 	if err != nil {
@@ -46,7 +46,8 @@ func openExecs() *bpf.ExecWatch {
 	return w
 }
 
-// followExecs has the nodes of jobs found when they begin.
+// followExecs runs meetExecs until ctx ends and closes the watch. A failure is logged and does
+// not end the agent.
 func (a *Agent) followExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	if err := a.meetExecs(ctx, w); ctx.Err() == nil {
 		slog.Warn("processes are not found at once any more", "error", err)
@@ -54,9 +55,9 @@ func (a *Agent) followExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	return w.Close()
 }
 
-// meetExecs starts scans for processes that look like nodes when they exec. At most
-// execsPerSecond are examined a second: a host that starts processes all the time, such
-// as one that compiles, must not keep the agent busy. Periodic scans find the others.
+// meetExecs triggers a scan for each process that looks like a node when it execs. At most
+// execsPerSecond are examined: a host that starts processes all the time, such as one that
+// compiles, must not keep the agent busy.
 func (a *Agent) meetExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	second, looked := time.Now(), 0
 	for {
@@ -73,7 +74,7 @@ func (a *Agent) meetExecs(ctx context.Context, w *bpf.ExecWatch) error {
 		a.procs.began(pid)
 		select {
 		case a.begun <- struct{}{}:
-		default: // it is about to look
+		default: // a scan is pending already
 		}
 	}
 }

@@ -20,6 +20,8 @@ func (a *Agent) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	return heatmap(&v, q), nil
 }
 
+// heatmap returns the heatmap of a job by worker. Over all time it comes from the table, whose
+// blocks are as fine as memory allows; for a range of time, from the intervals' grids.
 func heatmap(v *observe.JobView, q page.HeatmapQuery) page.Heatmap {
 	size := v.Job.Sums.Table.Size()
 	h := page.Heatmap{
@@ -51,15 +53,15 @@ func heatmap(v *observe.JobView, q page.HeatmapQuery) page.Heatmap {
 	return h
 }
 
-// cellError is by how many percent the count of an average cell that is not
-// empty may be wrong because requests are sampled.
+// cellError returns the error of an average cell that is not empty, in percent, because
+// requests are sampled.
 func cellError(v *observe.JobView, m page.Measure, cells [][]uint64) float64 {
 	return errorOfCells(coverage(v), v.Job.Sums.Table.Size().Total, m, cells)
 }
 
-// errorOfCells takes an average cell to have its share of the job's pulls and
-// pushes: those of one step are looked at together, and bytes are as wrong as the
-// uses that moved them.
+// errorOfCells is cellError on plain data. It assumes that an average cell has its share of the
+// job's pulls and pushes, that the keys of a step are sampled together, and that bytes are as
+// uncertain as the uses that moved them.
 func errorOfCells(s *page.JobSampling, total counts.Sums, m page.Measure, cells [][]uint64) float64 {
 	sum, n := 0.0, 0
 	for _, row := range cells {
@@ -88,8 +90,8 @@ func errorOfCells(s *page.JobSampling, total counts.Sums, m page.Measure, cells 
 	return 100 * s.UsesError(pulls, pushes) / (pulls + pushes)
 }
 
-// blocksDuring returns the blocks of a stretch of time, which were laid down
-// while it passed, and whether they are as fine as they get.
+// blocksDuring returns the blocks of a range of time, as they were laid out during it, and
+// whether a smaller range of keys would not show finer ones.
 func blocksDuring(sums *counts.Locality, q page.HeatmapQuery) (blocks []counts.Block, finest bool) {
 	r := q.Range
 	view := during(sums, r)
@@ -123,7 +125,8 @@ func blocksDuring(sums *counts.Locality, q page.HeatmapQuery) (blocks []counts.B
 	return joinBlocks(blocks, q.Blocks), false
 }
 
-// joinBlocks joins neighbours until there are at most n.
+// joinBlocks joins neighbouring blocks until there are at most n. It adds to the sums of the
+// first of each group, which the caller gives up.
 func joinBlocks(blocks []counts.Block, n int) []counts.Block {
 	each := (len(blocks) + n - 1) / n
 	var joined []counts.Block
@@ -151,6 +154,8 @@ func (a *Agent) Keys(job string, n int) (page.Keys, error) {
 	return hottest(&v, n), nil
 }
 
+// hottest returns the n hottest keys of a job and its skew curve. Errors combine those of
+// sampling with those of the sketch.
 func hottest(v *observe.JobView, n int) page.Keys {
 	hot, skew := v.Job.Sums.Table.Hottest(n)
 	workers := order(v.WorkersByIndex)

@@ -1,8 +1,6 @@
-// This part finds out what an agent's host is: how fast its link to the
-// others is, and how many processors it has.
-//
-// In comes the file system, with /proc and /sys; out goes a [Machine], which
-// the agent's command reports and the planner counts with.
+// This file finds out how fast the host's link is and how many processors it has. It reads a
+// file system with /proc and /sys and returns a [Machine], which the agent reports and the
+// planner plans with.
 
 package agent
 
@@ -15,15 +13,15 @@ import (
 	"strings"
 )
 
-// A Machine is a host as far as it is known.
+// A Machine describes a host as far as it is known.
 type Machine struct {
-	LinkMbit   uint32 // speed of its link in Mbit/s; 0 unknown
-	LinkSource string // where that is known from: a flag, the node, an interface; else why it is not
+	LinkMbit   uint32 // speed of its link in Mbit/s; 0: unknown
+	LinkSource string // where the speed comes from (flag, node, interface), or why it is unknown
 	Cores      int
 }
 
-// MeasureMachine returns what the system says. A link that is virtual often has no
-// speed, or not a true one.
+// MeasureMachine returns what the system reports. Virtual links often report no speed, or a
+// meaningless one.
 func MeasureMachine(root fs.FS) Machine {
 	m := Machine{Cores: runtime.NumCPU()}
 	name, err := defaultInterface(root)
@@ -38,8 +36,8 @@ func MeasureMachine(root fs.FS) Machine {
 	return m
 }
 
-// defaultInterface returns the interface of the default route, of IPv4 before
-// IPv6, with the lowest metric.
+// defaultInterface returns the interface of the default route with the lowest metric, of IPv4
+// if there is one, else of IPv6.
 func defaultInterface(root fs.FS) (string, error) {
 	for _, r := range []struct {
 		file                     string
@@ -71,8 +69,8 @@ func defaultInterface(root fs.FS) (string, error) {
 	return "", fmt.Errorf("no default route")
 }
 
-// speed returns an interface's, in Mbit/s. /sys may show another network
-// namespace's interfaces than the process has: they have other numbers.
+// speed returns the speed of an interface in Mbit/s. In a container, /sys may show the
+// interfaces of another network namespace under the same names; their indexes differ.
 func speed(root fs.FS, name string, index func(string) int) (uint32, error) {
 	number, err := fs.ReadFile(root, "sys/class/net/"+name+"/ifindex")
 	if err != nil {

@@ -8,17 +8,19 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// Carried says what an agent knows of the proxy of its host. All fields may be nil.
+// Carried is what an agent knows of its host's proxy. Its functions may be nil.
 type Carried struct {
-	// Proxies returns how many proxies take the connections of jobs; nil: none
-	// are sent to any.
+	// Proxies returns the number of proxies that take connections of jobs; nil: nothing is
+	// intercepted.
 	Proxies func() int
-	// Measures returns the lines of a proxy in this process on a job; only: it is
-	// the only one that runs here.
+	// Measures returns the lines of a proxy in this process about a job. only says that no
+	// other job runs here, so that connections of an unknown job are its own.
 	Measures func(job string, only bool) []measure.Line
 }
 
-// measures returns the lines on a job's measures.
+// measures returns the lines about a job's measures: the agent's own (observe), and the proxy's
+// if it is in this process. If none of the job's connections can reach a proxy, that is the
+// reason shown for each measure, instead of the proxy's.
 func (a *Agent) measures(v *observe.JobView, j *page.Job) []measure.Line {
 	lines := []measure.Line{}
 	if j.State == page.Over {
@@ -42,8 +44,8 @@ func notSet(l *measure.Line) bool {
 	return slices.ContainsFunc(l.Not, func(g measure.Gap) bool { return g.Reason == measure.NotSet })
 }
 
-// carriedBeside is the line on carrying of an agent whose proxy, if there is one,
-// is another process: that one knows of which connections.
+// carriedBeside returns the line about carrying if the proxy, if any, is another process, which
+// alone knows the connections.
 func carriedBeside(job string, why *measure.Gap) measure.Line {
 	l := measure.Line{Job: job, Measure: measure.Carry, Not: []measure.Gap{}}
 	if why != nil {
@@ -55,7 +57,7 @@ func carriedBeside(job string, why *measure.Gap) measure.Line {
 	return l
 }
 
-// uncarried says why none of a job's connections can go to a proxy; nil: they can.
+// uncarried returns why none of a job's connections can go to a proxy; nil: they can.
 func (a *Agent) uncarried(v *observe.JobView) *measure.Gap {
 	switch {
 	case a.opts.Carried.Proxies == nil:
@@ -70,7 +72,7 @@ func (a *Agent) uncarried(v *observe.JobView) *measure.Gap {
 	return nil
 }
 
-// onLoopback reports whether all nodes of a job are reached at loopback addresses.
+// onLoopback reports whether all nodes of a job have loopback addresses.
 func onLoopback(v *observe.JobView) bool {
 	if !v.Job.Scheduler.Addr().IsLoopback() {
 		return false
@@ -81,7 +83,7 @@ func onLoopback(v *observe.JobView) bool {
 	})
 }
 
-// running returns how many jobs are not over.
+// running returns the number of jobs that are not over.
 func (a *Agent) running() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,7 +101,7 @@ var (
 	measureOff = describe("measure_off_connections", "Of those on which it does not, how many for which reason; 1 of no connection in particular.", "job", "measure", "reason")
 )
 
-// measures sends the metrics of the agent's own measures.
+// measures sends the metrics of the agent's own measures; a proxy sends those of the others.
 func (s sender) measures(name string, j *page.Job) {
 	for i := range j.Measures {
 		l := &j.Measures[i]

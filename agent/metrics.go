@@ -14,17 +14,16 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// maxPairs is how many worker and server pairs of a job have metrics of their
-// own; of larger jobs there are those by worker and by server alone.
+// maxPairs bounds the pairs of nodes with metrics of their own. Larger jobs have those by
+// worker and by server only.
 const maxPairs = 1024
 
-// metrics returns a handler for the agent's metrics, made when they are asked
-// for.
+// metrics returns a handler for /metrics. Values are collected at each request.
 func (a *Agent) metrics() http.Handler {
 	return promhttp.HandlerFor(a.Gatherer(), promhttp.HandlerOpts{})
 }
 
-// Gatherer gives what /metrics serves.
+// Gatherer returns what /metrics serves. Each call makes a registry of its own.
 func (a *Agent) Gatherer() prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -81,14 +80,15 @@ var (
 	plannerGiven  = describe("planner_reports_skipped_total", "Reports given up because a newer one was there.")
 )
 
-// metricBlocks is how finely keys are looked at for a job's alpha.
+// metricBlocks is the number of blocks for a job's alpha: a scrape must be cheap.
 const metricBlocks = 16
 
-// collector makes the metrics from the agent's state.
+// collector derives the metrics from the agent's state at each scrape, so that a job that is
+// gone leaves no series.
 type collector struct{ agent *Agent }
 
-// Describe implements prometheus.Collector. The metrics depend on the jobs
-// that there are, so none are announced.
+// Describe implements prometheus.Collector. It announces nothing, because the metrics depend on
+// the jobs (an unchecked collector).
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -113,7 +113,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		s.count(plannerGiven, float64(p.Skipped))
 	}
 	for _, v := range c.agent.observer.Jobs() {
-		// Of the runs of one name the newest has its series; they start over with it.
+		// Runs of a name share one series, which the newest run has; its counters start over.
 		if name := v.Job.Scheduler.String(); c.agent.shows(name) && c.agent.called.title(name).Current {
 			s.job(c.agent, &v)
 		}
@@ -127,7 +127,7 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// sender sends metrics to a registry.
+// sender sends metrics to a scrape.
 type sender struct{ out chan<- prometheus.Metric }
 
 func (s sender) count(d *prometheus.Desc, v float64, labels ...string) {
@@ -181,8 +181,8 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	}
 }
 
-// durations sends the latencies of all requests, in classes of powers of two
-// from 64 microseconds to a minute.
+// durations sends the latency of all requests as a histogram, with buckets at powers of two
+// from 64 microseconds to 67 seconds.
 func (s sender) durations(name string, v *observe.JobView) {
 	h := v.Job.Sums.All().Latency.Histogram()
 	buckets := map[float64]uint64{}
@@ -201,6 +201,7 @@ func (s sender) durations(name string, v *observe.JobView) {
 	s.out <- prometheus.MustNewConstHistogram(duration, n, h.Mean()/1e6*float64(n), buckets, name)
 }
 
+// workersAndServers sends traffic and steps by node, and by pair if there are few.
 func (s sender) workersAndServers(name string, v *observe.JobView) {
 	all := v.Job.Sums.All()
 	in, out := make([]uint64, len(v.ServersByIndex)), make([]uint64, len(v.ServersByIndex))
@@ -232,7 +233,7 @@ func (s sender) workersAndServers(name string, v *observe.JobView) {
 	}
 }
 
-// stalls sends whether the job makes progress, and the nodes that do not.
+// stalls sends the state of the job and its stalled nodes.
 func (s sender) stalls(name string, j *page.Job) {
 	if j.State == "" {
 		return // not known yet

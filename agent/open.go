@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// openedBytes is how long a recording may be that is opened through the page: it
-// comes in one piece, and a browser holds it.
+// openedBytes bounds a recording that is opened through the page: the browser sends it in one
+// piece, which it holds in memory.
 const openedBytes = 1 << 30
 
-// OpenRecordings reads all files. Jobs are named after their files, in full where
-// two have one name.
+// OpenRecordings reads recordings. Their jobs are named after the files: by base name, or by
+// the whole path where two files have the same base name. It blocks until all are read, or ctx
+// ends between two of them.
 func OpenRecordings(ctx context.Context, version string, paths []string) (*Recorded, error) {
 	state := &Recorded{Version: version, Takes: openedBytes}
 	short := map[string]int{}

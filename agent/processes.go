@@ -12,57 +12,61 @@ import (
 	"github.com/psidecar/psidecar/agent/observe"
 )
 
-// processes knows the host's PS-lite processes, as of the last look around.
+// processes knows the host's PS-lite processes as of the last scan. It implements
+// observe.Resolver.
 //
-// Anybody can have a thousand processes that look like nodes, and connections whose
-// owner is not to be found. So only new processes are read, one that does not
-// become a node of a job is read ever more seldom, and a budget bounds the time of
-// it all.
+// Any user can start thousands of processes that look like nodes, or open connections whose
+// owner is never found. So only new processes are read, a process that does not become a node
+// of a job is read more and more rarely, and budgets bound the time of all scans.
+//
+// It is safe for concurrent use. mu is not held during a scan; the maps that a scan uses are
+// therefore replaced and never changed.
 type processes struct {
 	finder  *discover.Finder
 	proc    fs.FS
-	watched func(cgroup string) bool     // nil: those of all cgroups
-	selects func(pod string) bool        // nil: those of all pods, and of none
-	leaves  func(*discover.Process) bool // nodes that are not watched; nil: none
-	now     func() time.Time
+	watched func(cgroup string) bool     // nil: all cgroups
+	selects func(pod string) bool        // nil: processes of all pods, and of none
+	leaves  func(*discover.Process) bool // nodes that opted out; nil: none
+	now     func() time.Time             // for tests
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	snapshot *discover.Snapshot
-	taken    time.Time
-	took     time.Duration
-	whole    time.Time         // when all processes are looked at next
-	others   map[int]int       // how often a process was seen not to be a node; never changed, but replaced
-	nodes    map[int]progress  // of those that were seen to be; never changed, but replaced
-	begun    map[int]time.Time // nodes that began to run lately
-	young    budget            // for nodes that are not settled
-	all      budget            // for all nodes, because of a connection
+	taken    time.Time         // when the snapshot was taken
+	took     time.Duration     // CPU time that it took
+	whole    time.Time         // when all processes are to be read again
+	others   map[int]int       // by PID, how often a process was seen not to be a node; replaced, never changed
+	nodes    map[int]progress  // by PID; replaced, never changed
+	begun    map[int]time.Time // PIDs that executed a node lately, and when
+	young    budget            // for scans because of nodes that are not settled
+	all      budget            // for scans of all nodes because of a connection
 }
 
-// progress is how far a node has come, as far as it was seen.
+// progress is how far a node has come in starting up.
 type progress struct {
-	looks    int       // at its sockets
-	complete int       // of those, since it listens and its scheduler is known
-	next     time.Time // look
+	looks    int       // scans of its sockets
+	complete int       // of those, the last ones in a row in which it listened and its scheduler was known
+	next     time.Time // time of the next scan
 }
 
+// settled reports whether the node's sockets need no more scans.
 func (p progress) settled() bool { return p.complete >= seenNode }
 
-// How processes are looked at.
+// How often processes are scanned.
 const (
 	// lookAgain is the age of a snapshot from which an unknown connection triggers
 	// a new one, as a multiple of the time that it took, so that scanning never
 	// takes more than a third of the time.
 	lookAgain = 2
-	// A process that was seen so often not to be a node is let be, and of a
-	// node that was seen so often it is known where it listens.
+	// A process that was seen seenOther times not to be a node is not read again. A node that
+	// was complete seenNode times is settled.
 	seenOther, seenNode = 2, 4
-	// All processes are looked at this often, or as seldom as keeps that below
-	// one part in wholeShare of a core.
+	// All processes are read again every wholeEvery, or so rarely that it takes less than one
+	// part in wholeShare of a core.
 	wholeEvery, wholeShare = 5 * time.Second, 400
-	// lookTakes is longer than looking around ever takes.
+	// lookTakes exceeds the duration of any scan.
 	lookTakes = time.Minute
-	// A node that has not come so far is looked at every time at first, and then
-	// ever more seldom.
+	// A node that is not settled is scanned every time for its first youngLooks scans, then
+	// with pauses that double from firstPause to longestPause.
 	youngLooks, firstPause, longestPause = 20, time.Second, 30 * time.Second
 )
 
@@ -76,10 +80,10 @@ func newProcesses(proc string, selects func(pod string) bool) *processes {
 	return p
 }
 
-// readFrom has the processes read from proc.
+// readFrom sets the /proc that is read.
 func (p *processes) readFrom(proc fs.FS) { p.proc, p.finder = proc, discover.NewFinder(proc) }
 
-// wanted reports whether processes of a cgroup are those of watched jobs.
+// wanted reports whether processes of a cgroup belong to watched jobs.
 func (p *processes) wanted(cgroup string) bool {
 	if p.watched != nil && !p.watched(cgroup) {
 		return false
@@ -91,7 +95,7 @@ func (p *processes) wanted(cgroup string) bool {
 	return p.selects(pod)
 }
 
-// filter is wanted, nil where all are.
+// filter returns wanted, or nil if every cgroup is wanted.
 func (p *processes) filter() func(cgroup string) bool {
 	if p.watched == nil && p.selects == nil {
 		return nil
@@ -99,17 +103,18 @@ func (p *processes) filter() func(cgroup string) bool {
 	return p.wanted
 }
 
-// which says whose sockets a look is for.
+// which says whose sockets a scan covers.
 type which int
 
 const (
-	whoIsDue  which = iota // nodes that have not come so far, if it is time
-	whoIsNew               // nodes that have not settled, even if it is not
+	whoIsDue  which = iota // nodes that are not settled, as far as their next scan is due
+	whoIsNew               // nodes that are not settled, due or not
 	everybody              // all nodes
-	anew                   // all nodes, and whoever may have become one
+	anew                   // all nodes, and all processes are read again
 )
 
-// refresh takes a new snapshot.
+// refresh takes a new snapshot and charges its time to the budget that it was taken for. It may
+// take seconds on a large host. Concurrent calls wait for each other in the finder.
 func (p *processes) refresh(w which) (*discover.Snapshot, error) {
 	start := p.now()
 	p.mu.Lock()
@@ -156,11 +161,11 @@ func (p *processes) refresh(w which) (*discover.Snapshot, error) {
 	return s, nil
 }
 
-// looked notes a look at a node's sockets.
+// looked records a scan of the node's sockets.
 func (p *progress) looked(complete bool, at time.Time) {
 	p.looks++
 	if !complete {
-		p.complete = 0 // it will listen soon, and know its scheduler
+		p.complete = 0 // not listening yet, or its scheduler is unknown
 	} else {
 		p.complete++
 	}
@@ -171,8 +176,9 @@ func (p *progress) looked(complete bool, at time.Time) {
 	p.next = at.Add(pause)
 }
 
-// glance returns what processes there are, and takes a new snapshot only if it
-// is time to, or a node has come, gone or not come so far yet.
+// glance returns the present processes. It lists PIDs, and takes a new snapshot only if it is
+// time to, or if a node has come, is gone or is not settled. On an idle host it costs one
+// listing of /proc.
 func (p *processes) glance() (*discover.Snapshot, error) {
 	start := p.now()
 	p.mu.Lock()
@@ -213,9 +219,9 @@ func (p *processes) glance() (*discover.Snapshot, error) {
 	return p.snapshot, nil
 }
 
-// see keeps how often processes were seen not to be nodes, by a look around that
-// began at start. What has begun to run a node since may have been looked at
-// before it did: it is not kept.
+// see records which processes are not nodes, according to a scan that began at start. A process
+// that has executed a node since then may have been read before it did, and is left out. The
+// caller holds p.mu.
 func (p *processes) see(others map[int]int, start time.Time) {
 	for pid, at := range p.begun {
 		if !at.Before(start) {
@@ -227,19 +233,20 @@ func (p *processes) see(others map[int]int, start time.Time) {
 	p.others = others
 }
 
-// began notes that a process has begun to run a node, whatever it was before.
+// began records that a process has executed a node, whatever it was before.
 func (p *processes) began(pid int) {
 	p.finder.Forget(pid)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.begun[pid] = p.now()
-	others, nodes := maps.Clone(p.others), maps.Clone(p.nodes) // a look around may be using them
+	others, nodes := maps.Clone(p.others), maps.Clone(p.nodes) // a scan may be using them
 	delete(others, pid)
 	delete(nodes, pid)
 	p.others, p.nodes = others, nodes
 }
 
-// Owner implements observe.Resolver.
+// Owner implements observe.Resolver. It scans again for an unknown connection if the budget
+// allows. The reading thread waits meanwhile, and the ring buffer fills.
 func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
 	p.mu.Lock()
 	s := p.snapshot
@@ -261,8 +268,8 @@ func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
 	return processOf(found), true
 }
 
-// mayLookAgain reports whether a scan for the owner of an unknown connection is
-// due: any node where the budget has room for that, else a new one.
+// mayLookAgain reports whether to scan again for the owner of an unknown connection, and how
+// widely: all nodes if that budget has room, else only those that are not settled.
 func (p *processes) mayLookAgain() (which, bool) {
 	now := p.now()
 	p.mu.Lock()
@@ -281,8 +288,7 @@ func (p *processes) mayLookAgain() (which, bool) {
 	return whoIsDue, false
 }
 
-// job returns the job of the process that owns a connection, from the present
-// snapshot.
+// job returns the job of the process that owns a connection, from the present snapshot.
 func (p *processes) job(local, peer netip.AddrPort) (string, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/psidecar/psidecar/internal/recording"
 )
 
-// createRecording opens the file to write; one that is there already only by force.
+// createRecording creates a file; it overwrites one that exists only if force is set.
 func createRecording(path string, force bool) (*os.File, error) {
 	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 	if !force {
@@ -29,8 +29,11 @@ func createRecording(path string, force bool) (*os.File, error) {
 	return file, nil
 }
 
-// Record watches until ctx ends, as opts say, and writes uses of keys into a new file;
-// force overwrites one that is there. Its errors name the flag --out.
+// Record watches until ctx ends and writes the uses of keys to a file, which must not exist
+// unless force is set. Errors name the flag --out. opts.Uses is replaced.
+//
+// It ends in order: the agent first, which hands over what the kernel still holds, then the
+// writer, and the file last.
 func Record(ctx context.Context, opts Options, path string, force bool) (totals recording.Totals, err error) {
 	file, err := createRecording(path, force)
 	if err != nil {
@@ -55,15 +58,16 @@ func Record(ctx context.Context, opts Options, path string, force bool) (totals 
 	watched, watching := make(chan error, 1), context.WithoutCancel(ctx)
 	writing, stop := context.WithCancel(watching)
 	go func() {
-		watched <- a.Run(ctx) // hands over what the kernel still has when it ends
+		watched <- a.Run(ctx) // hands over what the kernel still holds when ctx ends
 		stop()
 	}()
 	totals, err = recorder.Run(writing, w)
-	cancel() // there is nothing to watch for any more where writing has failed
+	cancel() // if writing failed, there is no use in watching
 	return totals, errors.Join(<-watched, err)
 }
 
-// ReadRecording says what a recording holds.
+// ReadRecording returns a summary of a recording. It reads all of it. Errors name the flag
+// --info.
 func ReadRecording(path string) (*recording.Summary, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -19,45 +19,48 @@ import (
 	"github.com/psidecar/psidecar/page/history"
 )
 
-// Recorded is what recordings hold, to be shown as an agent shows what it watches.
-// It implements page.State; jobs are named after their recordings. Of its times,
-// those from a pull to its answer are known; bytes are those of keys and values.
-// Its methods may be called from any goroutine.
+// Recorded holds the jobs of recordings and shows them as an agent shows what it watches: it
+// implements page.State. Jobs are named after their recordings. A recording has no messages but
+// uses of keys, so bytes are those of keys and values, and latencies those from a pull to its
+// answer. Its methods may be called from any goroutine.
 type Recorded struct {
 	Version string
-	Memory  int   // bytes for keys and their counters, of each job; 0: as an agent
-	Takes   int64 // bytes that a recording opened through the page may have; 0: it opens none
+	Memory  int   // bytes for each job's keys and counters; 0: an agent's default
+	Takes   int64 // size limit of a recording that is opened through the page; 0: none can be
 
-	reading sync.Mutex  // held while a recording is read: one at a time; before mu
-	mu      sync.Mutex  // guards jobs, which themselves do not change any more
-	jobs    []*recorded // by name
+	reading sync.Mutex  // held while a recording is read, one at a time; taken before mu
+	mu      sync.Mutex  // guards jobs; the jobs themselves do not change once they are in it
+	jobs    []*recorded // sorted by name
 }
 
-// maxRecorded is how many jobs of recordings are kept, and maxRecordedNodes how many
-// workers, and servers, of each.
+// maxRecorded bounds the jobs of all recordings, maxRecordedNodes the workers, and servers, of
+// each.
 const maxRecorded, maxRecordedNodes = 16, 1 << 16
 
-// recorded is one job of a recording.
+// recorded is one job of a recording. Until it is published in Recorded.jobs it belongs to the
+// goroutine that reads; the fields from counted on are used by that alone.
 type recorded struct {
 	name             string
 	view             observe.JobView
 	host             string
-	workers, servers map[string]int // numbers
-	log              history.Log    // under its own empty name
+	workers, servers map[string]int // indexes by name
+	log              history.Log    // curves, under the empty name
 
-	counted history.Counted // when the newest point of the log ended
+	counted history.Counted // totals at the end of the log's newest point
+	// When that point ended, in nanoseconds since 1970.
 	began   int64
 	uses    uint64  // since then
-	weights uint64  // requests that they stand for
-	steps   float64 // of the median worker, those that were not looked at included
-	looked  float64 // those that were
+	weights uint64  // requests that those uses stand for
+	steps   float64 // of the median worker, scaled up for those that were not sampled
+	looked  float64 // steps that were sampled
 }
 
-// keyBytes is what a key takes in a message.
+// keyBytes is the size of a key in a message.
 const keyBytes = 8
 
-// Open adds a recording, and returns what its jobs are called. One that was cut off
-// is shown as far as it goes. Of one that cannot be opened nothing is kept.
+// Open reads a recording and returns the names of its jobs. A recording that is cut off is
+// shown as far as it goes. After any other error nothing of it is kept. It blocks until all of
+// it is read.
 func (r *Recorded) Open(name string, in io.Reader) ([]string, error) {
 	r.reading.Lock()
 	defer r.reading.Unlock()
@@ -95,8 +98,8 @@ func (r *Recorded) Open(name string, in io.Reader) ([]string, error) {
 	return names, nil
 }
 
-// free returns the name, with a number where a recording has it already, and how many
-// more jobs there is room for.
+// free returns the name, with a number appended if it is taken, and for how many more jobs
+// there is room.
 func (r *Recorded) free(name string) (free string, room int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,16 +110,17 @@ func (r *Recorded) free(name string) (free string, room int) {
 	return free, maxRecorded - len(r.jobs)
 }
 
-// allJobs returns the jobs.
+// allJobs returns a copy of the list of jobs.
 func (r *Recorded) allJobs() []*recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.jobs)
 }
 
-// nameOf is what a recording's job is called.
+// nameOf returns the name of a recording's job.
 func (r *Recorded) nameOf(file, job string) string { return file + " " + job }
 
+// newJob returns a job for its first use, nil if the use does not name a scheduler's address.
 func (r *Recorded) newJob(u *recording.Use) *recorded {
 	address, err := netip.ParseAddrPort(u.Job)
 	if err != nil {
@@ -131,7 +135,7 @@ func (r *Recorded) newJob(u *recording.Use) *recorded {
 	return j
 }
 
-// number returns a node's number, a new one for a new node.
+// number returns the index of a node, assigning the next one to a new node.
 func number(numbers map[string]int, names *[]string, name string) int {
 	n, ok := numbers[name]
 	if !ok {
@@ -142,7 +146,7 @@ func number(numbers map[string]int, names *[]string, name string) int {
 	return n
 }
 
-// use counts one use.
+// use counts one use, as the observer would have.
 func (j *recorded) use(u *recording.Use) error {
 	if u.UnixNanos-j.began >= int64(history.Every) {
 		j.point(u.UnixNanos)
@@ -170,8 +174,8 @@ func (j *recorded) use(u *recording.Use) error {
 	return nil
 }
 
-// batch is what a use adds to the counters of its keys: an access when it is
-// asked for, and the bytes of the values where they are.
+// batch converts a use to counts: accesses at the request, and bytes of values where they
+// travel, as observe does. Without lens, bytes are divided equally among the keys.
 func batch(u *recording.Use, worker int, weight uint64) counts.Batch {
 	b := counts.Batch{Worker: worker, Keys: u.Keys}
 	plane := counts.PulledBytes
@@ -199,8 +203,8 @@ func batch(u *recording.Use, worker int, weight uint64) counts.Batch {
 	return b
 }
 
-// point adds what was counted since the last point to the log. Steps are scaled up
-// as their uses are.
+// point adds what was counted since the last point to the log. Steps are scaled up by the
+// weight of the uses, since a sampled recording has only some of them.
 func (j *recorded) point(until int64) {
 	if until <= j.began {
 		return
@@ -313,7 +317,7 @@ func (r *Recorded) Agent() page.Agent {
 	}
 }
 
-// History returns the last hour of a recording.
+// History returns the curves of the last hour of a recording.
 func (r *Recorded) History(job string, q page.HistoryQuery) (page.History, error) {
 	j, err := r.job(job)
 	if err != nil {

@@ -11,48 +11,51 @@ import (
 	"github.com/psidecar/psidecar/internal/recording"
 )
 
-// Bounds of what waits to be written: uses, and their keys in all. Half as much at
-// most waits for the names of nodes, and no longer than namesTake by the uses' own
-// time: those of a recording that begins beside a job are known after some requests.
+// Bounds of what waits to be written: uses, and their keys in total. Up to half of that waits
+// for the names of nodes, for up to namesTake in the time of the uses: in a recording that
+// begins with the job, ranks are known only after some requests.
 const (
 	waitingUses = 1 << 15
 	waitingKeys = 8 << 20
 	namesTake   = 10 * time.Second
 )
 
-// Recorder takes uses of keys from an agent and writes them down elsewhere than
-// where they are read. What comes faster than it can be written is dropped and
-// counted.
+// A Recorder takes uses of keys from an agent and writes them in another goroutine than the one
+// that reads the kernel's records. Uses that come faster than they can be written are dropped
+// and counted. Use and Run may run at the same time.
+//
+// A use passes two stages: unnamed, until its nodes have final names, and queue.
 type Recorder struct {
-	jobs    []string // to record; empty: all
+	jobs    []string // schedulers of the jobs to record; empty: all
 	queue   chan recording.Use
-	keys    atomic.Int64 // of the uses that wait
-	dropped atomic.Uint64
+	keys    atomic.Int64  // number of keys in both stages
+	dropped atomic.Uint64 // uses
 
 	mu      sync.Mutex // guards the rest
-	unnamed []unnamed  // in the order in which they came
-	held    int        // their keys
+	unnamed []unnamed  // in the order of arrival
+	held    int        // number of keys in unnamed
 }
 
-// unnamed is a use that waits until it is known what its nodes are called: they would
-// be others under their later names.
+// unnamed is a use that waits for the final names of its nodes. Written under another name, a
+// node would look like two.
 type unnamed struct {
 	recording.Use
 	worker, server named
 }
 
-// named is a node: observe.Node.
+// named is a node; see observe.Node. Its methods need the observer's lock.
 type named interface {
 	Name() string
-	Ranked() bool // its name is final
+	Ranked() bool // the name is final
 }
 
-// NewRecorder returns a recorder of the jobs named, of all if there are none.
+// NewRecorder returns a recorder of the jobs with these scheduler addresses; of all jobs if
+// there are none.
 func NewRecorder(jobs []string) *Recorder {
 	return &Recorder{jobs: jobs, queue: make(chan recording.Use, waitingUses)}
 }
 
-// Use is for Options.Uses.
+// Use is an Options.Uses. It copies what it keeps, and never blocks on the disk.
 func (r *Recorder) Use(u observe.Use) {
 	job := u.Job.Scheduler.String()
 	if len(r.jobs) > 0 && !slices.Contains(r.jobs, job) {
@@ -70,7 +73,8 @@ func (r *Recorder) Use(u observe.Use) {
 	}, u.Worker, u.Server})
 }
 
-// recordUse has a use written, once its nodes have their names.
+// recordUse queues a use, and moves on those at the head whose names are final, or that have
+// waited for too long.
 func (r *Recorder) recordUse(u unnamed) {
 	r.keys.Add(int64(len(u.Keys)))
 	r.mu.Lock()
@@ -85,8 +89,9 @@ func (r *Recorder) recordUse(u unnamed) {
 	})
 }
 
-// name gives those uses to be written that wait for no name any more, as is asked of
-// the first of them. The caller holds r.mu, and nodes do not change meanwhile.
+// name moves uses from unnamed to the queue, as long as ready accepts the first. The order of
+// uses is kept. The caller holds r.mu, and nodes must not change meanwhile: it holds the
+// observer's lock too, or the agent has ended.
 func (r *Recorder) name(ready func(first *unnamed) bool) {
 	n := 0
 	for ; n < len(r.unnamed) && ready(&r.unnamed[n]); n++ {
@@ -100,14 +105,15 @@ func (r *Recorder) name(ready func(first *unnamed) bool) {
 			r.dropped.Add(1)
 		}
 	}
-	clear(r.unnamed[:n]) // let their keys go
+	clear(r.unnamed[:n]) // for the garbage collector
 	r.unnamed = r.unnamed[n:]
 }
 
-// Run writes until ctx ends, then what still waits, and ends the recording. No use
-// comes any more when ctx has ended.
+// Run writes until ctx ends, then writes what still waits, under the names known by then, and
+// ends the recording. ctx must end only when no more uses come. It returns the first error of
+// writing.
 func (r *Recorder) Run(ctx context.Context, w *recording.Writer) (recording.Totals, error) {
-	flush := time.NewTicker(time.Second) // a killed recorder loses a second at most
+	flush := time.NewTicker(time.Second) // a recorder that is killed loses a second at most
 	defer flush.Stop()
 	var failed error
 	write := func(u *recording.Use) {

@@ -14,34 +14,33 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Sizes of a report.
+// Bounds of a report, which is some 100 KB for a job of 64 workers.
 const (
 	reportBlocks = 256
 	reportHot    = 256
 	reportSkew   = 128
-	// windowSoon is how long after a worker turned to other keys uses are reported
-	// key by key, and for how long until the next time, which doubles up to
-	// windowEvery. windowHot is of how many keys at most, half of them the most
-	// used ones. A key takes windowKeyBytes, and all of them windowShare of what
-	// the job itself moves, or windowLeast keys.
+	// Windows of uses, key by key. After a worker has turned to other keys, one is reported
+	// after windowSoon; the interval then doubles up to windowEvery. A window has at most
+	// windowHot keys, half of them the most used ones. At windowKeyBytes each, they take at
+	// most windowShare of what the job itself moves, but windowLeast keys are always allowed.
 	windowSoon     = 400 * time.Millisecond
 	windowEvery    = 16 * windowSoon
 	windowHot      = 1 << 14
 	windowLeast    = 8192
 	windowKeyBytes = 12
 	windowShare    = 0.02
-	// reportLatencies is how many workers, and servers, have distributions of
-	// their own, of 200 bytes to 2 KB each; fewer in jobs with many of them, each of
-	// whose hosts tells of some: latenciesOfAll are those of all hosts together.
+	// Distributions of latency, 200 bytes to 2 KB each, are reported for at most
+	// reportLatencies workers, and servers. In large jobs each host reports some only, at least
+	// leastLatencies, so that all hosts together stay near latenciesOfAll.
 	reportLatencies = 1024
 	leastLatencies  = 64
 	latenciesOfAll  = 1 << 16
-	// reportNodes is of how many nodes a job may have that every host tells of all
-	// of them: of more, each host tells of its own.
+	// Every host reports all nodes of a job with at most reportNodes; of a larger job it
+	// reports its own.
 	reportNodes = 512
 )
 
-// Reports returns what there is to report of each job, as for a light report or all.
+// Reports returns a report of each job, light ones or whole ones.
 func (a *Agent) Reports(light bool) []*api.JobReport {
 	var reports []*api.JobReport
 	for _, v := range a.observer.Jobs() {
@@ -60,8 +59,7 @@ func (a *Agent) Reports(light bool) []*api.JobReport {
 	return reports
 }
 
-// reportCalled reports what a job's processes say that it is called, and what its owner
-// asks for.
+// reportCalled adds the job's name as its processes claim it, and its owner's wishes.
 func (a *Agent) reportCalled(r *api.JobReport) {
 	j, ok := a.called.claim(r.GetJob())
 	if !ok {
@@ -76,7 +74,9 @@ func (a *Agent) reportCalled(r *api.JobReport) {
 	}
 }
 
-// HostReport returns the report of the wanted kind; the sender adds the host's name.
+// HostReport returns the report of this host for the planner, with windows if they are due;
+// taking a window starts the next one, so the report must be sent. The sender adds the host's
+// name.
 func (a *Agent) HostReport(w report.Wanted) *api.HostReport {
 	me := a.Agent()
 	r := &api.AgentReport{
@@ -108,8 +108,8 @@ func (a *Agent) HostReport(w report.Wanted) *api.HostReport {
 	return all
 }
 
-// Urgent reports whether there is something that the planner should hear of
-// before the next report is due: workers turned to other keys a moment ago.
+// Urgent reports whether a report should be sent before the next one is due: a worker has just
+// turned to other keys, or did so recently and the short interval is over.
 func (a *Agent) Urgent() bool {
 	shifted := a.observer.Shifted()
 	a.mu.Lock()
@@ -123,8 +123,8 @@ func (a *Agent) Urgent() bool {
 	return false
 }
 
-// windowDue reports whether uses are to be reported key by key now, and whether
-// that is sooner than as a rule. The next time is after twice as long.
+// windowDue reports whether windows are to be reported now, and whether that is sooner than
+// usual. If so it doubles the interval until the next time.
 func (a *Agent) windowDue() (due, hurried bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,8 +136,8 @@ func (a *Agent) windowDue() (due, hurried bool) {
 	return true, hurried
 }
 
-// windowKeys returns the number of keys in a job's window, given the planner's
-// bound; 0: the planner has set none.
+// windowKeys returns the number of keys for a job's window: in proportion to what the job has
+// moved since the last one, and at most what the planner wants (0: no bound).
 func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,8 +153,8 @@ func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 	return keys
 }
 
-// windowReport converts a window to its message; nil stays nil. One that is hurried
-// is among the first after workers turned to other keys.
+// windowReport converts a window to its message; nil stays nil. hurried marks it as one of the
+// first after a shift. Equal value sizes are sent once.
 func windowReport(w *counts.Window, names []string, hurried bool) *api.Window {
 	if w == nil {
 		return nil
@@ -165,7 +165,7 @@ func windowReport(w *counts.Window, names []string, hurried bool) *api.Window {
 	}
 	for _, worker := range w.Workers {
 		if worker.Worker >= len(names) || names[worker.Worker] == "" {
-			continue // the node is not identified yet
+			continue // its rank is not known yet
 		}
 		u := &api.WindowUse{Worker: names[worker.Worker], Steps: uint32(worker.Steps), Pulled: worker.Pulled, Pushed: worker.Pushed}
 		for _, use := range worker.Uses {
@@ -176,15 +176,15 @@ func windowReport(w *counts.Window, names []string, hurried bool) *api.Window {
 	return r
 }
 
-// SetPlanner makes the agent tell of its link to a planner.
+// SetPlanner sets where the agent gets the state of its link to a planner.
 func (a *Agent) SetPlanner(state func() *page.Planner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.planner = state
 }
 
-// jobReport reports a job; pod, where not nil, names a pod by its UID. A light report
-// lacks the large parts.
+// jobReport returns the report of a job; pod, which may be nil, names pods. A light report
+// leaves out the large parts.
 func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now time.Time, light bool) *api.JobReport {
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
 	recent := v.Job.Sums.Lately(now.UnixNano(), recently)
@@ -234,9 +234,9 @@ func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now ti
 	return r
 }
 
-// reportLarge adds what light reports leave out.
+// reportLarge adds the parts that light reports leave out.
 func reportLarge(r *api.JobReport, v *observe.JobView, workers []int, all *counts.View) {
-	begin := 0 // of latencies, where there is no room for all: another host's are others
+	begin := 0 // where this host's share of the latencies begins: each host starts at a rank of its own
 	for _, n := range r.GetNodes() {
 		if n.GetLocal() && n.GetRank() >= 0 {
 			begin = int(n.GetRank())
@@ -269,7 +269,7 @@ func reportLarge(r *api.JobReport, v *observe.JobView, workers []int, all *count
 	}
 }
 
-// reportStalls reports whether the job goes on.
+// reportStalls adds the diagnosis.
 func reportStalls(r *api.JobReport, found *stallFinding) {
 	r.State, r.Cause, r.What = found.State, found.Cause, found.Text
 	if !found.Since.IsZero() {
@@ -283,9 +283,9 @@ func reportStalls(r *api.JobReport, found *stallFinding) {
 	}
 }
 
-// latencies returns the distributions that are not empty, from number begin on and
-// around; the last of very many as one without a name. Nodes that came while the
-// report was made have no name in it yet: the next one has them.
+// latencies returns the distributions that are not empty, from index begin on and around. Those
+// beyond the bound are merged into one without a name. Nodes that appeared after names was made
+// are left to the next report.
 func latencies(all []*history.Latency, names []string, begin int) []*api.Latency {
 	var list []*api.Latency
 	var rest history.Latency
@@ -311,9 +311,9 @@ func latencies(all []*history.Latency, names []string, begin int) []*api.Latency
 	return list
 }
 
-// reportUses reports the blocks of keys. Their limits are such that those of
-// several hosts nest, as far as every key is counted one by one; folded blocks
-// stay as they are.
+// reportUses adds the uses by block of keys. As long as every key is counted one by one, the
+// blocks are of the kind that nests, so that the planner can add those of several hosts; folded
+// blocks are reported as they are.
 func reportUses(r *api.JobReport, v *observe.JobView, workers []int, exact bool) {
 	table := v.Job.Sums.Table
 	blocks := table.Blocks(0, math.MaxUint64, reportBlocks)

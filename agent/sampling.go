@@ -1,16 +1,15 @@
-// This part decides of how many requests of each job the keys are looked
-// at: as many as a budget of CPU time allows, but those of a whole step every
-// few seconds in any case.
+// This file decides how densely the requests of each job are sampled: as densely as a budget of
+// CPU time allows, but so that the keys of a whole step are seen every few seconds in any case.
 //
-// In comes what was looked at so far and what that took ([sampleLook]), once a second;
-// out goes a [sampleDecision]. The agent calls it. It knows no clock and no kernel.
+// A [sampleController] takes a [sampleLook] once a second, with what was sampled so far and
+// what that cost, and returns a [sampleDecision]. It is a pure state machine: it knows no clock
+// and no kernel.
 //
-// The budget is for what sampling can lower: copying key frames out of the
-// kernel and counting them. What each segment and each meta costs, and what the
-// rest of the process does, is not held against it. It is a mean over [saving]:
-// what was not used of it pays for denser sampling later, so that of a job that
-// begins, of which little is known, most is looked at, and so that the budget is
-// used up between two rates, which are powers of two.
+// The budget covers what sampling can lower: copying key frames out of the kernel and counting
+// them. The cost of every segment and every meta, and of the rest of the process, does not
+// count. The budget is a mean over [saving]: what is not used pays for denser sampling later.
+// So most of a job that begins, of which little is known, is sampled, and the budget is used up
+// although rates are powers of two.
 
 package agent
 
@@ -22,83 +21,86 @@ import (
 )
 
 const (
-	// span is how far back cost and pace are measured. It must hold some sampled
+	// span is the period over which cost and pace are measured. It must contain some sampled
 	// windows.
 	span = 12 * time.Second
-	// stepEvery is how often the keys of some steps are looked at whatever that
-	// takes, on average; at most twice as long passes from one to the next.
+	// stepEvery is the mean interval at which the keys of some steps are sampled whatever it
+	// costs. At most twice as long passes between two of them.
 	stepEvery = 3 * time.Second
-	// A window is a number of consecutive timestamps whose keys are sampled
-	// together: as many as pass in windowTakes, within these limits, so that a
-	// window holds a pull and the push that follows it, and a job of few, large
-	// steps does not have to sample many of them at once.
+	// A window is a number of consecutive timestamps whose keys are sampled together: as many
+	// as pass in windowTakes, between minWindow and maxWindow. A window then holds a pull and
+	// the push that follows it, while a job of few, large steps need not sample many of them in
+	// a row.
 	minWindow, maxWindow = 4, 16
 	windowTakes          = 500 * time.Millisecond
 	// maxOneIn is the sparsest sampling.
 	maxOneIn = 4096
-	// kernelNanosPerByte is what the programs in the kernel take to look at a
-	// byte of keys and copy it out: see bpf/README.md, which has 55 to 70 ms a
-	// GB of traffic, three quarters of it keys, for runs of keys.
+	// kernelNanosPerByte is what the BPF programs take to examine a byte of keys and copy it
+	// out. bpf/README.md measures 55 to 70 ms per GB of traffic, three quarters of it keys, for
+	// runs of keys.
 	kernelNanosPerByte = 0.1
-	// denser is the part of the budget that must suffice before a job is sampled
-	// more densely; the margin keeps noisy measurements from making rates
-	// oscillate.
+	// denser is the fraction of the budget that must suffice before a job is sampled more
+	// densely. The margin keeps noisy measurements from making rates oscillate.
 	denser = 0.8
-	// saving is for how long what the budget allows and nobody takes is saved.
+	// saving is the period over which unused budget accumulates.
 	saving = time.Minute
-	// spendIn is how long the savings would last if the whole budget were used
-	// beside them: small savings are spent slowly, so that rates change slowly.
+	// spendIn is how long the savings would last if they were spent evenly beside the whole
+	// budget. Small savings are thus spent slowly, and rates change slowly.
 	spendIn = 10 * time.Second
 )
 
-// A sampleRate says that one in OneIn windows of Window timestamps is sampled.
+// A sampleRate means that one in OneIn windows of Window timestamps is sampled.
 type sampleRate struct{ Window, OneIn uint32 }
 
-// A sampleClock names a counter of timestamps of a job.
+// A sampleClock identifies a counter of timestamps in a job.
 type sampleClock struct{ App, Customer int32 }
 
-// sampleSeen is what has passed of a job so far.
+// sampleSeen are a job's totals so far.
 type sampleSeen struct {
-	Requests, Sampled uint64                // requests with keys, and those looked at
-	KeyBytes          uint64                // of keys that were looked at
-	AllBytes          uint64                // what they would be had all been looked at
+	Requests, Sampled uint64                // requests with keys, and those that were sampled
+	KeyBytes          uint64                // bytes of keys that were copied
+	AllBytes          uint64                // estimate of the bytes of all keys
 	Clocks            map[sampleClock]int32 // highest timestamps
 }
 
-// A sampleLook is the state of the agent at one moment. All but At only grow.
+// A sampleLook is the agent's state at one moment. Everything but At only grows.
 type sampleLook struct {
 	At       time.Time
-	KeyNanos int64 // CPU time that went into copied keys in user space
+	KeyNanos int64 // CPU time spent on keys in user space
 	Jobs     map[string]sampleSeen
 }
 
-// A sampleDecision is how to sample from now on.
+// A sampleDecision says how to sample from now on.
 type sampleDecision struct {
 	Jobs    map[string]sampledJob
 	Percent float64 // of one core, that looking at keys takes
-	// Over: the budget cannot be met, since steps must be looked at.
+	// Over says that the budget cannot be met, since some steps must be sampled.
 	Over bool
 }
 
-// A sampledJob is how one job is sampled.
+// A sampledJob says how one job is sampled.
 type sampledJob struct {
 	sampleRate
 	Percent float64 // of one core, that looking at its keys takes
-	AtFloor bool    // sparser it does not get, whatever it takes
+	AtFloor bool    // it is not sampled more sparsely, whatever it costs
 }
 
-// A sampleController decides again and again. The zero value but for Budget is one
-// that has seen nothing, and has saved all that can be.
+// A sampleController decides about sampling, over and over. The zero value with a Budget has
+// seen nothing and has saved as much as can be saved. It is not safe for concurrent use.
 type sampleController struct {
-	Budget float64 // percent of one core, over Saving; 0: rates are left as Start says
-	Start  uint32  // OneIn of a job of which no keys have been seen
+	Budget float64 // percent of one core, averaged over saving; 0: rates stay as Start says
+	Start  uint32  // OneIn of a job until its keys were seen
 
-	looks []sampleLook // oldest first, those of the last span
-	jobs  map[string]sampledJob
-	taken time.Duration // of what was saved: from 0 to the budget of Saving
+	looks []sampleLook          // oldest first, those of the last span
+	jobs  map[string]sampledJob // the previous decision
+	taken time.Duration         // used up of the savings, from 0 to the budget of saving
 }
 
-// Decide takes what has been seen by now.
+// Decide takes the present state and returns how to sample from now on.
+//
+// For each job it computes the sparsest rate that just meets what is allowed, and one that
+// meets it with a margin; the present rate is kept if it lies between the two, which is the
+// hysteresis.
 func (c *sampleController) Decide(now sampleLook) sampleDecision {
 	if n := len(c.looks); n > 0 {
 		c.pay(&c.looks[n-1], &now)
@@ -120,7 +122,7 @@ func (c *sampleController) Decide(now sampleLook) sampleDecision {
 		job := sampledJob{sampleRate: sampleRate{Window: d.window, OneIn: d.oneIn}, Percent: d.percent}
 		if c.Budget > 0 {
 			job.OneIn = min(d.oneIn, d.limit)
-			if d.known { // between what suffices and what leaves room
+			if d.known { // between what suffices and what leaves a margin
 				job.OneIn = min(max(job.OneIn, sparse[i]), dense[i])
 			}
 			job.AtFloor = d.known && sparse[i] == d.limit && d.limit < maxOneIn
@@ -133,8 +135,8 @@ func (c *sampleController) Decide(now sampleLook) sampleDecision {
 	return decision
 }
 
-// pay takes from what was saved what looking at keys took from one look to the next,
-// beyond the budget, or adds what it left of that.
+// pay charges what keys have cost since the last look against the budget of that time, and the
+// difference against the savings.
 func (c *sampleController) pay(before, now *sampleLook) {
 	bytes := uint64(0)
 	for name, j := range now.Jobs {
@@ -144,18 +146,19 @@ func (c *sampleController) pay(before, now *sampleLook) {
 	c.taken = min(max(c.taken+took-c.budgetOf(now.At.Sub(before.At)), 0), c.budgetOf(saving))
 }
 
-// budgetOf is the CPU time that the budget allows in a stretch of time.
+// budgetOf returns the CPU time that the budget allows in a period.
 func (c *sampleController) budgetOf(t time.Duration) time.Duration {
 	return time.Duration(c.Budget / 100 * float64(t))
 }
 
-// allowed is what looking at keys may take now: the budget and some of what was
-// saved, in percent of one core.
+// allowed returns what keys may cost now, in percent of one core: the budget and a part of the
+// savings.
 func (c *sampleController) allowed() float64 {
 	return c.Budget + 100*float64(c.budgetOf(saving)-c.taken)/float64(spendIn)
 }
 
-// price returns nanoseconds a byte of keys that is looked at.
+// price returns the cost of a byte of sampled keys in nanoseconds, averaged over span and all
+// jobs.
 func (c *sampleController) price() float64 {
 	first, last := c.looks[0], c.looks[len(c.looks)-1]
 	bytes := uint64(0)
@@ -168,17 +171,18 @@ func (c *sampleController) price() float64 {
 	return kernelNanosPerByte + float64(last.KeyNanos-first.KeyNanos)/float64(bytes)
 }
 
-// demand is what a job asks for.
+// demand is what a job would cost, and how sparsely it can be sampled.
 type demand struct {
 	name    string
-	whole   float64 // percent of a core that looking at all of its keys would take
-	percent float64 // that looking at them takes
-	known   bool    // keys were looked at lately, so that whole is known
+	whole   float64 // percent of a core if all of its keys were sampled
+	percent float64 // percent of a core that it costs now
+	known   bool    // keys were sampled lately, so whole is known
 	window  uint32
-	oneIn   uint32 // now
-	limit   uint32 // the sparsest with which a step is looked at every stepEvery
+	oneIn   uint32 // the present rate
+	limit   uint32 // the sparsest rate with which a step is sampled every stepEvery
 }
 
+// demand computes a job's demand from the looks that know the job.
 func (c *sampleController) demand(name string, price float64) demand {
 	now := c.looks[len(c.looks)-1]
 	seen := now.Jobs[name]
@@ -206,8 +210,7 @@ func (c *sampleController) demand(name string, price float64) demand {
 	return d
 }
 
-// pace returns how many timestamps pass in a second: those of the customer that
-// has most.
+// pace returns the number of timestamps a second, of the customer with the most.
 func (c *sampleController) pace(name string) (pace float64) {
 	now := c.looks[len(c.looks)-1]
 	for clock, highest := range now.Jobs[name].Clocks {
@@ -224,11 +227,11 @@ func (c *sampleController) pace(name string) (pace float64) {
 	return pace
 }
 
-// share returns for each demand how sparsely it is met so that all together stay
-// within the budget, if that is possible; the largest demand gives up most. A job
-// that takes no more than an equal part of the budget, idle jobs aside, gives up
-// nothing: the excess then comes from steps of others that must be sampled, and
-// taking it from small jobs would save next to nothing and spoil their few counts.
+// share returns a rate for each demand such that all together stay within the budget, if that
+// is possible. The largest cost is halved until they do. A job that costs no more than an equal
+// part of the budget, not counting idle jobs, is always sampled in full: the excess then comes
+// from steps of other jobs that must be sampled, and sampling small jobs more sparsely would
+// save next to nothing and spoil their few counts.
 func share(all []demand, budget float64) []uint32 {
 	oneIn := make([]uint32, len(all))
 	for i := range oneIn {
@@ -257,6 +260,7 @@ func share(all []demand, budget float64) []uint32 {
 	return oneIn
 }
 
+// total returns the cost of all demands at these rates.
 func total(all []demand, oneIn []uint32) (percent float64) {
 	for i, d := range all {
 		percent += d.whole / float64(oneIn[i])
@@ -264,7 +268,7 @@ func total(all []demand, oneIn []uint32) (percent float64) {
 	return percent
 }
 
-// powerBelow returns the highest power of two that is at most x, and at least 1.
+// powerBelow returns the largest power of two that is at most x, but at least 1.
 func powerBelow(x float64) uint32 {
 	n := uint32(1)
 	for n < 1<<30 && float64(2*n) <= x {
@@ -273,4 +277,5 @@ func powerBelow(x float64) uint32 {
 	return n
 }
 
+// less returns a-b, or 0 if a counter started over.
 func less(a, b uint64) uint64 { return a - min(a, b) }

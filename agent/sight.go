@@ -7,18 +7,20 @@ import (
 	"github.com/psidecar/psidecar/bpf"
 )
 
-// behindAfter is how long what the kernel copied may wait to be read.
+// behindAfter is how long records may wait in the ring buffer before the agent counts as
+// behind.
 const behindAfter = 2 * time.Second
 
-// sight is whether the agent sees what jobs do: from what it has not seen it must not
-// follow that they stand still. Of the loop that looks for stalls alone.
+// sight tracks whether the agent sees everything that jobs do. If it does not, missing messages
+// must not be taken for a stall. It belongs to findStalls.
 type sight struct {
-	lost   uint64    // batches that found the buffer full, so far
-	lostAt time.Time // when they became more
+	lost   uint64    // batches that found the ring buffer full, so far
+	lostAt time.Time // when that number last grew
 }
 
-// explainBlindness takes how many batches were lost and since when one waits to be read (zero: none
-// does), and returns why messages of jobs are missing; empty where none are.
+// explainBlindness returns why messages may be missing, empty if none are. lost is the number
+// of lost batches so far, unread the time of the oldest record that waits to be read (zero:
+// none).
 func (s *sight) explainBlindness(now time.Time, lost uint64, unread time.Time) (blind string) {
 	if lost > s.lost {
 		s.lost, s.lostAt = lost, now
@@ -33,8 +35,7 @@ func (s *sight) explainBlindness(now time.Time, lost uint64, unread time.Time) (
 	return ""
 }
 
-// lookBlind returns why the agent does not see all that jobs do now; empty where it
-// does.
+// lookBlind returns why the agent may be missing messages now, empty if it is not.
 func (a *Agent) lookBlind() string {
 	counts, err := a.capture.Counts()
 	if err != nil {
@@ -47,8 +48,8 @@ func (a *Agent) lookBlind() string {
 	return a.sight.explainBlindness(a.now(), counts[bpf.ReasonRingFull].Events, unread)
 }
 
-// tells reports whether sockets and processes say that a request waits, so long at
-// least as limit: in the messages that were seen its answer may be missing.
+// tells reports whether sockets and processes confirm that a request has been waiting for at
+// least limit. With messages missing, the lack of an answer proves nothing.
 func (f *stallFacts) tells(w *wait, limit time.Duration) bool {
 	return isStopped(f.process(w.Server)) || w.To.stuck() || w.Back.stuck() || w.To.ZeroWindow || w.Back.ZeroWindow ||
 		w.To.Known && w.To.Silent >= limit

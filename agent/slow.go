@@ -8,23 +8,21 @@ import (
 	"github.com/psidecar/psidecar/agent/observe"
 )
 
-// namesKept is how long names of a job's nodes are taken to be those of before.
+// namesKept is how long names are cached.
 const namesKept = time.Second
 
-// SlowNames says what jobs and nodes of slow requests are called. It is used by one
-// goroutine. It keeps what it has asked the agent for, of those jobs that the agent
-// follows, for a second.
+// SlowNames resolves the names of jobs and nodes for slow requests. It caches the views of
+// jobs, since a view costs time in proportion to the job. It must be used by one goroutine.
 type SlowNames struct {
 	agent *Agent
 	since time.Time
 	jobs  map[netip.AddrPort]observe.JobView
 }
 
-// NewSlowNames returns one that knows nothing yet.
+// NewSlowNames returns an empty cache.
 func (a *Agent) NewSlowNames() *SlowNames { return &SlowNames{agent: a} }
 
-// Of returns the names of a request's job, run, worker and server; empty where they are
-// not known.
+// Of returns the names of a request's job, run, worker and server; empty if unknown.
 func (n *SlowNames) Of(scheduler netip.AddrPort, worker, server int) (job, run, from, to string) {
 	if now := time.Now(); n.jobs == nil || now.Sub(n.since) > namesKept {
 		n.since, n.jobs = now, map[netip.AddrPort]observe.JobView{}

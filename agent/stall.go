@@ -1,14 +1,13 @@
-// This file decides whether a job makes progress and, if it does not, which node
-// waits for which, and which is the cause.
+// This file decides whether a job makes progress and, if it does not, which node waits for
+// which, and which one is the cause.
 //
-// In come [stallFacts] of one moment: when each worker was last heard of, which
-// requests have no answers, what the sockets and processes of this host say. Out
-// goes a [stallFinding]. The agent calls it every second. It knows no clock, no socket
-// and no process.
+// [findStall] takes the [stallFacts] of one moment (when each worker was last heard of, which
+// requests have no answers, the states of sockets and processes of this host) and returns a
+// [stallFinding]. It is a pure function, called every second.
 //
-// A worker that computes looks like one that hangs. So a worker that waits for
-// nobody counts as standing still only when it has been silent for several times
-// as long as its steps take, or when its process is stopped.
+// From the outside, a worker that computes looks like one that hangs. So a worker that waits
+// for nobody counts as stalled only after several times its usual step time, or if its process
+// is stopped.
 
 package agent
 
@@ -21,107 +20,106 @@ import (
 )
 
 const (
-	// patience is how long a request may wait, and a worker be silent, before
-	// that is worth a word; stopped is that where its process is stopped.
+	// patience is how long a request may wait, or a worker be silent, before it is reported;
+	// stopped is the same for a process that is stopped.
 	patience = 5 * time.Second
 	stopped  = 2 * time.Second
-	// A worker counts as silent after this many of its steps without a request.
+	// silentSteps is the number of its step times after which a silent worker is reported.
 	silentSteps = 6
-	// firstStep is how long a worker may be silent of which no two steps were seen: a
-	// program that begins loads its data and compiles its kernels.
+	// firstStep is how long a worker may be silent before two of its steps were seen: a program
+	// that starts loads its data and compiles its kernels.
 	firstStep = time.Minute
-	// A server counts as late when it takes this many times as long as the others,
-	// or as itself before, and at least lateLeast.
+	// A server is late if it takes lateTimes as long as the others, or as itself before, and at
+	// least lateLeast.
 	lateTimes = 4
 	lateLeast = 50 * time.Millisecond
-	// A worker straggles that waits less than the median one by so much of the
-	// time.
+	// waitsLess is by how much less of its time a straggler waits than the median worker.
 	waitsLess = 0.3
-	// mostStalls is how many are named.
+	// mostStalls bounds the stalls of a finding.
 	mostStalls = 64
 )
 
 // stallFacts are the facts about a job at one moment.
 type stallFacts struct {
 	Now     time.Time
-	First   time.Time // of the job's messages; zero: none yet
-	Last    time.Time
-	Alive   bool // one of its processes on this host runs
+	First   time.Time // first message of the job; zero: none yet
+	Last    time.Time // latest message
+	Alive   bool      // a process of the job runs on this host
 	Workers []worker
 	Servers []server
 	Waits   []wait
-	// Stragglers are workers that make fewer steps than the others.
+	// Stragglers are the workers that make fewer steps than the others.
 	Stragglers []string
-	// Blind says that messages may be missing: a quiet job may be progressing.
+	// Blind says that messages may be missing, so a job that looks quiet may be progressing.
 	Blind bool
 }
 
-// A worker is what one worker does.
+// A worker is what is known of a worker's activity.
 type worker struct {
 	Name      string
-	Last      time.Time // when it was last heard of; zero: never
-	Barrier   time.Time // since when it waits at one; zero: it does not
-	Waiting   bool
-	StepEvery time.Duration
-	Waited    float64 // share of the last ten seconds that it waited
-	Process   byte    // its process's state: R, S, D, T, Z; 0 unknown
-	Here      bool    // it runs on this host, so that what it does is known
+	Last      time.Time     // of its last request or answer; zero: never
+	Barrier   time.Time     // since when it waits at a barrier; zero: it does not
+	Waiting   bool          // for an answer or at a barrier
+	StepEvery time.Duration // mean time between steps; 0: unknown
+	Waited    float64       // fraction of the last ten seconds that it spent waiting
+	Process   byte          // state of its process: R, S, D, T, Z; 0: unknown
+	Here      bool          // it runs on this host, so its requests are seen
 }
 
-// A server is how one server answers.
+// A server is how fast a server answers.
 type server struct {
 	Name    string
 	Process byte
-	Recent  time.Duration // mean time to an answer, in the last seconds; 0 none
-	Before  time.Duration // over all time
+	Recent  time.Duration // mean latency in the last seconds; 0: no answers
+	Before  time.Duration // mean latency over all time
 	Answers uint64        // in the last seconds
 }
 
-// A wait is a request without an answer: the oldest of a worker and a server.
+// A wait is a request in flight, the oldest one of its worker and server.
 type wait struct {
 	Worker, Server string
 	Since          time.Time
 	Kind           string // push, pull, pushpull
 	Bytes          uint64
-	Keys           string // the range of them
-	Requests       int    // sent meanwhile, this one included
-	To, Back       socket // of the two connections, as far as their senders run here
+	Keys           string // range of its keys
+	Requests       int    // in flight between the two, this one included
+	To, Back       socket // the connections of both directions, if their senders run here
 }
 
-// socket is what the kernel says of a connection, at its sender.
+// A socket is the kernel's state of a connection, at its sender.
 type socket struct {
-	Known      bool
+	Known      bool          // the other fields are valid
 	Unacked    uint32        // segments
 	Unsent     uint64        // bytes
-	Retries    uint8         // retransmissions of the segment that is not acknowledged
-	ZeroWindow bool          // the receiver takes no more
-	Silent     time.Duration // since anything was acknowledged
+	Retries    uint8         // retransmissions of the oldest unacknowledged segment
+	ZeroWindow bool          // the receiver's window is closed
+	Silent     time.Duration // since the last ack
 }
 
-// stuck reports whether what was sent does not arrive.
+// stuck reports whether segments do not arrive. A single retransmission is ordinary loss.
 func (s socket) stuck() bool { return s.Known && s.Retries >= 2 && s.Unacked > 0 && !s.ZeroWindow }
 
-// A stall is one node, or pair of nodes, that does not go on as it should.
+// A stall is a node, or a pair of nodes, that does not make progress.
 type stall struct {
 	Kind  string
-	Who   string // the node that waits, or is late
-	On    string // for whom; empty for nobody
+	Who   string // the node that waits or is late
+	On    string // the node it waits for; may be empty
 	Since time.Time
 	Keys  string
 	Bytes uint64
-	Why   string // what the sockets and processes say
+	Why   string // what sockets and processes show
 }
 
-// A stallFinding is what there is to say of a job.
+// A stallFinding is the diagnosis of a job.
 type stallFinding struct {
 	State  string
-	Since  time.Time // when the job stopped going on; zero while it runs
-	Cause  string    // the node, or pair of nodes "a-b", because of which; empty unknown
-	Text   string    // a sentence; empty where there is nothing to say
+	Since  time.Time // when the job stopped; zero while it runs
+	Cause  string    // the node, or pair of nodes "a-b", that causes it; empty: unknown
+	Text   string    // a sentence for people; may be empty
 	Stalls []stall   // longest first
 }
 
-// findStall returns the diagnosis.
+// findStall returns the diagnosis of a job.
 func findStall(f *stallFacts) stallFinding {
 	if !f.Alive && !f.Last.IsZero() {
 		return stallFinding{State: page.Over, Since: f.Last, Text: "over, last heard of " + ago(f.Now.Sub(f.Last)) + " ago"}
@@ -148,7 +146,8 @@ func findStall(f *stallFacts) stallFinding {
 	return found
 }
 
-// unanswered returns the requests that wait for too long.
+// unanswered returns the requests that have waited for too long: for patience, or three times
+// the server's mean latency if that is longer.
 func (f *stallFacts) unanswered() (stalls []stall) {
 	for _, w := range f.Waits {
 		limit := patience
@@ -168,7 +167,8 @@ func (f *stallFacts) unanswered() (stalls []stall) {
 	return stalls
 }
 
-// why explains, as far as the facts allow, the missing answer to a request.
+// why explains the missing answer to a request, as far as the facts allow, with the strongest
+// evidence first.
 func (f *stallFacts) why(w *wait) string {
 	switch server := f.process(w.Server); {
 	case isStopped(server):
@@ -189,8 +189,7 @@ func (f *stallFacts) why(w *wait) string {
 	return ""
 }
 
-// silent returns the workers that ask for nothing for too long. How long a step takes
-// is not known before the second one.
+// silent returns the workers that have asked for nothing for too long and wait for nobody.
 func (f *stallFacts) silent() (stalls []stall) {
 	for _, w := range f.Workers {
 		if !w.Here || w.Last.IsZero() || (w.Waiting || f.Blind) && !isStopped(w.Process) {
@@ -211,7 +210,7 @@ func (f *stallFacts) silent() (stalls []stall) {
 	return stalls
 }
 
-// atBarrier returns the workers that wait at a barrier for too long.
+// atBarrier returns the workers that have waited at a barrier for too long.
 func (f *stallFacts) atBarrier() (stalls []stall) {
 	for _, w := range f.Workers {
 		if w.Barrier.IsZero() || isStopped(w.Process) || f.Blind {
@@ -224,8 +223,8 @@ func (f *stallFacts) atBarrier() (stalls []stall) {
 	return stalls
 }
 
-// standsStill reports whether no worker goes on: each stalls, or waits at a
-// barrier for one that does.
+// standsStill reports whether no worker makes progress: each is stalled, or waits for one that
+// is.
 func (f *stallFacts) standsStill(stalls []stall) bool {
 	if len(stalls) == 0 {
 		return false
@@ -243,7 +242,7 @@ func (f *stallFacts) standsStill(stalls []stall) bool {
 	return true
 }
 
-// lastHeard is when any worker was last heard of.
+// lastHeard returns the time of any worker's last message.
 func (f *stallFacts) lastHeard() (last time.Time) {
 	for _, w := range f.Workers {
 		if w.Last.After(last) {
@@ -253,7 +252,9 @@ func (f *stallFacts) lastHeard() (last time.Time) {
 	return last
 }
 
-// late returns the servers that answer late.
+// late returns the servers that answer late. Each is compared with the median of the others, so
+// that a job that slows down as a whole has none; a single server is compared with its own
+// past.
 func (f *stallFacts) late() (stalls []stall) {
 	for i, s := range f.Servers {
 		if s.Recent < lateLeast || s.Answers < 2 {
@@ -278,8 +279,8 @@ func (f *stallFacts) late() (stalls []stall) {
 	return stalls
 }
 
-// straggling returns the workers for which the others wait, or that do not keep
-// up with them.
+// straggling returns the workers that hold the others up. In a synchronous job all workers make
+// the same steps, and a straggler is the one that waits less than the others.
 func (f *stallFacts) straggling() (stalls []stall) {
 	for _, name := range f.Stragglers {
 		stalls = append(stalls, stall{Kind: page.Straggling, Who: name, Since: f.Now, Why: "it makes far fewer steps than the others"})
@@ -302,12 +303,12 @@ func (f *stallFacts) straggling() (stalls []stall) {
 		}
 	}
 	if 2*len(stalls) > len(waited) {
-		return nil // it is the rule, not the exception
+		return nil // most differ from the median, so none is an exception
 	}
 	return stalls
 }
 
-// verdict says because of whom, and in a sentence.
+// verdict names the cause and describes the job's state in a sentence.
 func (f *stallFacts) verdict(found *stallFinding) (cause, text string) {
 	if len(found.Stalls) == 0 {
 		return "", ""
@@ -324,8 +325,9 @@ func (f *stallFacts) verdict(found *stallFinding) (cause, text string) {
 	return cause, text + first.Text()
 }
 
-// cause returns because of whom the job does not go on, and the stall that says
-// so best.
+// cause returns the node or pair of nodes that holds the job up, and the stall that shows it
+// best: the server that most workers wait for, unless a stopped process or a broken connection
+// explains that.
 func (f *stallFacts) cause(stalls []stall) (string, stall) {
 	waiters := map[string]int{}
 	var best stall
@@ -336,7 +338,7 @@ func (f *stallFacts) cause(stalls []stall) (string, stall) {
 			}
 		}
 	}
-	for _, s := range stalls { // a stopped process explains more than the nodes that wait for it
+	for _, s := range stalls { // a stopped process explains why others wait for it
 		if s.Kind == page.Silent && isStopped(f.process(s.Who)) && !isStopped(f.process(best.On)) {
 			return s.Who, s
 		}
@@ -347,9 +349,9 @@ func (f *stallFacts) cause(stalls []stall) (string, stall) {
 				return s.Who, s
 			}
 		}
-		return "", stalls[0] // for whom, another host knows
+		return "", stalls[0] // another host may know for whom they wait
 	}
-	for _, s := range stalls { // and so does a connection that is cut
+	for _, s := range stalls { // a broken connection puts the blame on the pair
 		if w := f.wait(s.Who, s.On); s.Kind == page.Unanswered && s.On == best.On && w != nil && (w.To.stuck() || w.Back.stuck()) {
 			return s.Who + "-" + s.On, s
 		}
@@ -375,7 +377,7 @@ func (f *stallFacts) server(name string) server {
 	return server{}
 }
 
-// process returns the state of a node's process, 0 if it is not known.
+// process returns the state of a node's process, 0 if unknown.
 func (f *stallFacts) process(name string) byte {
 	for _, w := range f.Workers {
 		if w.Name == name {

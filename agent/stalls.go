@@ -22,14 +22,15 @@ import (
 )
 
 const (
-	// stallEvery is how often it is looked whether jobs go on.
+	// stallEvery is the interval of the diagnosis.
 	stallEvery = time.Second
-	// quietAfter is after how long without an answer, or a message, sockets and
-	// processes are asked why.
+	// quietAfter is how long an answer or a message must be missing before sockets and
+	// processes are examined, which costs system calls.
 	quietAfter = 2 * time.Second
 )
 
-// now is the time by the clock that messages are timed by.
+// now returns the time by the clock of messages: CLOCK_MONOTONIC with a fixed offset. It
+// differs from the wall clock after that was stepped.
 func (a *Agent) now() time.Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -38,7 +39,7 @@ func (a *Agent) now() time.Time {
 	return time.Unix(0, ts.Nano()+a.wall)
 }
 
-// findStalls looks whether each job goes on.
+// findStalls diagnoses each job, once a second, and logs what has changed.
 func (a *Agent) findStalls() error {
 	found, blind := map[string]stallFinding{}, a.lookBlind()
 	for _, v := range a.observer.Jobs() {
@@ -56,14 +57,14 @@ func (a *Agent) findStalls() error {
 	return nil
 }
 
-// loggedAfter is how long a job must have stood still, or waited for somebody, when
-// it is logged: shorter stalls appear in status, page and metrics only.
+// loggedAfter is how long a stall must last before it is logged. Shorter ones appear in status,
+// page and metrics only.
 const loggedAfter = 5 * time.Second
 
-// finding is what was logged of a job last.
+// finding is what was last logged of a job.
 type finding struct{ state, cause string }
 
-// logFinding logs that a job stands still, or is held up, and that it goes on.
+// logFinding logs that a job is stalled or held up, once for each cause, and that it continues.
 func (a *Agent) logFinding(job string, now *stallFinding) {
 	before, is := a.logged[job], finding{now.State, now.Cause}
 	since := now.Since
@@ -84,7 +85,8 @@ func (a *Agent) logFinding(job string, now *stallFinding) {
 	a.logged[job] = is
 }
 
-// facts gathers the facts about a job at this moment.
+// facts gathers the facts about a job. Counters are always read; processes and sockets only
+// where something has been quiet for quietAfter.
 func (a *Agent) facts(v *observe.JobView) *stallFacts {
 	now := a.now()
 	f := &stallFacts{Now: now, First: moment(v.First), Last: moment(v.Last)}
@@ -142,6 +144,7 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 	return f
 }
 
+// moment converts nanoseconds since 1970; 0 is the zero time.
 func moment(nanos int64) time.Time {
 	if nanos == 0 {
 		return time.Time{}
@@ -149,8 +152,8 @@ func moment(nanos int64) time.Time {
 	return time.Unix(0, nanos)
 }
 
-// alive reports whether a process of the job runs on this host: one that is known
-// by its number, or, where none is, one that has a connection.
+// alive reports whether a process of the job runs on this host. If no process is known, open
+// connections count instead.
 func (a *Agent) alive(v *observe.JobView, pids map[string]int, senders map[string]bool) bool {
 	known := false
 	for _, pid := range pids {
@@ -165,8 +168,8 @@ func (a *Agent) alive(v *observe.JobView, pids map[string]int, senders map[strin
 	return !known && len(senders) > 0
 }
 
-// runs reports whether the process was a node of that job when it was looked at
-// last: its number may be another's by now.
+// runs reports whether a process was a node of that job at the last scan. The PID alone proves
+// nothing, since it may have been reused.
 func (p *processes) runs(pid int, job string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,8 +181,7 @@ func (p *processes) runs(pid int, job string) bool {
 	return false
 }
 
-// processState returns the state of a process, such as R, S, T or Z; 0 if there
-// is none.
+// processState returns the state letter of a process, such as R, S, T or Z; 0 if there is none.
 func (a *Agent) processState(pid int) byte {
 	if pid == 0 {
 		return 0
@@ -195,7 +197,7 @@ func (a *Agent) processState(pid int) byte {
 	return after[0]
 }
 
-// waitOf converts a request in flight to names for people.
+// waitOf converts a request in flight, with names in place of numbers.
 func waitOf(v *observe.JobView, w *counts.Wait, keys *page.NameMap) wait {
 	out := wait{Since: moment(w.Since), Bytes: w.Bytes, Requests: w.Requests}
 	if w.Worker < len(v.WorkersByIndex) {
@@ -219,7 +221,7 @@ func waitOf(v *observe.JobView, w *counts.Wait, keys *page.NameMap) wait {
 	return out
 }
 
-// keysText says which keys a request is for: as seen, else the server's range.
+// keysText describes the keys of a request: their range if it was seen, else the server's.
 func keysText(v *observe.JobView, server string, w *counts.Wait) string {
 	if w.Keyed {
 		return fmt.Sprintf("keys %d to %d", w.First, w.Last)
@@ -235,7 +237,8 @@ func keysText(v *observe.JobView, server string, w *counts.Wait) string {
 	return fmt.Sprintf("keys from %d to %d", first, end-1)
 }
 
-// askSockets finds out how the connections get on whose requests wait.
+// askSockets fills in the state of the connections of waiting requests. The sockets of each
+// network namespace are dumped once.
 func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
 	type ends struct{ from, to string }
 	links := map[ends]observe.Link{}

@@ -19,7 +19,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// recently is the time that rates are taken over.
+// recently is the period over which rates are computed.
 const recently = 10 * time.Second
 
 // Ready implements page.State.
@@ -40,7 +40,7 @@ func (a *Agent) Jobs() []page.Job {
 	return jobs
 }
 
-// shows reports whether the user wants to see the job.
+// shows reports whether a job, given by its scheduler's address, is to be shown.
 func (a *Agent) shows(job string) bool {
 	return len(a.opts.Jobs) == 0 || slices.Contains(a.opts.Jobs, job) || slices.Contains(a.opts.Jobs, a.called.title(job).Name)
 }
@@ -53,7 +53,8 @@ func (a *Agent) Scheduler(name string) string {
 	return name
 }
 
-// view returns the job of that name.
+// view returns the view of a job, given by its scheduler's address. The error is page.ErrNoJob
+// if it is unknown or not shown.
 func (a *Agent) view(job string) (observe.JobView, error) {
 	v, ok := a.observer.Job(job)
 	if !ok || !a.shows(job) {
@@ -62,6 +63,7 @@ func (a *Agent) view(job string) (observe.JobView, error) {
 	return v, nil
 }
 
+// job converts a view to the page's form, with rates, diagnosis and measures.
 func (a *Agent) job(v *observe.JobView) page.Job {
 	name := v.Job.Scheduler.String()
 	size, totals := v.Job.Sums.Table.Size(), v.Job.Sums.Totals()
@@ -119,7 +121,7 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	return j
 }
 
-// unread describes the unreadable part of a job's traffic.
+// unread describes the part of a job's traffic that cannot be read.
 func unread(v *observe.JobView) string {
 	if v.Fork == pslite.NoFork {
 		return fmt.Sprintf("%d connections, each way counted, carry messages of no dialect of PS-lite that is read, a fork's perhaps: they pass as they are, and are not counted", v.Unread)
@@ -127,7 +129,7 @@ func unread(v *observe.JobView) string {
 	return fmt.Sprintf("%d connections, each way counted, carry messages of %v, a fork of PS-lite that is not read: they pass as they are, and are not counted", v.Unread, v.Fork)
 }
 
-// call fills in a job's name, its source, and what is wrong with it.
+// call fills in a job's name, where it comes from, and complaints about its settings.
 func (a *Agent) call(j *page.Job) {
 	claim, _ := a.called.claim(j.Name)
 	if j.Remarks = a.called.remarks(j.Name); claim.named {
@@ -135,7 +137,7 @@ func (a *Agent) call(j *page.Job) {
 	}
 }
 
-// stalls converts the diagnosis for display.
+// stalls converts the diagnosis to the page's form.
 func (a *Agent) stalls(found *stallFinding) []page.Stall {
 	list := []page.Stall{}
 	now := a.now()
@@ -149,7 +151,7 @@ func (a *Agent) stalls(found *stallFinding) []page.Stall {
 	return list
 }
 
-// sampling says how the job's keys are looked at.
+// sampling returns how the job is sampled, and how precise its counts are.
 func (a *Agent) sampling(v *observe.JobView, name string) *page.JobSampling {
 	s := coverage(v)
 	s.OneIn, s.Window = a.opts.Sampling.OneIn, a.opts.Sampling.Window
@@ -164,15 +166,15 @@ func (a *Agent) sampling(v *observe.JobView, name string) *page.JobSampling {
 	return s
 }
 
-// coverage says of how many of the job's requests the keys were looked at.
+// coverage returns how many of the job's requests were sampled. ErrorPercent is that of a count
+// of 1000 uses.
 func coverage(v *observe.JobView) *page.JobSampling {
 	s := &page.JobSampling{Requests: v.Looked.Requests, Sampled: v.Looked.Sampled, Estimated: v.Looked.Estimated, Spread: v.Looked.Spread}
 	s.ErrorPercent = s.UsesError(500, 500) / 10
 	return s
 }
 
-// podOf returns what the pod with that UID is called, nil where that is not
-// known.
+// podOf returns the name of a pod, nil if it is unknown.
 func podOf(name func(uid string) (page.Pod, bool), uid string) *page.Pod {
 	if name == nil || uid == "" {
 		return nil
@@ -183,6 +185,7 @@ func podOf(name func(uid string) (page.Pod, bool), uid string) *page.Pod {
 	return nil
 }
 
+// latency converts a distribution in microseconds to figures in seconds.
 func latency(l *history.Latency) page.Latency {
 	h := l.Histogram()
 	seconds := func(q float64) float64 { return float64(h.ValueAtQuantile(q)) / 1e6 }
@@ -192,8 +195,8 @@ func latency(l *history.Latency) page.Latency {
 	}
 }
 
-// order returns the indices of names, but for empty ones, in the order in
-// which users expect them: worker2 before worker10.
+// order returns the indexes of the names that are not empty, in natural order: worker2 before
+// worker10.
 func order(names []string) []int {
 	indices := make([]int, 0, len(names))
 	for i, name := range names {
@@ -219,7 +222,7 @@ func picked(names []string, indices []int) []string {
 	return out
 }
 
-// during returns what a job did in a range of time.
+// during returns what a job did in a range of time; without one, over all time.
 func during(sums *counts.Locality, r page.Range) counts.View {
 	if r.From.IsZero() && r.To.IsZero() {
 		return sums.All()
@@ -267,12 +270,11 @@ func (a *Agent) Agent() page.Agent {
 	return out
 }
 
-// Directs are the connections on which this host's processes send and which were not
-// redirected.
+// Directs returns the connections on which this host's processes send and which were not
+// redirected to a proxy.
 func (a *Agent) Directs() []observe.Direct { return a.observer.Directs() }
 
-// sampled says how requests are sampled: the sparsest of all jobs. The caller
-// holds a.mu.
+// sampled returns the sparsest sampling of all jobs. The caller holds a.mu.
 func (a *Agent) sampled() page.Sampling {
 	s := page.Sampling{
 		OneIn: a.opts.Sampling.OneIn, Window: a.opts.Sampling.Window, Adaptive: a.opts.Sampling.Budget > 0,
@@ -306,8 +308,7 @@ func (a *Agent) programs() []page.Program {
 	return list
 }
 
-// counters returns what the kernel counted, and what the observer could not
-// count.
+// counters returns what the kernel has counted, followed by what the observer could not count.
 func (a *Agent) counters() []page.Counter {
 	list := []page.Counter{}
 	kernel, err := a.capture.Counts()
@@ -335,8 +336,7 @@ func (a *Agent) counters() []page.Counter {
 	return list
 }
 
-// residentBytes returns the memory that the process takes; 0 if it cannot be
-// read.
+// residentBytes returns the resident memory of this process in bytes; 0 if it cannot be read.
 func residentBytes() uint64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

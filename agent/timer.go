@@ -9,20 +9,21 @@ import (
 	"github.com/psidecar/psidecar/bpf"
 )
 
-// timer finds out how much CPU time of the reading thread goes into keys. It
-// looks at the clock for one in timerEach records, picked at random, since
-// records come in a rhythm. Counting that was put off is rare and takes long; all of
-// it is measured, on whatever thread it is made up for.
+// A timer measures how much CPU time of the reading thread goes into keys. It times one in
+// timerEach records, chosen at random, because records come in a rhythm that a fixed choice
+// could be in step with. Counting that the table put off is rare and slow, so all of it is
+// measured, on whichever thread it happens, and kept out of the records that triggered it.
 type timer struct {
-	keys   atomic.Int64 // nanoseconds, of all records by estimate, and late
+	keys   atomic.Int64 // nanoseconds: estimate over all records, plus late
 	late   atomic.Int64 // nanoseconds of counting that was put off
-	random uint32       // the reader's alone
-	look   int64        // what looking at the clock takes itself; the reader's alone
+	random uint32       // state of the generator; belongs to the reading thread
+	look   int64        // cost of reading the clock, in nanoseconds; belongs to the reading thread
 }
 
+// timerEach is one in how many records is timed. Reading the thread clock is a system call.
 const timerEach = 16
 
-// handle has a record handled. It is called on one thread.
+// handle passes a record to by and perhaps times it. All calls are on one thread.
 func (t *timer) handle(r *bpf.Record, by func(*bpf.Record)) {
 	t.random = t.random*1664525 + 1013904223
 	if t.random>>16%timerEach != 0 || !isOfKeys(r) {
@@ -39,7 +40,7 @@ func (t *timer) handle(r *bpf.Record, by func(*bpf.Record)) {
 	t.keys.Add(timerEach * max(took-(t.late.Load()-late), 0))
 }
 
-// timed does counting that was put off. It may be called on any thread.
+// timed does work that was put off and measures it. It may be called on any thread.
 func (t *timer) timed(work func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -50,7 +51,7 @@ func (t *timer) timed(work func()) {
 	t.keys.Add(took)
 }
 
-// calibrate finds out what looking at the clock takes, at least.
+// calibrate measures the least cost of reading the clock.
 func (t *timer) calibrate() {
 	t.look = 1 << 20
 	for range 100 {
@@ -59,7 +60,7 @@ func (t *timer) calibrate() {
 	}
 }
 
-// threadNanos is the CPU time that the calling thread has taken.
+// threadNanos returns the CPU time of the calling thread.
 func threadNanos() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
@@ -68,8 +69,8 @@ func threadNanos() int64 {
 	return ts.Nano()
 }
 
-// isOfKeys reports whether the record would not be there, or would mean less
-// work, had its message not been sampled: keys are counted at its end.
+// isOfKeys reports whether the record exists, or is expensive, because its message was sampled.
+// Keys are counted at the end of a message.
 func isOfKeys(r *bpf.Record) bool {
 	switch r.Kind {
 	case bpf.KindKeys, bpf.KindKeyRun, bpf.KindLens:

@@ -10,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// home returns the name of the server whose range holds the key; empty while
-// the number of servers is not known.
+// home returns the name of the server whose PS-lite range has the key, its home; empty while
+// the number of servers is unknown.
 func home(v *observe.JobView, key uint64) string {
 	if v.Servers == 0 {
 		return ""
@@ -32,8 +32,7 @@ func (a *Agent) Traffic(job string, r page.Range) (page.Traffic, error) {
 	return traffic(&v, r), nil
 }
 
-// traffic returns the bytes and requests of a job by worker and server, in a stretch of
-// time.
+// traffic returns a job's bytes and requests by worker and server in a range of time.
 func traffic(v *observe.JobView, r page.Range) page.Traffic {
 	view := during(v.Job.Sums, r)
 	workers, servers := order(v.WorkersByIndex), order(v.ServersByIndex)
@@ -53,6 +52,7 @@ func traffic(v *observe.JobView, r page.Range) page.Traffic {
 	return t
 }
 
+// pairOf returns the entry of a pair; zero if they have not exchanged anything.
 func pairOf(v *counts.View, worker, server int) counts.Pair {
 	if worker >= len(v.Pairs) || server >= len(v.Pairs[worker]) {
 		return counts.Pair{}
@@ -69,13 +69,13 @@ func (a *Agent) Servers(job string, r page.Range) (page.Servers, error) {
 	return loads(&v, r, a.now()), nil
 }
 
-// loads returns the load of each server and worker of a job in a stretch of time. Rates
-// are over the whole stretch up to now, also where messages have stopped: otherwise a
-// job that stands still would show its last rate for ever.
+// loads returns the load of each server and worker of a job in a range of time. Rates are over
+// the whole range up to now, even if messages have stopped: otherwise a stalled job would show
+// its last rate for ever.
 func loads(v *observe.JobView, r page.Range, now time.Time) page.Servers {
 	view := during(v.Job.Sums, r)
 	seconds := view.Seconds()
-	if !r.From.IsZero() && view.Start > 0 { // up to now, or what was asked for, whenever the last message was
+	if !r.From.IsZero() && view.Start > 0 { // until now, or the end of the range, whenever the last message was
 		end := now
 		if !r.To.IsZero() && r.To.Before(now) {
 			end = r.To

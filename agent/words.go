@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// Text says the stall in words, but for how long.
+// Text describes the stall in words, without its duration.
 func (s *stall) Text() string {
 	var b strings.Builder
 	b.WriteString(s.Who)
@@ -36,7 +36,7 @@ func (s *stall) Text() string {
 	return b.String()
 }
 
-// ago writes a duration as people do.
+// ago formats a duration in a single unit, rounded down.
 func ago(d time.Duration) string {
 	switch {
 	case d < time.Second:
