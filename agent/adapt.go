@@ -31,6 +31,8 @@ func (a *Agent) adapt() error {
 	if err != nil {
 		return err
 	}
+	// The programs' run time is spent in the context of whichever process sent the segment, so
+	// it is in no process's CPU time.
 	kernel := 0.0
 	for _, p := range programs {
 		kernel += p.RunTime.Seconds()
@@ -52,6 +54,7 @@ func (a *Agent) adapt() error {
 	a.mu.Lock()
 	a.decided = decided
 	a.mu.Unlock()
+	// A fixed rate: only the figures are of interest.
 	if a.opts.Sampling.Budget <= 0 {
 		return nil
 	}
@@ -90,6 +93,7 @@ func (a *Agent) setRates(d sampleDecision) error {
 	for name, rate := range d.Jobs {
 		a.observer.SetOneIn(name, rate.OneIn)
 		for _, id := range open[name] {
+			// Rebuilt from the open streams each time, which is how closed ones drop out.
 			now[uint64(id)] = rate.sampleRate
 			if a.rates[uint64(id)] == rate.sampleRate {
 				continue

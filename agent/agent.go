@@ -203,10 +203,13 @@ func New(opts Options) (*Agent, error) {
 		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
 		called: newCalled(opts.Allowed, opts.Said),
 	}
+	// Owners may opt out before anything of theirs is attached.
 	a.procs.leaves = a.called.leaves
 	opts.Sampling.OneIn = max(opts.Sampling.OneIn, 1)
 	a.opts.Sampling = opts.Sampling
 	a.controller = sampleController{Budget: opts.Sampling.Budget, Start: opts.Sampling.OneIn}
+	// AnswerKeys: a server's host sees the answers that it sends and not the requests for them,
+	// and the bytes of a pull count at the answer.
 	opts.Capture.Sampling = bpf.Sampling{Window: opts.Sampling.Window, OneIn: opts.Sampling.OneIn, AnswerKeys: true}
 	capture, err := bpf.Open(opts.Capture)
 	if err != nil {
@@ -227,6 +230,7 @@ func New(opts Options) (*Agent, error) {
 
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})
+	// In a cluster, readiness gates a rollout.
 	if opts.Pod != nil {
 		a.ready = nil // a cluster's node without jobs must not hold up a rollout
 	}
@@ -240,6 +244,7 @@ func New(opts Options) (*Agent, error) {
 			return nil, errors.Join(err, capture.Close())
 		}
 	}
+	// Before the first scan, which otherwise would find processes of other cgroups.
 	if len(a.attached) > 0 {
 		a.onlyWatched()
 	}
@@ -341,6 +346,7 @@ func (a *Agent) discover() error {
 		slog.Warn("looking for processes", "error", err)
 		return nil
 	}
+	// Logged when the number grows, not at every scan.
 	if left := uint64(snapshot.LeftOut); a.leftOut.Swap(left) < left {
 		slog.Warn("more processes have the environment of a PS-lite node than are looked at", "most", discover.MaxNodes, "left_out", left)
 	}
@@ -383,10 +389,13 @@ func (a *Agent) sweep() error {
 	unsynced := map[string]lateness{}
 	for i := range streams {
 		s := &streams[i]
+		// The kernel reuses the entry; messages of its next owner must not be taken for this
+		// stream's.
 		if s.Gone {
 			a.observer.Drop(s.ID)
 			continue
 		}
+		// Streams that are only timed are no part of the traffic, so their state is not shown.
 		timing := a.opts.Capture.Ingress == bpf.IngressMetas && s.ID.Direction() == bpf.Ingress
 		if timing || s.Closed || s.Synced && s.Missed == 0 {
 			continue

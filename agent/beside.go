@@ -55,6 +55,8 @@ func (b *BesideLive) Jobs() []page.Job {
 // besideAnswer answers from the recordings or, if none has the job, forwards the query. The
 // list of live jobs is fetched again before a job is declared unknown.
 func besideAnswer[T any](b *BesideLive, job, path string, query url.Values, recorded func() (T, error)) (v T, err error) {
+	// Recordings first: they are local, and their names contain a space, which no live job's
+	// does.
 	if v, err = recorded(); !errors.Is(err, page.ErrNoJob) {
 		return v, err
 	}

@@ -29,6 +29,7 @@ func heatmapByTime(v *observe.JobView, q page.HeatmapQuery, now time.Time) page.
 	if len(heats) == 0 {
 		return h
 	}
+	// Rows end now: a future that is empty would compress the rest.
 	if to == 0 || to > now.UnixNano() {
 		to = now.UnixNano()
 	}
@@ -102,6 +103,7 @@ func fillByTime(h *page.Heatmap, q *page.HeatmapQuery, v *observe.JobView, first
 		}
 		blocks, columns = append(blocks, block), append(columns, b)
 	}
+	// Each column of the heatmap joins so many blocks.
 	each := max((len(blocks)+q.Blocks-1)/q.Blocks, 1)
 	h.Finest = each == 1
 	h.Counts = make([][]uint64, len(h.Times))

@@ -101,6 +101,7 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 			j.move = w.policy.Move
 		}
 		j.wrong = append(j.wrong, w.wrong...)
+		// A claim counts only if it is certain whose it is: see titleOf.
 		if claim, ok := policy.ClaimOf(w.tenant, w.owner, w.annotations, p.Settings, c.allowed); ok && w.known {
 			// The process that listens at the scheduler's address has the last word.
 			claim.Role, claim.Authority = p.Role, p.Role == "scheduler" && slices.Contains(p.Listens, p.Scheduler)
@@ -112,6 +113,7 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 	for scheduler, j := range seen {
 		before := c.jobs[scheduler]
 		j.since = now
+		// A job that stopped and started again under the same address counts as a new one.
 		if before != nil && before.running {
 			j.since = before.since
 		}
@@ -126,6 +128,7 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 			continue
 		}
 		j.running = false
+		// The page shows a job that is over as long as the observer has its counts.
 		if !keep(scheduler) {
 			delete(c.jobs, scheduler)
 		}

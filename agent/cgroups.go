@@ -73,6 +73,7 @@ func (a *Agent) attach(path string) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// Collected first: the list changes while they are detached.
 	var below []string
 	for _, other := range a.attached {
 		if within(other, path) {
@@ -80,6 +81,7 @@ func (a *Agent) attach(path string) error {
 		}
 	}
 	for _, other := range below {
+		// A cgroup that was removed has taken its programs with it.
 		if err := a.capture.Detach(other); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}

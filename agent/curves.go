@@ -40,6 +40,7 @@ func (a *Agent) noteHour() error {
 		CPU: used.cpu - c.usage.cpu, Kernel: used.kernel - c.usage.kernel, Carries: used.carries,
 		JobBytes: float64(used.job - min(used.job, c.usage.job)), FarBytes: float64(used.far - min(used.far, c.usage.far)),
 	}
+	// There is nothing to subtract from yet, or time went back.
 	first := c.at.IsZero() || !now.After(c.at)
 	point := history.Point{From: c.at, To: now, Sums: history.Sums{Host: host}}
 	if !first {
@@ -52,6 +53,7 @@ func (a *Agent) noteHour() error {
 			continue
 		}
 		counted[name] = v.Job.Sums.Counted()
+		// The totals are recorded all the same, for the next point.
 		if first {
 			continue
 		}
@@ -123,6 +125,7 @@ func partsOf(v *observe.JobView, of history.Selection) (parts []history.Part) {
 		}
 		var took history.Latency
 		times, names, asked := in.ByWorker, v.WorkersByIndex, of.Worker
+		// Only servers were selected, or nothing.
 		if len(of.Workers) == 0 {
 			times, names, asked = in.ByServer, v.ServersByIndex, of.Server
 		}

@@ -68,9 +68,12 @@ func (a *Agent) meetExecs(ctx context.Context, w *bpf.ExecWatch) error {
 		if time.Since(second) >= time.Second {
 			second, looked = time.Now(), 0
 		}
+		// IsNode reads the process's environment, so this is what the bound is for.
 		if looked++; looked > execsPerSecond || !discover.IsNode(a.procs.proc, pid) {
 			continue
 		}
+		// Before the scan is triggered: the process may be remembered as what it was before the
+		// exec.
 		a.procs.began(pid)
 		select {
 		case a.begun <- struct{}{}:

@@ -29,6 +29,7 @@ func heatmap(v *observe.JobView, q page.HeatmapQuery) page.Heatmap {
 		Exact: size.Exact() && v.SampledOneIn <= 1, SampledOneIn: max(v.SampledOneIn, 1),
 	}
 	var blocks []counts.Block
+	// Without a range, the table has finer blocks than any interval, and counts from the start.
 	if q.Range == (page.Range{}) {
 		blocks = v.Job.Sums.Table.Blocks(uint64(q.First), uint64(q.Last), q.Blocks)
 		h.Finest = len(blocks) < q.Blocks
@@ -105,9 +106,12 @@ func blocksDuring(sums *counts.Locality, q page.HeatmapQuery) (blocks []counts.B
 			continue
 		}
 		b := counts.Block{First: first, Last: last, Workers: make([]counts.Sums, len(grid.Rows))}
+		// The grid knows no keys, only the limits of its blocks. The table says how many keys a
+		// block has and where they begin and end.
 		for _, part := range sums.Table.Blocks(first, last, 1) {
 			b.First, b.Last, b.Keys, b.Folded = max(part.First, first), min(part.Last, last), part.Keys, part.Folded
 		}
+		// A block may have been used at another time only.
 		used := false
 		for w, row := range grid.Rows {
 			if row != nil {

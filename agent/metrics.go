@@ -188,6 +188,8 @@ func (s sender) durations(name string, v *observe.JobView) {
 	buckets := map[float64]uint64{}
 	next, below := int64(64), uint64(0)
 	for _, bar := range h.Distribution() {
+		// Bars are narrower than buckets, so a bar belongs to the first bucket that ends above
+		// it.
 		for next < 1<<26 && bar.From > next {
 			buckets[float64(next)/1e6] = below
 			next *= 2
@@ -204,6 +206,7 @@ func (s sender) durations(name string, v *observe.JobView) {
 // workersAndServers sends traffic and steps by node, and by pair if there are few.
 func (s sender) workersAndServers(name string, v *observe.JobView) {
 	all := v.Job.Sums.All()
+	// Sums of servers are gathered on the way, so that the matrix is walked once.
 	in, out := make([]uint64, len(v.ServersByIndex)), make([]uint64, len(v.ServersByIndex))
 	for w, worker := range v.WorkersByIndex {
 		if worker == "" {

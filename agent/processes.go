@@ -138,6 +138,8 @@ func (p *processes) refresh(w which) (*discover.Snapshot, error) {
 	p.snapshot, p.taken, p.took = s, p.now(), took
 	switch w {
 	case anew:
+		// The pause is counted from the end of the scan, so that a slow scan cannot follow
+		// itself.
 		p.whole = p.taken.Add(max(wholeEvery, wholeShare*p.took))
 	case everybody:
 		p.all.spend(took)
@@ -153,6 +155,7 @@ func (p *processes) refresh(w which) (*discover.Snapshot, error) {
 	for i := range s.Processes {
 		found := &s.Processes[i]
 		n, before := nodes[found.PID]
+		// The finder looks at the sockets of a process that it has never looked at, due or not.
 		if !before || due(found.PID) {
 			n.looked(len(found.Listens) > 0 && found.Scheduler.IsValid(), start)
 		}
@@ -169,6 +172,7 @@ func (p *progress) looked(complete bool, at time.Time) {
 	} else {
 		p.complete++
 	}
+	// The pause grows exponentially: a process that only pretends to be a node costs ever less.
 	pause := time.Duration(0)
 	if more := p.looks - youngLooks; more > 0 {
 		pause = min(firstPause<<min(more-1, 8), longestPause)
@@ -202,17 +206,20 @@ func (p *processes) glance() (*discover.Snapshot, error) {
 			due = due || mayLook && !n.settled() && !start.Before(n.next)
 		case others[pid] >= seenOther:
 			seen[pid] = seenOther
+		// A new node: the rest of the list need not be read, since refresh reads it again.
 		case discover.IsNode(p.proc, pid):
 			return p.refresh(whoIsDue)
 		default:
 			seen[pid] = others[pid] + 1
 		}
 	}
+	// A node has ended, or one is due. Its connections must not be attributed to it any longer.
 	if there < len(nodes) || due {
 		return p.refresh(whoIsDue)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// Another goroutine may have taken a snapshot meanwhile, whose view is newer than this one.
 	if p.snapshot == snapshot {
 		p.see(seen, start)
 	}
@@ -275,11 +282,13 @@ func (p *processes) mayLookAgain() (which, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
+	// The last scan is too fresh for another one, whoever took it.
 	case now.Sub(p.taken) <= lookAgain*p.took:
 	case p.all.allows(now):
 		return everybody, true
 	case p.young.allows(now):
 		for _, n := range p.nodes {
+			// Otherwise no scan of unsettled nodes would tell anything new.
 			if !n.settled() && n.looks < youngLooks {
 				return whoIsNew, true
 			}

@@ -46,6 +46,8 @@ func Record(ctx context.Context, opts Options, path string, force bool) (totals 
 	if err != nil {
 		return totals, err
 	}
+	// The header is written before the agent exists, so that an unwritable file is reported at
+	// once.
 	recorder := NewRecorder(opts.Jobs)
 	opts.Uses = recorder.Use
 	a, err := New(opts)

@@ -79,6 +79,7 @@ func (r *Recorded) Open(name string, in io.Reader) ([]string, error) {
 		}
 		return j.use(u)
 	})
+	// A recorder that was killed leaves a file that is cut off.
 	if err != nil && !errors.Is(err, recording.ErrCutOff) {
 		return nil, err
 	}
@@ -148,6 +149,7 @@ func number(numbers map[string]int, names *[]string, name string) int {
 
 // use counts one use, as the observer would have.
 func (j *recorded) use(u *recording.Use) error {
+	// Points are as far apart as those of a live agent, so the curves look alike.
 	if u.UnixNanos-j.began >= int64(history.Every) {
 		j.point(u.UnixNanos)
 	}
@@ -168,6 +170,7 @@ func (j *recorded) use(u *recording.Use) error {
 	}
 	sums.Moved(request, !u.Answer, weight*(u.Bytes+keyBytes*uint64(len(u.Keys))), false, false)
 	sums.Use(u.UnixNanos, batch(u, request.Worker, weight))
+	// A damaged or hostile file could name a new node in every use.
 	if max(v.Workers, v.Servers) > maxRecordedNodes {
 		return fmt.Errorf("job %s has more than %d workers or servers", u.Job, maxRecordedNodes)
 	}

@@ -61,6 +61,7 @@ func (r *Recorder) Use(u observe.Use) {
 	if len(r.jobs) > 0 && !slices.Contains(r.jobs, job) {
 		return
 	}
+	// Checked before the keys are copied: a burst must not cost memory before it is dropped.
 	if r.keys.Load()+int64(len(u.Keys)) > waitingKeys {
 		r.dropped.Add(1)
 		return
@@ -81,6 +82,7 @@ func (r *Recorder) recordUse(u unnamed) {
 	defer r.mu.Unlock()
 	r.held += len(u.Keys)
 	r.unnamed = append(r.unnamed, u)
+	// number of uses moved on so far
 	named := 0 // of the first uses
 	r.name(func(first *unnamed) bool {
 		named++

@@ -14,7 +14,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// Bounds of a report, which is some 100 KB for a job of 64 workers.
+// Bounds of a report.
 const (
 	reportBlocks = 256
 	reportHot    = 256
@@ -114,6 +114,8 @@ func (a *Agent) Urgent() bool {
 	shifted := a.observer.Shifted()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// The first window after a shift is short. The ones after it confirm it, at growing
+	// intervals.
 	if wait := time.Since(a.windowed); shifted && wait >= windowSoon || a.pace < windowEvery && wait >= a.pace {
 		if shifted {
 			a.pace = windowSoon
@@ -144,6 +146,7 @@ func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 	if a.told == nil {
 		a.told = map[string]uint64{}
 	}
+	// Totals start over with a run.
 	moved := j.GetBytes() - min(a.told[j.GetJob()], j.GetBytes())
 	a.told[j.GetJob()] = j.GetBytes()
 	keys := min(max(int(windowShare*float64(moved)/windowKeyBytes), windowLeast), windowHot)
@@ -189,6 +192,7 @@ func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now ti
 	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
 	recent := v.Job.Sums.Lately(now.UnixNano(), recently)
 	end := now.Truncate(time.Second)
+	// Whole seconds, so that the planner can add up the rates of several hosts.
 	begin := end.Add(-time.Duration(recent.Seconds * float64(time.Second)))
 	r := &api.JobReport{
 		Job: v.Job.Scheduler.String(), Dialect: v.Dialect.String(), NodeTable: v.Table,
@@ -206,6 +210,7 @@ func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now ti
 		},
 	}
 	for _, n := range v.Nodes {
+		// Nodes of other hosts are reported by those hosts.
 		if n.Process.PID == 0 && (light || len(v.Nodes) > reportNodes) {
 			continue
 		}

@@ -102,6 +102,7 @@ type sampleController struct {
 // meets it with a margin; the present rate is kept if it lies between the two, which is the
 // hysteresis.
 func (c *sampleController) Decide(now sampleLook) sampleDecision {
+	// Before the new look is appended: what is charged is the time since the previous one.
 	if n := len(c.looks); n > 0 {
 		c.pay(&c.looks[n-1], &now)
 	}
@@ -117,6 +118,7 @@ func (c *sampleController) Decide(now sampleLook) sampleDecision {
 	}
 	decision := sampleDecision{Jobs: map[string]sampledJob{}}
 	allowed := c.allowed()
+	// least ignores the savings: whether the budget can be met is a question of the long run.
 	sparse, dense, least := share(all, allowed), share(all, denser*allowed), share(all, c.Budget)
 	for i, d := range all {
 		job := sampledJob{sampleRate: sampleRate{Window: d.window, OneIn: d.oneIn}, Percent: d.percent}
@@ -125,6 +127,7 @@ func (c *sampleController) Decide(now sampleLook) sampleDecision {
 			if d.known { // between what suffices and what leaves a margin
 				job.OneIn = min(max(job.OneIn, sparse[i]), dense[i])
 			}
+			// maxOneIn is a bound of its own, not a floor that the job's pace sets.
 			job.AtFloor = d.known && sparse[i] == d.limit && d.limit < maxOneIn
 		}
 		decision.Jobs[d.name] = job
@@ -165,6 +168,8 @@ func (c *sampleController) price() float64 {
 	for name, j := range last.Jobs {
 		bytes += less(j.KeyBytes, first.Jobs[name].KeyBytes)
 	}
+	// Nothing was sampled lately. The kernel's part is a lower bound, so the first estimate is
+	// dense.
 	if bytes == 0 {
 		return kernelNanosPerByte
 	}
@@ -191,6 +196,8 @@ func (c *sampleController) demand(name string, price float64) demand {
 	if met {
 		d.oneIn, d.window = before.OneIn, before.Window
 	}
+	// A job of unknown pace is not sampled more sparsely, or steps of a slow one could be
+	// missed.
 	d.limit = d.oneIn // until its pace is known
 	at := slices.IndexFunc(c.looks, func(l sampleLook) bool { _, ok := l.Jobs[name]; return ok })
 	first := c.looks[at]
@@ -203,6 +210,7 @@ func (c *sampleController) demand(name string, price float64) demand {
 	d.percent = 100 * price * 1e-9 * float64(less(seen.KeyBytes, was.KeyBytes)) / seconds
 	d.whole = 100 * price * 1e-9 * float64(less(seen.AllBytes, was.AllBytes)) / seconds
 	pace := c.pace(name)
+	// After half of span without a new timestamp, the job is slow rather than new.
 	if c.Budget > 0 && (pace > 0 || seconds >= span.Seconds()/2) {
 		d.window = min(max(powerBelow(pace*windowTakes.Seconds()), minWindow), maxWindow)
 		d.limit = min(powerBelow(pace*stepEvery.Seconds()/float64(d.window)), maxOneIn)
@@ -255,6 +263,8 @@ func share(all []demand, budget float64) []uint32 {
 		if most < 0 {
 			break
 		}
+		// SetRate takes powers of two only. A denser rate then includes every window of a
+		// sparser one.
 		oneIn[most] *= 2
 	}
 	return oneIn

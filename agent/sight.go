@@ -27,6 +27,7 @@ func (s *sight) explainBlindness(now time.Time, lost uint64, unread time.Time) (
 	}
 	const then = "rates are too low meanwhile, and a job is said to stall only where its sockets and processes say so too"
 	switch {
+	// What was lost may still be the answer to a request that seems to wait.
 	case now.Sub(s.lostAt) < patience:
 		return "this agent does not keep up with what jobs send (ring_full): " + then
 	case !unread.IsZero() && now.Sub(unread) >= behindAfter:

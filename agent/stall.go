@@ -124,6 +124,7 @@ func findStall(f *stallFacts) stallFinding {
 	if !f.Alive && !f.Last.IsZero() {
 		return stallFinding{State: page.Over, Since: f.Last, Text: "over, last heard of " + ago(f.Now.Sub(f.Last)) + " ago"}
 	}
+	// No worker has sent anything yet: it may be loading its data for a long time.
 	begun := slices.ContainsFunc(f.Workers, func(w worker) bool { return !w.Last.IsZero() })
 	if !begun {
 		return stallFinding{State: page.Starting}
@@ -151,9 +152,12 @@ func findStall(f *stallFacts) stallFinding {
 func (f *stallFacts) unanswered() (stalls []stall) {
 	for _, w := range f.Waits {
 		limit := patience
+		// A stopped process needs no patience: it will not answer.
 		if isStopped(f.process(w.Server)) {
 			limit = stopped
 		}
+		// Some servers answer only when all workers have pushed, which may take long in every
+		// step.
 		if usual := f.server(w.Server).Before; usual > 0 {
 			limit = max(limit, 3*usual)
 		}
@@ -196,6 +200,7 @@ func (f *stallFacts) silent() (stalls []stall) {
 			continue
 		}
 		quiet, limit := f.Now.Sub(w.Last), max(patience, silentSteps*w.StepEvery)
+		// How long a step takes is unknown before the second one.
 		if w.StepEvery == 0 {
 			limit = firstStep
 		}
@@ -234,6 +239,7 @@ func (f *stallFacts) standsStill(stalls []stall) bool {
 			continue
 		}
 		stalled := slices.ContainsFunc(stalls, func(s stall) bool { return s.Who == w.Name })
+		// It need not have waited for patience itself, as long as somebody has.
 		waits := w.Waiting && f.Now.Sub(w.Last) >= stopped
 		if !stalled && !waits {
 			return false
@@ -262,6 +268,7 @@ func (f *stallFacts) late() (stalls []stall) {
 		}
 		var others []time.Duration
 		for k, o := range f.Servers {
+			// Servers without answers say nothing about what is usual.
 			if k != i && o.Recent > 0 {
 				others = append(others, o.Recent)
 			}

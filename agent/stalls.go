@@ -92,6 +92,7 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 	f := &stallFacts{Now: now, First: moment(v.First), Last: moment(v.Last)}
 	lately := v.Job.Sums.Lately(now.UnixNano(), recently)
 	workers, waits := v.Job.Sums.Now()
+	// Reading the state of every process each second would cost more than the diagnosis.
 	quiet := now.Sub(f.Last) >= quietAfter || len(waits) > 0 && now.Sub(moment(waits[0].Since)) >= quietAfter
 	pids := map[string]int{}
 	for _, n := range v.Nodes {
@@ -134,6 +135,7 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 		}
 	}
 	for i := range waits {
+		// waits is sorted, so the bound keeps the longest.
 		if now.Sub(moment(waits[i].Since)) >= quietAfter && len(f.Waits) < maxPairs {
 			f.Waits = append(f.Waits, waitOf(v, &waits[i], a.opts.Names.Map()))
 		}
@@ -251,6 +253,7 @@ func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
 		if !ok {
 			return socket{}
 		}
+		// Any process of the namespace will do to enter it; the sender is at hand.
 		process := filepath.Join(a.opts.Proc, strconv.Itoa(l.PID))
 		ns, err := os.Readlink(filepath.Join(process, "ns/net"))
 		if err != nil {

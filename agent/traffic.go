@@ -97,6 +97,7 @@ func loads(v *observe.JobView, r page.Range, now time.Time) page.Servers {
 		all += load.BytesIn + load.BytesOut
 		out.Servers = append(out.Servers, load)
 	}
+	// Shares need the sum over all servers first.
 	for i := range out.Servers {
 		if s := &out.Servers[i]; all > 0 {
 			s.Share = float64(s.BytesIn+s.BytesOut) / float64(all)

@@ -45,8 +45,8 @@ always int is_first(struct __sk_buff *skb, struct packet *p, __u32 direction)
 	return tcp->data_segs_out <= (skb->gso_segs > 1 ? skb->gso_segs : 1);
 }
 
-/* Returns whether the stream, of which the foreigners' map knows, is to be
- * looked at again. */
+/* Whether a stream in the foreigners' map is examined again: every 64 segments
+ * if it is late. */
 always int foreign_again(struct foreign *f, __u32 len)
 {
 	__u32 reason = f->reason;
@@ -123,7 +123,7 @@ always void cross_gap(struct run *r, struct stream *s, __u32 gap)
 	s->tentative = s->frame = s->header_have = s->enveloped = 0;
 }
 
-/* Lines the segment up with what was seen before; 0 where it is all old. */
+/* Aligns the segment with what was seen before; 0 if all of it was. */
 always int align(struct run *r, struct stream *s, struct packet *p)
 {
 	__s32 delta = p->seq - s->next_seq;
@@ -214,7 +214,7 @@ always struct run *begin(struct __sk_buff *skb, struct packet *p, struct stream 
 	return r;
 }
 
-/* Accounts for what the run missed, hands its batch over, lets go. */
+/* Accounts for what the run missed, writes its batch, releases its claims. */
 apart int finish(struct run *r, struct stream *s)
 {
 	__u32 leave, late;

@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of a [Capture]. The zero value is a good start.
+// Options of a [Capture]. The zero value is a good start. Sizes are fixed at Open.
 type Options struct {
 	// RingBytes is the size of the ring buffer, a power of two of at least
 	// 64 KiB; 0 means 32 MiB.
 	RingBytes int
-	// Streams is how many streams (two a connection where both directions are
-	// watched) can be followed at a time, each costing about 800 bytes of
-	// kernel memory; 0 means 16,384. Foreign connections do not count.
+	// Streams is how many streams can be followed at a time, two for a connection if both
+	// directions are watched. Each costs about 800 bytes of kernel memory; 0 means 16,384.
+	// Foreign connections do not count.
 	Streams int
-	// Ingress also watches what the processes receive. Segments that arrive
-	// out of order leave gaps in such a stream; egress has none.
+	// Ingress also watches what the processes receive. Segments that arrive out of order leave
+	// gaps in such a stream; egress sees them in order.
 	Ingress IngressMode
-	// IngressLoopback watches ingress on loopback interfaces too, where the
-	// same bytes have been seen as egress if the sender is watched.
+	// IngressLoopback watches ingress on loopback interfaces too, where the same bytes are seen
+	// as egress if the sender is watched.
 	IngressLoopback bool
-	// MeasureCost makes the kernel measure the programs' run time while the
-	// capture is open ([Capture.ProgramStats]), which itself costs some tens
-	// of nanoseconds a segment, for all BPF programs of the host.
+	// MeasureCost makes the kernel measure the programs' run time while the capture is open
+	// ([Capture.ProgramStats]). That costs some tens of nanoseconds a run itself, for all BPF
+	// programs of the host.
 	MeasureCost bool
 	Sampling    Sampling
 }
@@ -82,6 +82,7 @@ const (
 	minSlots         = 16 // SLOT_TRIES in maps.h
 )
 
+// normal fills in defaults and checks bounds.
 func (o Options) normal() (Options, error) {
 	if o.RingBytes == 0 {
 		o.RingBytes = defaultRingBytes
@@ -101,34 +102,34 @@ func (o Options) normal() (Options, error) {
 	return o, nil
 }
 
-// Capture is the loaded programs and their maps. Its methods may be called
-// from several goroutines, but [Capture.Read] from one at a time.
+// A Capture is the loaded programs and their maps. Its methods may be called from several
+// goroutines, except that [Capture.Read] must not be called concurrently with itself or with
+// Close. Locks are taken in the order sweepMu, mu; the agent's lock comes before both.
 type Capture struct {
 	options Options
 	objects objects
 	ring    *ring
-	stats   interface{ Close() error }
+	stats   interface{ Close() error } // run time statistics; nil without MeasureCost
 
-	mu       sync.Mutex // guards closed, attached and rated
+	mu       sync.Mutex // guards closed, attached and rated, and keeps the maps open while they are read
 	closed   bool
-	attached map[string][]link.Link // by cgroup path
-	rated    map[StreamID]bool      // streams that are in the table of rates
+	attached map[string][]link.Link // by absolute cgroup path; none is within another
+	rated    map[StreamID]bool      // streams with an entry in the map of rates
 
-	batches map[StreamID]uint32 // number of the next batch; Read's alone
+	batches map[StreamID]uint32 // sequence number of the next batch; used by Read alone
 
-	sweepMu sync.Mutex // guards the rest; acquired before mu
-	now     func() time.Time
-	quiet   map[StreamID]quietStream
-	gone    []StreamID // reported as Gone, for Read to forget
+	sweepMu sync.Mutex               // guards the fields below; taken before mu
+	now     func() time.Time         // for tests
+	quiet   map[StreamID]quietStream // the streams of the last call of Streams
+	gone    []StreamID               // reported as Gone, to be dropped from batches by Read
 }
 
-// Open loads the programs; [Capture.Attach] sets them to work. It needs CAP_BPF and
-// CAP_NET_ADMIN; the error names the missing right.
+// Open loads the programs without attaching them. It needs CAP_BPF and CAP_NET_ADMIN; the error
+// names a right that is missing. Close releases everything.
 func Open(o Options) (*Capture, error) { return open(o, false) }
 
-// open loads the programs. With keyByAddress streams are distinguished by their
-// addresses, as BPF_PROG_TEST_RUN needs it, where every packet comes with a socket
-// of its own.
+// open is Open. With keyByAddress, streams are told apart by their addresses instead of their
+// socket cookies: BPF_PROG_TEST_RUN gives every packet a socket of its own.
 func open(o Options, keyByAddress bool) (*Capture, error) {
 	o, err := o.normal()
 	if err != nil {
@@ -151,16 +152,17 @@ func open(o Options, keyByAddress bool) (*Capture, error) {
 			return nil, errors.Join(fmt.Errorf("turning on run time statistics: %w", err), c.Close())
 		}
 	}
+	// The programs do nothing useful before they find settings.
 	if err := c.SetSampling(o.Sampling); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
-// Attach watches the sockets of all processes in the cgroup at that path of a
-// cgroup v2 mount, and in the groups below it. Connections that exist already
-// are synchronised when a message is found in them. Programs that others
-// attached there stay and run as well.
+// Attach watches the sockets of all processes in a cgroup, given by its path in a cgroup v2
+// mount, and in the cgroups below it. Existing connections are synchronized once a message is
+// recognized in them. Programs that others have attached there stay and run too. A cgroup above
+// or below one that is watched is refused, since its segments would be seen twice.
 func (c *Capture) Attach(cgroup string) error {
 	path, err := filepath.Abs(cgroup)
 	if err != nil {
@@ -189,12 +191,13 @@ func (c *Capture) Attach(cgroup string) error {
 	return nil
 }
 
-// within reports whether a is b or below it.
+// within reports whether path a is b or below it.
 func within(a, b string) bool {
 	return a == b || strings.HasPrefix(a, strings.TrimSuffix(b, "/")+"/")
 }
 
-// Detach stops watching a cgroup that Attach was given.
+// Detach stops watching a cgroup that was attached. The error wraps os.ErrNotExist if it is not
+// watched. Its streams stay in the table until Streams finds them idle.
 func (c *Capture) Detach(cgroup string) error {
 	path, err := filepath.Abs(cgroup)
 	if err != nil {
@@ -218,9 +221,12 @@ func closeLinks(links []link.Link) error {
 	return failed
 }
 
-// SetSampling changes the sampling, from the next segment on.
+// SetSampling changes the sampling of all streams without a rate of their own, from the next
+// message on.
 func (c *Capture) SetSampling(s Sampling) error {
 	s = s.normal()
+	// The whole struct is written at once; each run of the programs copies it, so a segment is
+	// handled under one configuration.
 	value := captureConfig{
 		Window: s.Window, OneIn: s.OneIn,
 		ValueBytes: s.ValueBytes, ValuesOneIn: s.ValuesOneIn,
@@ -228,7 +234,7 @@ func (c *Capture) SetSampling(s Sampling) error {
 		AnswerKeys:          flag(s.AnswerKeys),
 		SkipLoopbackIngress: flag(!c.options.IngressLoopback),
 		IngressMetas:        flag(c.options.Ingress == IngressMetas),
-		WakeBytes:           uint32(c.options.RingBytes / 16),
+		WakeBytes:           uint32(c.options.RingBytes / 16), // the reader is woken 16 times a ring; waking costs more than reading
 	}
 	if err := c.objects.settings.Put(uint32(0), value); err != nil {
 		return fmt.Errorf("setting the sampling: %w", err)
@@ -243,7 +249,8 @@ func flag(b bool) uint8 {
 	return 0
 }
 
-// Counts reads the counters, summed over all CPUs, since Open.
+// Counts returns the counters since Open, summed over all CPUs. They are not a snapshot: the
+// programs go on counting meanwhile.
 func (c *Capture) Counts() (Counts, error) {
 	var sums Counts
 	c.mu.Lock()
@@ -264,8 +271,8 @@ func (c *Capture) Counts() (Counts, error) {
 	return sums, nil
 }
 
-// Unread returns when the oldest of what the kernel has copied, and Read has not handed
-// out, was sent, by CLOCK_MONOTONIC; ok: there is something.
+// Unread returns the time, by CLOCK_MONOTONIC, of the oldest batch in the ring buffer that Read
+// has not returned; ok is false if there is none. It tells how far the reader is behind.
 func (c *Capture) Unread() (nanos uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,8 +282,8 @@ func (c *Capture) Unread() (nanos uint64, ok bool) {
 	return c.ring.oldest()
 }
 
-// Close detaches the programs and frees them. A Read in progress must have
-// returned; Counts and ProgramStats may still be asked, and say that it is closed.
+// Close detaches the programs and releases them. Read must have returned. Counts, Unread and
+// ProgramStats may still be called, and report that the capture is closed.
 func (c *Capture) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckFacts judges the facts, one finding a thing, always all and in one order.
+// CheckFacts judges facts. It always returns the same findings, one for each requirement, in
+// the same order. It asks nothing of this host, so recorded facts of another host can be
+// judged.
 func CheckFacts(f Facts) []Finding {
 	findings := []Finding{kernel(f), machine(f)}
 	findings = append(findings, capabilities(f)...)
@@ -19,12 +21,13 @@ func CheckFacts(f Facts) []Finding {
 	return append(findings, jit(f), btf(f), bpffs(f), tracefs(f), rdma(f))
 }
 
-// good is a finding that asks for nothing.
+// good returns the finding that a requirement is met.
 func good(name string, needed bool, found string) Finding {
 	return Finding{Name: name, OK: true, Needed: needed, Found: found}
 }
 
-// bad is a finding of something missing.
+// bad returns the finding that something is missing: what to do about it, and what works
+// without it.
 func bad(name string, needed bool, found string, missing MissingError, do, without string) Finding {
 	return Finding{
 		Name: name, Needed: needed, Found: found,
@@ -32,9 +35,11 @@ func bad(name string, needed bool, found string, missing MissingError, do, witho
 	}
 }
 
-// lowest is the oldest kernel that psidecar aims for.
+// lowest is the oldest kernel that psidecar supports. Single features are probed, because
+// distributions backport them.
 const lowest = "5.15"
 
+// kernel checks the release.
 func kernel(f Facts) Finding {
 	if !older(f.Kernel, lowest) {
 		return good("kernel", true, f.Kernel)
@@ -43,7 +48,7 @@ func kernel(f Facts) Finding {
 		"upgrade the host's kernel; the checks below say what exactly this one lacks", noWatching)
 }
 
-// older compares the first two numbers of kernel releases.
+// older compares the first two numbers of kernel releases, such as 5.15 in 5.15.0-91-generic.
 func older(release, than string) bool {
 	a, b := numbers(release), numbers(than)
 	return a[0] < b[0] || a[0] == b[0] && a[1] < b[1]
@@ -62,6 +67,8 @@ func numbers(release string) (n [2]int) {
 	return n
 }
 
+// machine checks the architecture: the object is compiled for little endian, and 64-bit loads
+// of the programs assume such a machine.
 func machine(f Facts) Finding {
 	if f.Machine == "amd64" || f.Machine == "arm64" {
 		return good("machine", true, f.Machine)
@@ -70,13 +77,14 @@ func machine(f Facts) Finding {
 		"run the agent on such hosts", noWatching)
 }
 
-// capability is one that psidecar makes use of.
+// capability is a capability that psidecar uses.
 type capability struct {
 	number      int
-	name, since string
+	name, since string // since: the kernel that introduced it
 	needed      bool
-	use         string // what for
-	without     string
+	use         string // what it is needed for, to complete "needed ..."
+	// What works without it.
+	without string
 }
 
 var usedCapabilities = []capability{
@@ -89,6 +97,8 @@ var usedCapabilities = []capability{
 		"watching, without the metrics of its run time; the proxy serves its own network namespace only"},
 }
 
+// capabilities checks each capability. CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which
+// were split off from it.
 func capabilities(f Facts) []Finding {
 	var findings []Finding
 	for _, c := range usedCapabilities {
@@ -112,6 +122,8 @@ func cgroup2(f Facts) Finding {
 		"boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup/unified; in a container, mount the host's /sys/fs/cgroup", noWatching)
 }
 
+// lockedDown reports a lockdown that forbids reading kernel memory. It does not affect
+// psidecar, but the finding explains failures of other tools.
 func lockedDown(f Facts) Finding {
 	if f.Lockdown != "confidentiality" {
 		return good("lockdown", false, orNone(f.Lockdown))
@@ -120,6 +132,7 @@ func lockedDown(f Facts) Finding {
 		"nothing for watching; boot with lockdown=integrity to trace the kernel with other tools", "everything: the programs read no kernel memory but the packets")
 }
 
+// lockedMemory checks RLIMIT_MEMLOCK, which bounds BPF maps before Linux 5.11.
 func lockedMemory(f Facts) Finding {
 	const enough = 64 << 20
 	if f.Memlock < 0 || f.Memlock >= enough || !older(f.Kernel, "5.11") || has(f, unix.CAP_SYS_RESOURCE) {
@@ -130,6 +143,8 @@ func lockedMemory(f Facts) Finding {
 		"ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, or CAP_SYS_RESOURCE", noWatching)
 }
 
+// kernelFeature judges the kernel's answer about a feature. A refusal for want of rights says
+// nothing about the feature, so the advice differs.
 func kernelFeature(f Facts, k feature) Finding {
 	why, asked := f.Features[k.name]
 	if asked && why == "" {

@@ -13,6 +13,7 @@ var native = binary.LittleEndian
 // bytes (IPv4 in the first four), two ports in host order, the IP version.
 const endpointsSize = 40
 
+// parseEndpoints decodes a struct endpoints of endpointsSize bytes.
 func parseEndpoints(b []byte) (local, peer netip.AddrPort) {
 	address := func(a []byte) netip.Addr {
 		if b[36] == 4 {

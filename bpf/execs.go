@@ -1,9 +1,10 @@
-// This part tells which processes have just begun to run a program, as soon
-// as they do, by a program at the kernel's sched_process_exec tracepoint.
+// This file reports which processes have just executed a program, by a BPF program at the
+// kernel's sched_process_exec tracepoint.
 //
-// Nothing comes in; process ids come out ([Watch.Next]), those that the kernel
-// has in its first namespace. The agent calls it, to find a job's processes
-// before they connect. Nothing is pinned. Linux 5.8, CAP_BPF and CAP_PERFMON.
+// [ExecWatch.Next] returns PIDs as numbered in the initial PID namespace. The agent uses it to
+// find a job's processes before they connect. The program is assembled here, since it is
+// shorter than the C for it would be. Nothing is pinned. It needs Linux 5.8, CAP_BPF and
+// CAP_PERFMON.
 
 package bpf
 
@@ -20,18 +21,18 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// room is the size of the ring buffer, for some 4,000 processes. Events that do not
-// fit are dropped.
+// room is the size of the ring buffer in bytes, enough for some 4,000 events. More are dropped;
+// the agent's periodic scan finds their processes.
 const room = 64 << 10
 
-// An ExecWatch is attached until it is closed, or its process ends.
+// An ExecWatch reports execs until it is closed or its process ends.
 type ExecWatch struct {
 	ring   *ebpf.Map
 	attach link.Link
 	reader *ringbuf.Reader
 }
 
-// OpenExecWatch attaches the program.
+// OpenExecWatch attaches the program. Events are kept from now on.
 func OpenExecWatch() (w *ExecWatch, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // maps count before 5.11
 		return nil, fmt.Errorf("raising the memlock limit: %w", err)
@@ -63,7 +64,8 @@ func OpenExecWatch() (w *ExecWatch, err error) {
 	return w, nil
 }
 
-// instructions put the process's number into the ring buffer.
+// instructions returns a program that writes the current process's PID, 8 bytes, to the ring
+// buffer. bpf_get_current_pid_tgid returns the process's number in its upper half.
 func instructions(ring int) asm.Instructions {
 	return asm.Instructions{
 		asm.FnGetCurrentPidTgid.Call(),
@@ -80,9 +82,11 @@ func instructions(ring int) asm.Instructions {
 	}
 }
 
-// Next waits for the next process. The error is ctx's when that ends.
+// Next blocks until a process executes a program, and returns its PID. The error is ctx's when
+// ctx ends. It must not be called concurrently. The process may have ended by the time it
+// returns.
 func (w *ExecWatch) Next(ctx context.Context) (pid int, err error) {
-	// Flush, since a deadline can only be set while nobody reads.
+	// Flush interrupts a Read. A deadline could only be set while nobody reads.
 	stop := context.AfterFunc(ctx, func() { _ = w.reader.Flush() })
 	defer stop()
 	for {
@@ -91,7 +95,7 @@ func (w *ExecWatch) Next(ctx context.Context) (pid int, err error) {
 		case ctx.Err() != nil:
 			return 0, ctx.Err()
 		case errors.Is(err, ringbuf.ErrFlushed):
-			continue // meant for a call before this one
+			continue // left over from an earlier call
 		case err != nil:
 			return 0, fmt.Errorf("reading what was executed: %w", err)
 		case len(record.RawSample) < 8:
@@ -101,7 +105,7 @@ func (w *ExecWatch) Next(ctx context.Context) (pid int, err error) {
 	}
 }
 
-// Close detaches the program. Next must not be running.
+// Close detaches the program and releases everything. Next must have returned.
 func (w *ExecWatch) Close() error {
 	var failed error
 	if w.reader != nil {

@@ -9,32 +9,39 @@ import (
 	"github.com/cilium/ebpf/features"
 )
 
-// feature is something that the kernel is asked for by loading a program or
-// making a map that uses it.
+// feature is something that the kernel is probed for, by loading a program or creating a map
+// that uses it. Release numbers alone prove nothing: features are backported, and left out of
+// builds.
 type feature struct {
-	name   string // key of Facts.Features
+	name string // key in Facts.Features
+	// what names it in reports, since is the release that introduced it, and needed says that
+	// the agent cannot watch without it.
 	what   string
 	since  string
 	needed bool
-	// without says what works where it is missing.
+	// without says what still works if it is missing.
 	without string
 	ask     func() error
 }
 
+// helper returns a probe for a helper function in programs of a type.
 func helper(kind ebpf.ProgramType, fn asm.BuiltinFunc) func() error {
 	return func() error { return features.HaveProgramHelper(kind, fn) }
 }
 
+// program returns a probe for a type of programs.
 func program(kind ebpf.ProgramType) func() error {
 	return func() error { return features.HaveProgramType(kind) }
 }
 
+// What still works without a feature, for those that share the answer.
 const (
 	noWatching = "psidecar decode (from a tcpdump capture), partition, score, hash and simulate"
 	noProxying = "watching and planning; the proxy cannot intercept connections"
 )
 
-// kernelFeatures are all features that the programs use, oldest first.
+// kernelFeatures returns all features that the programs use: those of the capture programs
+// first, then those of the redirecting programs.
 func kernelFeatures() []feature {
 	return []feature{
 		{"cgroup_skb", "cgroup_skb programs", "4.10", true, noWatching, program(ebpf.CGroupSKB)},
@@ -63,8 +70,8 @@ func kernelFeatures() []feature {
 	}
 }
 
-// haveCompareExchange loads a program with an atomic compare-and-exchange, for
-// which the features package has no probe.
+// haveCompareExchange loads a program with an atomic compare-and-exchange, by which the capture
+// programs claim streams and buffers. Package features has no probe for it.
 func haveCompareExchange() error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:       ebpf.CGroupSKB,
@@ -82,7 +89,8 @@ func haveCompareExchange() error {
 	return closed(p, err)
 }
 
-// haveGetpeername loads a program that lets a peer's name pass.
+// haveGetpeername loads a minimal program for the getpeername hook. The program type is older
+// than the hook, so probing the type would not do.
 func haveGetpeername() error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:         ebpf.CGroupSockAddr,
@@ -93,8 +101,8 @@ func haveGetpeername() error {
 	return closed(p, err)
 }
 
-// closed closes a program that was loaded for trial; what the kernel refused
-// to check it does not support.
+// closed closes a program that was loaded as a probe. A program that the verifier rejects
+// counts as not supported; other errors, such as missing rights, leave the question open.
 func closed(p *ebpf.Program, err error) error {
 	if err != nil {
 		var verifier *ebpf.VerifierError
@@ -106,7 +114,7 @@ func closed(p *ebpf.Program, err error) error {
 	return p.Close()
 }
 
-// askKernel returns the answers for Facts.Features.
+// askKernel probes all features and returns the answers for Facts.Features.
 func askKernel() map[string]string {
 	answers := map[string]string{}
 	for _, f := range kernelFeatures() {

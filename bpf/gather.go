@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GatherFacts collects the facts of this host, as this process may see them. What
-// cannot be found out counts as absent; the error says only that nothing at
-// all can be known.
+// GatherFacts collects the facts of this host as far as this process may see them. What cannot
+// be determined counts as absent. An error means that nothing can be known at all. It loads
+// some twenty small programs and maps as probes and closes them again.
 func GatherFacts() (Facts, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -45,8 +45,8 @@ func GatherFacts() (Facts, error) {
 	}, nil
 }
 
-// Cgroup2Mount returns where cgroup v2 is mounted, empty where it is not. Unlike [GatherFacts]
-// it asks the kernel for nothing else, which takes a while.
+// Cgroup2Mount returns the mount point of cgroup v2, empty if it is not mounted. Unlike
+// [GatherFacts] it probes nothing, so it is fast.
 func Cgroup2Mount() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -55,7 +55,8 @@ func Cgroup2Mount() (string, error) {
 	return mountPoint(string(mounts), "cgroup2"), nil
 }
 
-// effective reads the line CapEff of /proc/self/status.
+// effective returns the effective capabilities from the text of /proc/self/status, one bit
+// each.
 func effective(status string) uint64 {
 	for line := range strings.Lines(status) {
 		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
@@ -66,7 +67,8 @@ func effective(status string) uint64 {
 	return 0
 }
 
-// mountPoint returns where the first file system of that type is mounted.
+// mountPoint returns the mount point of the first file system of a type in the text of
+// /proc/self/mounts.
 func mountPoint(mounts, kind string) string {
 	for line := range strings.Lines(mounts) {
 		if f := strings.Fields(line); len(f) > 2 && f[2] == kind {
@@ -76,7 +78,8 @@ func mountPoint(mounts, kind string) string {
 	return ""
 }
 
-// lockdown returns the mode in brackets: "none [integrity] confidentiality".
+// lockdown returns the lockdown mode, which the kernel marks by brackets: none [integrity]
+// confidentiality.
 func lockdown() string {
 	text, err := os.ReadFile("/sys/kernel/security/lockdown")
 	if err != nil {
@@ -104,6 +107,8 @@ func number(path string) int {
 	return n
 }
 
+// memlock returns the hard limit on locked memory in bytes, -1 if there is none. The hard limit
+// counts, since Open raises the soft one.
 func memlock() int64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Max > 1<<62 {
@@ -124,8 +129,8 @@ func list(dir string) []string {
 	return names
 }
 
-// ReadFacts reads recorded facts: their JSON, or that of psidecar doctor,
-// which holds them in the member facts.
+// ReadFacts reads recorded facts from a file: their JSON, or the output of psidecar doctor
+// --json, which has them in its member facts.
 func ReadFacts(path string) (Facts, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -26,11 +26,16 @@ enum {
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
+/* Flags of bpf_map_update_elem: create or replace; create only. */
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+/* Flags of bpf_ringbuf_output, and of bpf_ringbuf_query: bytes not read yet. */
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2, BPF_RB_AVAIL_DATA = 0 };
 
 struct bpf_sock;
 
+/* The context of a cgroup_skb program. The fields are not memory: the verifier
+ * rewrites each access. len counts from the IP header on. gso_segs is the number
+ * of segments on the wire that the packet stands for. */
 struct __sk_buff {
 	__u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto;
 	__u32 priority, ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid, data, data_end;
@@ -43,6 +48,9 @@ struct __sk_buff {
 	__u32 gso_size;
 };
 
+/* What bpf_tcp_sock() returns. data_segs_in and data_segs_out count segments
+ * with payload since the connection was made, by which is_first() tells whether a
+ * segment is the first. */
 struct bpf_tcp_sock {
 	__u32 snd_cwnd, srtt_us, rtt_min, snd_ssthresh, rcv_nxt, snd_nxt, snd_una, mss_cache;
 	__u32 ecn_flags, rate_delivered, rate_interval_us, packets_out, retrans_out, total_retrans;

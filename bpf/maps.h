@@ -27,7 +27,7 @@ struct {
 	__type(value, struct rate);
 } rates SEC(".maps");
 
-/* Streams that are none of ours; forgetting one costs a second look. */
+/* Streams that are not PS-lite's; forgetting one costs a second look. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);

@@ -187,7 +187,7 @@ apart int taken(__u32 window, __u32 n)
 
 enum { WANT_KEYS = 1, WANT_VALUES = 2, WANT_LENS = 4 }; /* 1 << frame - 1 */
 
-enum { META_ALONE = 2 }; /* of want_meta: no END is told */
+enum { META_ALONE = 2 }; /* of want_meta: no END is written */
 
 /* Decides what is copied of the message whose meta was judged. */
 always void choose(struct run *r, struct stream *s)

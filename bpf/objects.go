@@ -6,7 +6,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// objects are the programs in capture.c and the maps they share.
+// objects are the programs of capture.c and the maps that they share. They are owned by
+// collection.
 type objects struct {
 	egress, ingress                       *ebpf.Program
 	settings, streams, foreigners, events *ebpf.Map
@@ -14,6 +15,8 @@ type objects struct {
 	collection                            *ebpf.Collection
 }
 
+// loadObjects sets the sizes of maps and the programs' constants and loads everything.
+// Constants are known to the verifier, which drops branches that depend on them.
 func loadObjects(o Options, keyByAddress bool) (objects, error) {
 	spec, err := loadCapture()
 	if err != nil {
@@ -27,6 +30,7 @@ func loadObjects(o Options, keyByAddress bool) (objects, error) {
 	spec.Maps["streams"].MaxEntries = uint32(o.Streams)
 	spec.Maps["rates"].MaxEntries = uint32(o.Streams)
 	slots := uint32(max(cpus*slotsPerCPU, minSlots))
+	// At least as many as a program tries, however few CPUs there are.
 	spec.Maps["runs"].MaxEntries = slots
 	constants := map[string]uint32{"slots": slots, "key_by_address": uint32(flag(keyByAddress))}
 	for name, value := range constants {

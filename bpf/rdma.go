@@ -5,14 +5,12 @@ import (
 	"strings"
 )
 
-// CheckRDMA says whether the traffic of vans that do not use sockets (PS-lite's
-// ibverbs, ucx and fabric vans) can be watched on a host with these facts. It
-// cannot, anywhere so far, and the error says why: ibv_post_send is an inline
-// function of <infiniband/verbs.h> that jumps through a table into the
-// device's provider library (libmlx5 and so on), where the function behind it
-// has no exported symbol. A uprobe would have to be placed by hand into each
-// build of each provider, and would see work requests, not bytes: the network
-// card fetches those by itself.
+// CheckRDMA returns why the traffic of vans without sockets (PS-lite's ibverbs, ucx and fabric
+// vans) cannot be watched on a host. So far it cannot be watched anywhere: ibv_post_send is an
+// inline function of <infiniband/verbs.h> that jumps through a table into the device's provider
+// library (libmlx5 and so on), where the target has no exported symbol. A uprobe would have to
+// be placed by hand in each build of each provider, and would see work requests, not bytes,
+// which the network card fetches by itself.
 func CheckRDMA(f Facts) error {
 	detail := "no RDMA device here either"
 	if len(f.RDMADevices) > 0 {

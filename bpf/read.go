@@ -9,18 +9,23 @@ import (
 // Sizes of struct batch and struct record in wire.h.
 const (
 	batchSize  = 32
-	batchTime  = 8 // offset of its time
+	batchTime  = 8 // offset of batch.time
 	recordSize = 24
 )
 
+// errMalformed means that the ring buffer has something that this version's programs do not
+// write.
 var errMalformed = errors.New("malformed: the BPF object and this program are of different versions")
 
-// Read waits a moment for the kernel to have something, hands all that is there to
-// each, and returns nil; the caller calls it again. The record is valid until each
-// returns: its Data lie in the ring buffer, which is freed as reading goes on.
-// Read ends with ctx.Err() when ctx ends, with what lay in the ring by then
-// handed out first.
+// Read waits for a while for records, passes all that are there to each, and returns nil;
+// callers call it in a loop. A record is valid until each returns: its Data lies in the ring
+// buffer and is overwritten after that. each must be fast, because the kernel drops batches
+// when the ring buffer is full. When ctx ends, Read passes on what is in the ring buffer by
+// then and returns ctx.Err().
+//
+// Malformed batches are skipped, and the first one's error is returned in the end.
 func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
+	// Streams that are gone: a cookie is never reused, so their entries would stay for ever.
 	c.sweepMu.Lock()
 	for _, id := range c.gone {
 		delete(c.batches, id)
@@ -34,6 +39,7 @@ func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 		}
 	}
 	for waited := false; ; {
+		// Read before draining, so that everything written before ctx ended is returned.
 		ended := ctx.Err()
 		found := c.ring.drain(hand)
 		switch {
@@ -52,8 +58,12 @@ func (c *Capture) Read(ctx context.Context, each func(*Record)) error {
 	}
 }
 
-// unpack hands out the records of one batch, after a KindLost record where
-// batches of the same stream before it are missing.
+// unpack passes the records of one batch to each. If batches of the same stream are missing
+// before it, which its sequence number shows, a KindLost record comes first.
+//
+// The layout is that of struct batch and struct record in wire.h; data is padded to 8 bytes.
+// Sizes are checked against the batch, although the kernel is trusted, to detect an object of
+// another version.
 func (c *Capture) unpack(b []byte, each func(*Record)) error {
 	if len(b) < batchSize {
 		return fmt.Errorf("batch of %d bytes in the ring buffer: %w", len(b), errMalformed)
@@ -82,6 +92,8 @@ func (c *Capture) unpack(b []byte, each func(*Record)) error {
 		r.Offset, r.Length = native.Uint64(b[8:]), native.Uint64(b[16:])
 		r.Data = b[recordSize : recordSize+size]
 		each(&r)
+		// The last record of a stream. If the stream is looked at again, its numbers start
+		// over.
 		if r.Kind == KindForeign {
 			delete(c.batches, r.Stream)
 		}

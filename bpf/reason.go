@@ -1,17 +1,17 @@
 package bpf
 
-// Reason is one of the things that the programs count. The list stands in
-// reasons.txt, from which C, Go and REASONS.md are made.
+// A Reason is an event that the programs count. The list is in reasons.txt, from which the C
+// header, the Go list and REASONS.md are generated.
 type Reason uint8
 
-// Class tells the reasons apart by what they mean for the figures.
+// A Class groups reasons by what they mean for the figures.
 type Class uint8
 
 // Classes of reasons.
 const (
-	ClassSeen    Class = iota // looked at
-	ClassIgnored              // no PS-lite job's
-	ClassLost                 // a job's, but not seen whole
+	ClassSeen    Class = iota // examined
+	ClassIgnored              // not of a PS-lite job
+	ClassLost                 // of a job, but not seen completely
 )
 
 func (c Class) String() string { return [...]string{"seen", "ignored", "lost"}[c] }
@@ -25,7 +25,7 @@ type reasonText struct {
 // Reasons is the number of reasons; they are numbered from 0.
 const Reasons = len(reasonTable)
 
-// String is the reason's name, as in metrics: lower case with underscores.
+// String returns the reason's name as in metrics: lower case with underscores.
 func (r Reason) String() string { return reasonTable[r].name }
 
 // Class of the reason.
@@ -34,10 +34,10 @@ func (r Reason) Class() Class { return reasonTable[r].class }
 // Help explains the reason in a sentence.
 func (r Reason) Help() string { return reasonTable[r].help }
 
-// Count is how often a reason occurred and how many bytes it concerned.
+// A Count is how often a reason occurred and how many bytes it concerned.
 type Count struct{ Events, Bytes uint64 }
 
-// Counts holds all counters; Counts[ReasonRingFull].Events.
+// Counts has all counters by reason: Counts[ReasonRingFull].Events.
 type Counts [Reasons]Count
 
 // Lost sums the counters of class lost.

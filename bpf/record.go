@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Direction says on which side of the socket a segment was seen.
+// A Direction says on which side of the socket a segment was seen.
 type Direction uint8
 
 // Directions of a stream.
@@ -21,8 +21,8 @@ func (d Direction) String() string {
 	return "egress"
 }
 
-// StreamID names one direction of one connection: the kernel's socket cookie
-// (unique until reboot) and the direction.
+// A StreamID identifies one direction of a connection: the kernel's socket cookie, which is
+// unique until reboot, and the direction in the lowest bit.
 type StreamID uint64
 
 // NewStreamID returns the id of one direction of the socket with that cookie.
@@ -36,7 +36,7 @@ func (s StreamID) Direction() Direction { return Direction(s & 1) }
 
 func (s StreamID) String() string { return fmt.Sprintf("%d/%s", s.Cookie(), s.Direction()) }
 
-// Kind says what a [Record] holds.
+// A Kind says what a [Record] holds. The values are those of enum kind in wire.h.
 type Kind uint8
 
 // Kinds of records, in the order in which a stream usually brings them.
@@ -47,10 +47,10 @@ const (
 	// KindCommand: a ZMTP command frame; Data is its body (READY first, with
 	// the peer's identity), cut after 256 bytes.
 	KindCommand Kind = 2
-	// KindMeta: a chunk of a message's meta frame; nearly always all of it.
+	// KindMeta: a chunk of a message's meta frame; nearly always the whole frame.
 	KindMeta Kind = 3
-	// KindKeys: a chunk of the key frame of a sampled request. Chunks follow
-	// each other without a hole, but may begin and end inside a key.
+	// KindKeys: a chunk of the key frame of a sampled request. Chunks are consecutive, but may
+	// begin and end inside a key.
 	KindKeys Kind = 4
 	// KindValues: the first bytes of a value frame of a sampled push, where
 	// [Sampling.ValueBytes] asks for them.
@@ -62,24 +62,22 @@ const (
 	// whose meta was copied. A message of one frame ends with its meta (flag
 	// EndsMessage).
 	KindEnd Kind = 7
-	// KindUnsynced: the frame boundary was lost. What had been copied of the
-	// message in progress is all that will come of it.
+	// KindUnsynced: the frame boundary was lost. Nothing more comes of the message in progress.
 	KindUnsynced Kind = 8
 	// KindSynced: the boundary was found again, or first. Length is the
 	// number of bytes missed until here, over the stream's whole life.
 	KindSynced Kind = 9
 	// KindClose: FIN or RST was seen. Repeated segments may still follow.
 	KindClose Kind = 10
-	// KindForeign: the stream, opened before, turned out not to be PS-lite;
-	// nothing more comes of it.
+	// KindForeign: the stream, which was opened before, turned out not to be PS-lite. It is the
+	// stream's last record.
 	KindForeign Kind = 11
-	// KindLost: made by the reader, not the kernel: Length batches of this
-	// stream did not fit into the ring buffer. Messages in progress are
-	// incomplete; Message says at which message the stream goes on.
+	// KindLost is added by the reader, not the kernel: Length batches of this stream did not
+	// fit into the ring buffer. Messages in progress are incomplete; Message is the number of
+	// the message at which the stream continues.
 	KindLost Kind = 12
-	// KindKeyRun: like KindKeys, but the keys follow each other at one distance,
-	// and are described by [Record.KeyRun] instead of being copied. Offset and what
-	// follows are as if all of them stood in Data.
+	// KindKeyRun is like KindKeys for keys at equal distances, which are described by
+	// [Record.KeyRun] instead of being copied. Offset counts as if they had been.
 	KindKeyRun Kind = 13
 )
 
@@ -93,7 +91,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// Flags of a [Record].
+// Flags of a [Record], with the values of enum flag in wire.h.
 type Flags uint8
 
 // Bits of Flags.
@@ -102,39 +100,39 @@ const (
 	EndsFrame Flags = 1 << iota
 	// EndsMessage: the message ends with this record.
 	EndsMessage
-	// Sampled: the message's timestamp is in a sampled window, so that its
-	// key and lens frames are copied if it has them.
+	// Sampled: the message's timestamp is in a sampled window, so its key and lens frames are
+	// copied if it has any.
 	Sampled
-	// Incomplete: bytes of the message never passed the program (a gap in the
-	// sequence numbers inside a frame that it stepped over).
+	// Incomplete: bytes of the message never passed the program, because of a gap in the
+	// sequence numbers inside a frame that it stepped over.
 	Incomplete
 	// Late: the connection is older than the capture.
 	Late
-	// Unparsed: the meta frame is of no dialect that the kernel knows; its
-	// message counts as not sampled.
+	// Unparsed: the meta frame is of no dialect that the kernel knows. The message counts as
+	// not sampled.
 	Unparsed
 	// Truncated: the rest of the frame is not copied.
 	Truncated
 )
 
-// Record is one thing seen on a stream. Records of one stream come in the
-// order of its bytes; a Record and its Data belong to the reader and are valid
-// only until the callback returns.
+// A Record is something seen on a stream. Records of a stream come in the order of its bytes. A
+// Record and its Data belong to the reader and are valid only until the callback returns.
 type Record struct {
 	Kind   Kind
 	Flags  Flags
 	Frame  uint8 // number of the frame in its message: 0 meta, 1 keys, 2 values, 3 lens
-	rate   uint8 // see OneIn
+	rate   uint8 // binary logarithm of OneIn plus 1; 0: not rated
 	Stream StreamID
-	// Time is when the segment passed, in nanoseconds of CLOCK_MONOTONIC.
+	// Time is when the segment passed the program, in nanoseconds of CLOCK_MONOTONIC. All
+	// records of a segment have the same.
 	Time uint64
-	// Message numbers the stream's messages from 0. Numbers that are skipped
-	// belong to messages that were not copied.
+	// Message numbers the stream's messages from 0. Numbers that are missing belong to messages
+	// of which nothing was copied.
 	Message uint64
-	// Offset of Data in its frame, in bytes. For KindEnd, the bytes of the
-	// whole message with its frame headers.
+	// Offset of Data in its frame, in bytes. For KindEnd, the size of the whole message
+	// including frame headers.
 	Offset uint64
-	// Length of the frame, in bytes, whatever part of it Data is.
+	// Length of the frame in bytes, whichever part of it Data is.
 	Length uint64
 	Data   []byte
 }
@@ -142,8 +140,8 @@ type Record struct {
 // Has reports whether all bits of f are set.
 func (r *Record) Has(f Flags) bool { return r.Flags&f == f }
 
-// OneIn returns how the stream was sampled when the record's message was taken,
-// where [Capture.SetRate] says so and the message is sampled; otherwise 0.
+// OneIn returns the rate at which the stream was sampled when the record's message passed, if
+// it has a rate of its own ([Capture.SetRate]) and the message is sampled; otherwise 0.
 func (r *Record) OneIn() uint32 {
 	if r.rate == 0 {
 		return 0
@@ -151,8 +149,8 @@ func (r *Record) OneIn() uint32 {
 	return 1 << (r.rate - 1)
 }
 
-// FrameBytes returns the body lengths of the frames (meta, keys, values,
-// lens) of the message that a KindEnd record ends.
+// FrameBytes returns the lengths of the frames (meta, keys, values, lens) of the message that a
+// KindEnd record ends, without frame headers.
 func (r *Record) FrameBytes() (lengths [4]uint64) {
 	if r.Kind != KindEnd || len(r.Data) < 32 {
 		return lengths
@@ -163,8 +161,8 @@ func (r *Record) FrameBytes() (lengths [4]uint64) {
 	return lengths
 }
 
-// KeyRun returns the keys of a KindKeyRun record: n of them, the first one and
-// the distance from each to the next, modulo 2^64.
+// KeyRun returns the keys of a KindKeyRun record: n keys, the first one, and the distance from
+// each to the next, modulo 2^64.
 func (r *Record) KeyRun() (first, step, n uint64) {
 	if r.Kind != KindKeyRun || len(r.Data) < 24 {
 		return 0, 0, 0
@@ -172,8 +170,8 @@ func (r *Record) KeyRun() (first, step, n uint64) {
 	return native.Uint64(r.Data), native.Uint64(r.Data[8:]), native.Uint64(r.Data[16:])
 }
 
-// Endpoints returns the addresses of the watched process's socket and of its
-// peer, from a KindOpen record.
+// Endpoints returns the addresses of the watched process's socket and of its peer from a
+// KindOpen record, whatever its direction.
 func (r *Record) Endpoints() (local, peer netip.AddrPort) {
 	if r.Kind != KindOpen || len(r.Data) < endpointsSize {
 		return local, peer

@@ -5,9 +5,9 @@ import (
 	"io"
 )
 
-// A ProbeReport is what doctor --json prints.
+// A ProbeReport is the output of psidecar doctor --json.
 type ProbeReport struct {
-	OK       bool      `json:"ok"` // everything is there that watching needs
+	OK       bool      `json:"ok"` // the host has everything that watching needs
 	Findings []Finding `json:"findings"`
 	Facts    Facts     `json:"facts"`
 }

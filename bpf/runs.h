@@ -1,5 +1,5 @@
 /* Runs of keys: a piece of a key frame whose keys are first, first + step,
- * first + 2 step ... is told as these numbers instead of being copied. Jobs
+ * first + 2 step ... is described by these numbers instead of being copied. Jobs
  * with dense parameters send hardly anything else. */
 #pragma once
 #include "out.h"
@@ -8,7 +8,7 @@
 
 /* How much of the next n bytes of a key frame to take together: first the rest
  * of a key that the segment before cut in two, then whole keys, so that the
- * record that holds them can be told as a run. */
+ * record that holds them can be described as a run. */
 always __u32 whole_keys(__u64 offset, __u32 n)
 {
 	__u32 rest = -offset & 7;
@@ -55,7 +55,7 @@ apart int is_run(struct run *r, __u32 pos, __u32 bytes)
 	return 1;
 }
 
-/* Tells the keys of the record at pos, of so many bytes, as a run. */
+/* Replaces the keys of a record, bytes long, by the description of their run. */
 always __u32 to_run(struct record *e, __u32 bytes)
 {
 	struct key_run *run = (struct key_run *)(e + 1);

@@ -8,44 +8,41 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Sampling says of which messages the kernel copies what. It decides by the
-// request's timestamp alone, in windows of consecutive timestamps, so that
-// every host and both halves of a request choose alike: the steps of a window
-// are watched whole or not at all. The zero value copies the metas of all
-// messages and the keys of all requests.
+// Sampling says what the kernel copies of which messages. It decides by the request's timestamp
+// alone, in windows of consecutive timestamps, so that every host, and both halves of a
+// request, decide alike: the steps of a window are sampled completely or not at all. The zero
+// value copies the metas of all messages and the keys of all requests.
 type Sampling struct {
 	// Window is the number of consecutive timestamps that are sampled
 	// together; 0 means 16.
 	Window uint32
-	// OneIn samples one in that many windows; 0 and 1 mean all of them. Of
-	// each OneIn windows that follow each other exactly one is sampled, which
-	// one is left to chance, where OneIn is a power of two; and where two rates
-	// are, the denser takes all that the sparser takes.
+	// OneIn samples one in so many windows; 0 and 1 sample all. If it is a power of two,
+	// exactly one of each OneIn consecutive windows is sampled, at random; and of two such
+	// rates, the denser one includes every window of the sparser one.
 	OneIn uint32
 	// SampledMetasOnly leaves out the meta frames of requests and answers in
 	// windows that are not sampled. Control messages are always copied.
 	SampledMetasOnly bool
-	// AnswerKeys copies the key frames of pull answers too. They repeat the
-	// request's, so it is of use only where requests are not seen.
+	// AnswerKeys copies the key frames of pull answers too. They repeat those of the request,
+	// so it is useful only where requests are not seen.
 	AnswerKeys bool
-	// ValueBytes copies the first bytes of the value frames of pushes, that
-	// many at most, in one of ValuesOneIn (0 and 1: all) sampled windows.
-	// 0 copies no values.
+	// ValueBytes copies the first bytes of the value frames of pushes, at most so many, in one
+	// of ValuesOneIn (0 and 1: all) sampled windows. 0 copies no values.
 	ValueBytes  uint32
 	ValuesOneIn uint32
 }
 
 const defaultWindow = 16
 
-// Includes reports whether requests with that timestamp, and their answers,
-// are sampled. The kernel computes the same.
+// Includes reports whether requests with a timestamp, and their answers, are sampled. The
+// kernel computes the same function.
 func (s Sampling) Includes(timestamp int32) bool {
 	s = s.normal()
 	return taken(uint32(timestamp)/s.Window, s.OneIn)
 }
 
-// IncludesValues reports whether the values of pushes with that timestamp are
-// copied.
+// IncludesValues reports whether the values of pushes with a timestamp are copied. The hash is
+// that of the complement, so that the choice is independent of Includes.
 func (s Sampling) IncludesValues(timestamp int32) bool {
 	s = s.normal()
 	return s.ValueBytes > 0 && s.Includes(timestamp) && windowHash(^(uint32(timestamp)/s.Window))%s.ValuesOneIn == 0
@@ -56,6 +53,7 @@ func (s Sampling) String() string {
 	return fmt.Sprintf("one in %d windows of %d timestamps", s.OneIn, s.Window)
 }
 
+// normal replaces zeros by defaults.
 func (s Sampling) normal() Sampling {
 	if s.Window == 0 {
 		s.Window = defaultWindow
@@ -65,7 +63,9 @@ func (s Sampling) normal() Sampling {
 	return s
 }
 
-// taken reports whether one in n takes this window; taken in meta.h is the same.
+// taken reports whether one in n selects a window. For each factor of two in n, one bit of the
+// window number must match a hash of the bits above it, so that exactly one of the two halves
+// of each aligned pair is selected, at random. taken in meta.h is the same.
 func taken(window, n uint32) bool {
 	for i := uint32(0); n > 1 && n&1 == 0; i++ {
 		if (window^windowHash(window>>1+i*0x51ed270b))&1 == 1 {
@@ -76,8 +76,8 @@ func taken(window, n uint32) bool {
 	return n <= 1 || windowHash(window)%n == 0
 }
 
-// windowHash spreads consecutive window numbers, the first of which is to be
-// no more likely than others; window_hash in meta.h is the same.
+// windowHash mixes a window number. The constant that is added keeps window 0, with which every
+// job begins, from always having the hash 0. window_hash in meta.h is the same.
 func windowHash(window uint32) uint32 {
 	h := (window + 0x7f4a7c15) * 0x9e3779b1
 	h ^= h >> 15
@@ -85,9 +85,9 @@ func windowHash(window uint32) uint32 {
 	return h ^ h>>13
 }
 
-// SetRate samples the messages of one stream otherwise than [Sampling] says for
-// all: one in oneIn windows, a power of two, of window timestamps. It holds until
-// the stream is reported as gone, or ResetRate.
+// SetRate samples the messages of one stream at a rate of its own instead of the one set for
+// all: one in oneIn windows, which must be a power of two, of window timestamps each. It stays
+// in effect until ResetRate, or until Streams reports the stream as gone.
 func (c *Capture) SetRate(id StreamID, window, oneIn uint32) error {
 	if window == 0 || bits.OnesCount32(oneIn) != 1 {
 		return fmt.Errorf("sampling one in %d windows of %d timestamps of stream %s: want a power of two, and a window", oneIn, window, id)
@@ -105,7 +105,7 @@ func (c *Capture) SetRate(id StreamID, window, oneIn uint32) error {
 	return nil
 }
 
-// ResetRate samples the stream as all.
+// ResetRate gives a stream the common rate again.
 func (c *Capture) ResetRate(id StreamID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +119,8 @@ func (c *Capture) ResetRate(id StreamID) error {
 	return nil
 }
 
-// resetRates resets those of streams that there are no more.
+// resetRates removes the rates of streams that are gone, whose entries would otherwise fill the
+// map.
 func (c *Capture) resetRates(known func(StreamID) bool) error {
 	c.mu.Lock()
 	var gone []StreamID

@@ -11,14 +11,14 @@ import (
 // ProgramStats is what one program has cost so far.
 type ProgramStats struct {
 	Program string // "egress" or "ingress"
-	// Runs is the number of packets it was run for, RunTime the time it took
-	// for them. Both count only while some capture, or somebody else, has the
-	// kernel measure ([Options.MeasureCost]).
+	// Runs is the number of packets that it ran for, RunTime the time that took. Both count
+	// only while this capture or another process has turned on the measurement
+	// ([Options.MeasureCost]).
 	Runs    uint64
 	RunTime time.Duration
 }
 
-// ProgramStats reads the run count and run time of the programs.
+// ProgramStats returns the run count and run time of both programs since they were loaded.
 func (c *Capture) ProgramStats() ([]ProgramStats, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,49 +9,47 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Stream is what the kernel has counted on one direction of a connection. The
-// figures are exact whatever the sampling: each is added up in the kernel.
+// A Stream is what the kernel has counted on one direction of a connection. The figures are
+// exact whatever the sampling, since the kernel adds them up itself.
 type Stream struct {
 	ID          StreamID
 	Local, Peer netip.AddrPort
-	// Segments and Bytes of TCP payload; repeated bytes count in
-	// Retransmitted alone.
+	// Segments and Bytes are those of TCP payload. Bytes that are sent again count as
+	// Retransmitted only.
 	Segments, Bytes, Retransmitted uint64
-	// Messages that passed whole, their data frames (meta included), and the
-	// ZMTP commands.
+	// Messages that passed completely, their data frames (metas included), and ZMTP commands.
 	Messages, Frames, Commands uint64
-	// SampledMessages were copied with their keys, where they have some.
+	// SampledMessages were copied with their keys, if they have any.
 	SampledMessages uint64
-	// Missed are the bytes that passed while the frame boundary was not
-	// known; Gaps the bytes that the program never saw.
+	// Missed are the bytes that passed while the frame boundary was unknown, Gaps those that
+	// the program never saw.
 	Missed, Gaps uint64
-	// LostBatches did not fit into the ring buffer.
+	// LostBatches is the number of batches that did not fit into the ring buffer.
 	LostBatches uint64
-	// Late streams are older than the capture. PSLite tells that a message
-	// was recognised, Synced that the tracker knows where it is, Closed that
-	// FIN or RST was seen.
+	// Late: older than the capture. PSLite: a message was recognized. Synced: the tracker knows
+	// the frame boundary. Closed: FIN or RST was seen.
 	Late, PSLite, Synced, Closed bool
-	// Gone: the stream is over, or was idle when the table had to be cleared;
-	// these are its last figures, and it is not reported again.
+	// Gone: it is over, or was idle when the table had to be cleared. These are its last
+	// figures; it is not reported again.
 	Gone bool
 }
 
-// Streams that are closed are kept for a while, because segments may still be
-// repeated, and idle ones until the table is nearly full.
+// Closed streams are kept for closedAfter, because segments may be retransmitted. Idle ones are
+// kept as long as there is room, and at least for idleAfter.
 const (
 	closedAfter = 30 * time.Second
 	idleAfter   = 10 * time.Minute
 )
 
-// quietStream says since when a stream has had that many segments.
+// quietStream says since when a stream has had the same number of segments.
 type quietStream struct {
 	segments uint64
 	since    time.Time
 }
 
-// Streams reports all streams that are not known as foreign, and forgets
-// those that are over (reported once more, as Gone). Call it every few
-// seconds, or the table of streams fills up.
+// Streams returns all streams that are not known to be foreign, and forgets those that are
+// over, which it reports once more as Gone. Call it every few seconds, or the kernel's table
+// fills up. It reads the whole table, with two system calls for each stream.
 func (c *Capture) Streams() ([]Stream, error) {
 	c.sweepMu.Lock()
 	defer c.sweepMu.Unlock()
@@ -68,6 +66,8 @@ func (c *Capture) Streams() ([]Stream, error) {
 	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return nil, fmt.Errorf("reading the table of streams: %w", err)
 	}
+	// An idle connection may still become busy, so it is dropped only when new ones need the
+	// room.
 	crowded := len(list) > c.options.Streams/8*7
 	known := make(map[StreamID]quietStream, len(list))
 	for i := range list {
@@ -94,6 +94,7 @@ func (c *Capture) Streams() ([]Stream, error) {
 const phaseUnsynced = 4 // UNSYNCED in wire.h
 
 func streamOf(id StreamID, v *captureStream) Stream {
+	// The generated struct is laid out again as the kernel has it, so that there is one parser.
 	var ends [endpointsSize]byte
 	copy(ends[0:], v.Ends.Local[:])
 	copy(ends[16:], v.Ends.Peer[:])

@@ -37,7 +37,7 @@ apart int look(struct __sk_buff *skb, struct run *r, __u32 need)
 	return 0;
 }
 
-/* The stream is none of ours, or its frame boundary is lost. */
+/* The bytes are not PS-lite's, or the frame boundary is lost. */
 apart int violation(struct run *r, struct stream *s, __u32 foreign, __u32 ours)
 {
 	if (!r || !s)
@@ -383,7 +383,7 @@ always int body(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 le
 }
 
 /* Whether a message may begin at r->bytes + at: a short first frame with a meta
- * that begins as an application's does. judge() then looks closer. */
+ * that begins as those of applications do. judge() then examines it. */
 apart int plausible(struct run *r, __u32 at)
 {
 	const __u8 *p;

@@ -50,6 +50,7 @@ func (p *pending) addRequest(r Request) (worker int, given bool) {
 		p.order = append(p.order, x)
 	} else {
 		old := p.order[p.next]
+		// Usually the oldest has been answered long ago, and only its place is reused.
 		if _, given = p.at[old]; given {
 			delete(p.at, old)
 			worker = int(old.worker)
@@ -161,6 +162,8 @@ func (s *seen) noteMessage(r Request, answer bool) bool {
 	key := sequence{int32(r.Worker), int32(r.Server), r.App, r.Customer, answer}
 	w := s.windows[key]
 	if w == nil {
+		// Dropping everything is simpler than an order of age, and the limit is far above any
+		// real job's number of sequences.
 		if len(s.windows) >= seenLimit {
 			clear(s.windows)
 		}
@@ -171,6 +174,7 @@ func (s *seen) noteMessage(r Request, answer bool) bool {
 	switch {
 	case ahead <= -seenWindow:
 		return false
+	// None of the old bits is within the new window.
 	case ahead >= seenWindow:
 		w.bits = [seenWindow / 64]uint64{}
 		w.highest = r.Timestamp
@@ -209,6 +213,7 @@ func (j *Locality) step(now *Interval, r Request) {
 		j.progress = append(j.progress, progress{})
 	}
 	p := &j.progress[r.Worker]
+	// Its pulls counted as steps until now. From its first push on, they no longer do.
 	if r.Push && !p.pushes {
 		*p = progress{pushes: true}
 	}
@@ -218,6 +223,7 @@ func (j *Locality) step(now *Interval, r Request) {
 	switch {
 	case !p.started:
 		p.started, p.app, p.customer = true, r.App, r.Customer
+	// Another customer, or another server's part of the same round.
 	case p.app != r.App || p.customer != r.Customer || r.Timestamp <= p.timestamp:
 		return
 	}

@@ -104,8 +104,8 @@ func (f *front) bytes() int {
 
 // gather takes a batch of keys that is no run.
 //
-// A list is found by a hash of its ends and length and compared in full. Comparing memory is
-// some ten times faster than counting the keys.
+// A list is found by a hash of its ends and length and compared in full, which is far cheaper
+// than counting its keys.
 func (t *Table) gather(b *Batch) {
 	if t.front == nil {
 		slots := frontSlots(t.opts.MemoryBytes)
@@ -127,6 +127,7 @@ func (t *Table) gather(b *Batch) {
 		l.waits, t.waiting = true, true
 		return
 	}
+	// Another list has this place: it is displaced into the slots.
 	t.giveUp(l)
 	if f.held -= cap(l.keys); f.held+n > f.most { // no room: all lists are counted and released
 		l.keys = nil
@@ -171,6 +172,7 @@ func (t *Table) countLists() {
 // not fit a slot.
 func (t *Table) pass(b *Batch) {
 	each, fits := narrow(b)
+	// Amounts above 2^31 would leave no room for a second use in a slot.
 	if !fits || len(b.Keys) >= min(denseShare*len(t.leaves), t.front.most/2) {
 		t.spread(b)
 		return
@@ -253,6 +255,7 @@ func (t *Table) drain() {
 		if from = end; len(some) == 0 {
 			continue
 		}
+		// Leaves are walked in ascending order, so sorted keys make one pass.
 		f.sort(some)
 		f.keys, f.sums = f.keys[:0], f.sums[:0]
 		for _, p := range some {
@@ -260,6 +263,7 @@ func (t *Table) drain() {
 		}
 		t.spread(&Batch{Worker: worker, Keys: f.keys, Ascending: true, sums: f.sums})
 	}
+	// A megabyte at most, and cheaper than clearing slot by slot.
 	clear(f.slots)
 	f.used = 0
 }

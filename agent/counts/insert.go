@@ -12,6 +12,8 @@ func (t *Table) insert(at int, b *Batch, from, to int) int {
 		t.insertFew(l, b, from, to)
 		return 0
 	}
+	// The leaf is taken out of the accounting while it is rebuilt; its pieces are added at the
+	// end.
 	t.used -= l.bytes()
 	t.mergeKeys(l, b.Keys[from:to])
 	rest := *l

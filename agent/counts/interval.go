@@ -79,6 +79,7 @@ func (in *Interval) took(worker, server int, nanos int64) {
 func (j *Locality) thin(at int64) {
 	if i := len(j.ring) - j.opts.Fine; j.opts.Coarse > 0 && i > 0 {
 		old, next := j.ring[i-1], j.ring[i]
+		// Otherwise old is as long as it may get, and the next one starts a new stretch.
 		if next.End-old.Start <= int64(j.opts.Coarse) {
 			old.extend(next)
 			j.ring = slices.Delete(j.ring, i, i+1)
@@ -94,6 +95,7 @@ func (j *Locality) thin(at int64) {
 // extend adds the interval that follows this one. Grids are joined by the blocks that both
 // have; blocks nest, so no sum is lost, only resolution.
 func (in *Interval) extend(next *Interval) {
+	// merge adds to slices in place, so in's own are reused.
 	sum := View{Interval: *in}
 	if sum.Latency == nil {
 		sum.Latency = new(history.Latency)

@@ -133,6 +133,7 @@ func (j *Locality) Ask(r Request) bool {
 	}
 	now.pair(r.Worker, r.Server).Requests++
 	j.all.pair(r.Worker, r.Server).Requests++
+	// A request that is given up must not keep its worker waiting for ever.
 	if worker, given := j.pending.addRequest(r); given {
 		j.totals.Unanswered++
 		j.noteAnswered(worker, r.Time)
@@ -168,6 +169,8 @@ func (j *Locality) Answer(r Request) bool {
 	}
 	w, ok := j.pending.removeRequest(r)
 	if !ok {
+		// Its request passed before this agent started, or was lost. There is no latency to
+		// count.
 		j.totals.Unasked++
 		return true
 	}
@@ -268,6 +271,7 @@ func (j *Locality) Use(at int64, b Batch) {
 	}
 	b.AddTo(&j.interval(at).Heat)
 	if j.earlyKeys += len(b.Keys) + 1; j.earlyKeys <= earlyLimit {
+		// The caller reuses its buffers.
 		b.Keys, b.Lens = slices.Clone(b.Keys), slices.Clone(b.Lens)
 		j.early = append(j.early, b)
 	}

@@ -121,6 +121,7 @@ func (j *Locality) Lately(now int64, span time.Duration) Lately {
 	defer j.mu.Unlock()
 	last := now/int64(time.Second) - 1 // the last second that is complete
 	first := last - int64(min(span, (slots-2)*time.Second)/time.Second) + 1
+	// The job's first second counts in full, even if it began in the middle.
 	if j.all.Start > 0 { // a job that has just begun
 		first = max(first, min(j.all.Start/int64(time.Second), last))
 	}

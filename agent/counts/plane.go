@@ -101,6 +101,7 @@ func (p *plane) refine(unit uint64, n int) int {
 		p.value *= factor
 		return 0
 	}
+	// The largest cell decides whether the scaled ones still fit their width.
 	highest := uint64(0)
 	for i := range n {
 		highest = max(highest, p.at(i)/p.unit)
@@ -227,6 +228,7 @@ func (p *plane) widen(highest uint64, n int) int {
 	default:
 		wide = []uint64(nil)
 	}
+	// Wide enough already. The first test above only avoids the switch in the usual case.
 	if width(p.cells) >= width(wide) {
 		return 0
 	}

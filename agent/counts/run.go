@@ -70,6 +70,7 @@ func (t *Table) addRun(b *Batch) {
 		t.waiting = true
 		return
 	}
+	// A job whose runs never repeat would otherwise fill the map with runs that are of no use.
 	if len(t.repeats) >= maxRepeats {
 		t.countRepeats()
 		clear(t.repeats)
@@ -141,6 +142,7 @@ func (t *Table) countRun(b *Batch) {
 			t.spelled = Run{run.First, run.Step, n}.Append(t.spelled[:0])
 			t.addAscending(&Batch{Worker: b.Worker, Keys: t.spelled, Each: b.Each}, 0, n)
 		}
+		// Inside the loop: a single run may have millions of new keys.
 		if t.used > t.room() {
 			t.shrink()
 			// Leaves were merged, so the number is no longer valid.

@@ -41,6 +41,7 @@ func (j *Locality) Between(from, to int64) View {
 		if in.End < from || to != 0 && in.Start > to {
 			continue
 		}
+		// Intervals are in order, so the first that overlaps has the earliest start.
 		if v.Start == 0 {
 			v.Start = in.Start
 		}

@@ -89,6 +89,7 @@ func (c *collector) addBatch(at int64, step uint64, b *Batch) {
 	if len(c.uses) == 0 {
 		c.sample.turn = turnAt(at)
 	}
+	// At least 16 blocks, so that thinning has something to choose from.
 	isLong := n > max(c.limit/long, 16<<sampleBits)
 	if isLong {
 		for len(c.keys)+c.sample.part(n) > c.limit && c.sample.part(n) > c.limit/enough {
@@ -227,6 +228,7 @@ func (w *Window) trim(most int) {
 	if len(w.Keys) <= most {
 		return
 	}
+	// total[i] is zeroed for keys that go, which marks them below.
 	total, order := make([]uint32, len(w.Keys)), make([]uint32, len(w.Keys))
 	for i := range order {
 		order[i] = uint32(i)
@@ -289,6 +291,7 @@ func (c *collector) window() *Window {
 		}
 		lists[u.worker] = append(lists[u.worker], u)
 	}
+	// Reused for each worker: the loop below resets what it has counted.
 	pulls, pushes := make([]uint32, len(w.Keys)), make([]uint32, len(w.Keys))
 	for worker, uses := range lists {
 		if len(uses) == 0 {

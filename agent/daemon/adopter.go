@@ -202,6 +202,7 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 	if len(a.ended) >= mostDone || len(a.done) >= mostDone {
 		return ReasonBusy
 	}
+	// The closer takes its copy of the descriptor before the process can close its own.
 	c := &closer{proc: a.proc, pid: pid, inode: inode}
 	err := c.begin()
 	if err == nil {
@@ -300,6 +301,7 @@ func (c *closer) await(ctx context.Context) error {
 	defer c.drop()
 	open, name := fmt.Sprintf("socket:[%d]", c.inode), fmt.Sprintf("%d/fd/%d", c.pid, c.loop.socket)
 	for end := time.Now().Add(closeFor); ; {
+		// The descriptor is closed, or is another file by now.
 		if link, err := c.proc.ReadLink(name); err != nil || link != open {
 			unix.Shutdown(c.socket, unix.SHUT_RDWR) // fails if the peer has closed it already
 			return nil

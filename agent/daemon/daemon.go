@@ -87,6 +87,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	i := d.opts.Interception
 	var own uint32
 	if i != nil {
+		// Deferred first, so that it runs when every goroutine below has ended.
 		defer func() { err = errors.Join(err, i.close()) }()
 		if own, err = i.Mark(); err != nil {
 			return err
@@ -102,6 +103,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		g.Go(func() error { return d.opts.Pods.Run(ctx) })
 	}
 	if d.opts.Planner != "" {
+		// Marked, so that the connection to the planner is never redirected to the proxy.
 		link := report.New(d.opts.Planner, d.opts.Agent.Host, d.opts.Credentials, d.agent.HostReport, d.agent.Urgent, dial.MarkGRPC(int(own), slog.Default())...)
 		link.Names(d.agent.SettleNames)
 		d.agent.SetPlanner(link.State)

@@ -51,6 +51,7 @@ func decide(d DirectConnection, k kernel, a around) Reason {
 	switch {
 	case d.Dialect == pslite.Unknown:
 		return ReasonUnheard
+	// BytePS aborts when a connection breaks on which it answers.
 	case d.Dialect == pslite.BytePSRaw, k.received > mostHandshake:
 		return ReasonBothWays
 	case !a.proxy:

@@ -103,6 +103,7 @@ func (e *ending) open() (err error) {
 	for _, s := range e.loop.signals {
 		e.base = max(e.base, s.number+1)
 	}
+	// A pidfd opened in this thread: the closer's belongs to another descriptor table.
 	if e.pidfd, err = unix.PidfdOpen(e.pid, 0); err != nil {
 		return refusef(ReasonBusy, "process %d: %w", e.pid, err)
 	}
@@ -175,6 +176,7 @@ func (e *ending) stop() (detach func() error, err error) {
 	if err := unix.PtraceInterrupt(thread); err != nil {
 		return detach, refusef(ReasonBusy, "stopping thread %d: %w", thread, err)
 	}
+	// WNOHANG with a deadline: a thread in an uninterruptible sleep would block a plain wait.
 	for end := time.Now().Add(stopFor); ; {
 		var status unix.WaitStatus
 		got, err := unix.Wait4(thread, &status, unix.WALL|unix.WNOHANG, nil)
@@ -232,6 +234,7 @@ func (e *ending) writes() error {
 // shutRead shuts reading down if nothing can be lost. Between the check of the eventfds and the
 // shutdown another thread may signal; those signals are reordered afterwards.
 func (e *ending) shutRead() error {
+	// Unacknowledged bytes count as queued: after a close they might never be delivered.
 	for _, q := range []uint{unix.SIOCOUTQ, unix.SIOCINQ} {
 		n, err := unix.IoctlGetInt(e.socket, q)
 		if err == nil && n != 0 {
@@ -255,6 +258,7 @@ func (e *ending) shutRead() error {
 	if err := shut(e.socket); err != nil {
 		return refusef(ReasonBusy, "ending it: %w", err)
 	}
+	// From here on errors are not refusals: the process will read the end in any case.
 	if woken, err = e.woken(); err != nil {
 		return err
 	}

@@ -61,6 +61,7 @@ func Intercept(o InterceptOptions) (_ *Interception, err error) {
 	if i.redirect, err = redirect.Open(redirect.Options{Dir: o.Dir}); err != nil {
 		return nil, fmt.Errorf("%w (psidecar doctor tells what is missing)", err)
 	}
+	// Before any cgroup is attached, so that no excluded connect is ever redirected.
 	err = i.redirect.SetExclusions(exclusions)
 	if err == nil {
 		i.listeners, err = listeners.New(listeners.Options{Redirect: i.redirect, Socket: o.Socket, NoSocket: o.Socket == "", UID: o.UID, Grace: o.Grace, HangAfter: o.HangAfter, MeshPort: o.MeshPort})
@@ -126,6 +127,7 @@ func (i *Interception) keepSnapshot(s *discover.Snapshot) {
 		i.adoption.found.Store(s)
 	}
 	select {
+	// Only this goroutine sends, so after draining there is room.
 	case <-i.found:
 	default:
 	}
@@ -207,6 +209,7 @@ func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Op
 					slog.Warn("connections are not intercepted: the process must be in a cgroup v2 below the root, and use TCP", "pid", p.PID, "cgroup", p.Cgroup)
 				}
 			}
+			// A process of a named cgroup must not attach its own cgroup a second time.
 			inNamed(all, named)
 			reconcile(all)
 		}

@@ -42,6 +42,7 @@ func (p *peers) listens(at netip.Addr, now time.Time) bool {
 	defer p.mu.Unlock()
 	h := p.all[at]
 	if h == nil {
+		// Forgetting everything costs one attempt for each host that is still of interest.
 		if len(p.all) >= mostPeers {
 			clear(p.all)
 		}

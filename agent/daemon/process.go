@@ -100,6 +100,7 @@ func findLoop(proc *discover.ProcFS, pid int, inode uint32) (l loop, err error) 
 			}
 		}
 	}
+	// Several epolls may watch one socket; which thread would read the end is then unknown.
 	if found != 1 {
 		return l, refusef(ReasonLoop, "%d of its epolls have the socket", found)
 	}

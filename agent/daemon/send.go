@@ -139,6 +139,7 @@ func (e *Exporter) sendSpans(ctx, sending context.Context, about *resource.Resou
 		e.fill(ctx, &b, tracer, names)
 		e.send(sending, exporter, &b)
 	}
+	// ctx has ended: fill no longer waits, and what is queued goes out in full batches.
 	for len(e.queue) > 0 && sending.Err() == nil {
 		e.fill(ctx, &b, tracer, names)
 		e.send(sending, exporter, &b)

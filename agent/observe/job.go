@@ -92,6 +92,8 @@ func (o *Observer) job(scheduler netip.AddrPort) *Job {
 	if j := o.jobs[scheduler]; j != nil {
 		return j
 	}
+	// A user can start any number of processes with any scheduler address, so old jobs are
+	// dropped only once they have been idle for long.
 	if len(o.jobs) >= maxJobs && !o.dropIdlest() {
 		o.misses.Refused++
 		return nil
@@ -157,6 +159,7 @@ func (j *Job) sampled(r *bpf.Record) (weight uint64) {
 	if oneIn == 0 {
 		oneIn = j.observer.opts.OneIn()
 	}
+	// The record does not say at which rate the request was left out.
 	if !r.Has(bpf.Sampled) {
 		oneIn = max(j.oneIn, 2)
 		if j.oneIn == 0 {

@@ -95,6 +95,7 @@ func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 	}
 	o.readControl(s, m, at)
 	o.place(s, at)
+	// An answer travels from the server to the worker.
 	worker, server := s.receiver, s.sender
 	if m.Request || m.Control.Cmd != pslite.NoCommand {
 		return
@@ -145,6 +146,7 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	}
 	if m.Control.Cmd != pslite.NoCommand || worker == nil || server == nil ||
 		worker.role != roleWorker || server.role != roleServer {
+		// An answer that cannot be placed may be the one that a request waits for.
 		s.skipped = s.skipped || m.Data()
 		return
 	}
@@ -209,6 +211,7 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	}
 	o.use(s, msg.perKey, nil, 0)
 	msg.flushed += uint64(s.list.len())
+	// The partial key is kept outside of the accounting; it is at most seven bytes.
 	o.held -= s.list.memory()
 	// A key that is cut in two continues in the next record.
 	split, have := s.list.split, s.list.have
@@ -240,6 +243,7 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 		s.message = message{}
 	}()
 	at := o.opts.Wall(r.Time)
+	// This agent sees both ends. The egress stream counts the message.
 	if s.twin {
 		return
 	}

@@ -27,6 +27,7 @@ func (j *Job) rankRole(nodes []*Node, want int, base int32) bool {
 	slices.SortFunc(sorted, compareNodes)
 	for rank, n := range sorted {
 		id := base + 2*int32(rank)
+		// Checked for all nodes before any id is given: ids are all right or all wrong.
 		if !n.address.IsValid() || n.id != 0 && n.id != id {
 			return n.id != 0 && n.idFrom != fromOrder
 		}

@@ -13,6 +13,7 @@ func (o *Observer) place(s *stream, at int64) {
 	if s.sender != nil && s.receiver != nil {
 		return
 	}
+	// An address that a node is known to listen at is the best evidence there is.
 	if s.receiver == nil {
 		s.receiver = o.nodeAt(s.to)
 	}
@@ -168,6 +169,7 @@ func (o *Observer) nodeOf(p Process) *Node {
 	if n == nil {
 		return nil
 	}
+	// Recency decides between nodes of several runs at one place: see processes.
 	j.met++
 	j.byPID[p.PID], n.process, n.met = n, p, j.met
 	n.setRole(role)

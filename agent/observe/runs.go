@@ -17,6 +17,7 @@ import (
 // is gone.
 func (o *Observer) absorb(n, m *Node) {
 	j := n.job
+	// Everything that leads to m must lead to n from now on, streams in progress included.
 	for a, node := range j.byAddress {
 		if node == m {
 			j.byAddress[a] = n

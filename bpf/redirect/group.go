@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A GroupID is the kernel's number of a cgroup.
+// A GroupID is the kernel's number of a cgroup, the inode of its folder.
 type GroupID uint64
 
-// Policy says what becomes of a group's connects.
+// A Policy says what happens to a group's connects.
 type Policy struct {
-	// FailClosed makes a connect fail that cannot be sent to the proxy.
+	// FailClosed makes a connect that cannot be sent to the proxy fail instead of going direct.
 	FailClosed bool
 	// Loopback redirects connects to loopback addresses as well. A proxy in
 	// another network namespace cannot reach those.
@@ -32,14 +32,16 @@ type Group struct {
 	Policy Policy
 }
 
+// Flags of a group in the map.
 const (
 	failClosed = 1 // FAIL_CLOSED in maps.h
 	loopback   = 2 // LOOPBACK
 	exempt     = 4 // EXEMPT
 )
 
-// groupHooks are those of a group, in the order of attaching: what rewrites
-// comes when all that it relies on is there.
+// groupHooks are the programs of a group in the order in which they are attached. The programs
+// that rewrite come last: everything that a redirected connection relies on is in place by
+// then.
 var groupHooks = []hook{
 	{"note_connects", ebpf.AttachCGroupSockOps},
 	{"peer4", ebpf.AttachCgroupInet4GetPeername},
@@ -48,6 +50,7 @@ var groupHooks = []hook{
 	{"redirect6", ebpf.AttachCGroupInet6Connect},
 }
 
+// proxyHooks are the programs of the cgroup in which listeners are opened.
 var proxyHooks = []hook{{"original_destination", ebpf.AttachCGroupGetsockopt}}
 
 const (
@@ -55,7 +58,7 @@ const (
 	proxyPrefix = "proxy-"
 )
 
-// ID returns the number of the cgroup at a path of a cgroup v2 mount.
+// ID returns the number of a cgroup, given by its path in a cgroup v2 mount.
 func ID(cgroup string) (GroupID, error) {
 	var s unix.Stat_t
 	if err := unix.Stat(cgroup, &s); err != nil {
@@ -71,11 +74,11 @@ func ID(cgroup string) (GroupID, error) {
 	return GroupID(s.Ino), nil
 }
 
-// Attach redirects the connects of the processes in the cgroup, and in the
-// groups below it, from now on; sockets that are connected stay as they are.
-// For a group that is attached already it replaces the programs by this
-// version's, at no moment without any; one that fails closed goes on so until
-// [Redirect.SetPolicy] says otherwise. No group may lie within another.
+// Attach redirects the connects of the processes in a cgroup and in the cgroups below it, from
+// now on. Sockets that are connected already are not affected. For a group that is attached
+// already it replaces the programs by those of this version, and there is no moment without
+// any. A group that fails closed stays so until [Redirect.SetPolicy] says otherwise, because an
+// agent that restarts does not know yet why. No group may lie within another.
 func (r *Redirect) Attach(cgroup string, p Policy) (GroupID, error) {
 	path, err := filepath.Abs(cgroup)
 	if err != nil {
@@ -100,11 +103,12 @@ func (r *Redirect) Attach(cgroup string, p Policy) (GroupID, error) {
 	if r.maps["groups"].Lookup(uint64(id), &before) == nil {
 		p.FailClosed = p.FailClosed || before.Flags&failClosed != 0
 	}
-	// Until now the programs of a new group let everything pass.
+	// The programs of a new group find no entry until now, and let everything pass.
 	return id, r.putGroup(id, path, p.flags())
 }
 
-// alone makes sure that no other group contains the path or lies in it.
+// alone returns an error if another group contains the path or lies within it. A connect would
+// be rewritten twice. Groups whose cgroup was removed do not count.
 func (r *Redirect) alone(id GroupID, path string) error {
 	groups, err := r.groups()
 	if err != nil {
@@ -119,7 +123,7 @@ func (r *Redirect) alone(id GroupID, path string) error {
 	return nil
 }
 
-// stands reports whether the path is still that cgroup's.
+// stands reports whether the path still belongs to that cgroup.
 func stands(id GroupID, path string) bool {
 	now, err := ID(path)
 	return err == nil && now == id
@@ -139,9 +143,9 @@ func (p Policy) flags() (f uint32) {
 	return f
 }
 
-// AttachProxy answers queries for original destinations from sockets of the cgroup. It must
-// be the cgroup in which the listeners are opened, whichever process accepts: an accepted
-// socket belongs to its listener's cgroup.
+// AttachProxy answers queries for original destinations (SO_ORIGINAL_DST) on sockets of a
+// cgroup. It must be the cgroup of the process that opens the listeners, whichever process
+// accepts: an accepted socket belongs to the cgroup of its listener.
 func (r *Redirect) AttachProxy(cgroup string) error {
 	id, err := ID(cgroup)
 	if err != nil {
@@ -155,6 +159,8 @@ func (r *Redirect) AttachProxy(cgroup string) error {
 	return r.pin(proxyPrefix, id, cgroup, proxyHooks)
 }
 
+// putGroup writes a group's entry, by which its programs start to act. The path is for people
+// and for letGo in agent/listeners.
 func (r *Redirect) putGroup(id GroupID, path string, flags uint32) error {
 	g := redirectGroup{Flags: flags}
 	if len(path) >= len(g.Path) {
@@ -183,8 +189,8 @@ func (r *Redirect) groups() (map[GroupID]redirectGroup, error) {
 	return all, nil
 }
 
-// Groups returns the groups that are attached, those included whose cgroup has
-// been removed since.
+// Groups returns the groups that are attached, by whichever process, including those whose
+// cgroup was removed since.
 func (r *Redirect) Groups() ([]Group, error) {
 	all, err := r.groups()
 	if err != nil {
@@ -203,7 +209,7 @@ func policyOf(flags uint32) Policy {
 	return Policy{FailClosed: flags&failClosed != 0, Loopback: flags&loopback != 0}
 }
 
-// SetPolicy changes what becomes of a group's connects, from the next one on.
+// SetPolicy changes a group's policy, from the next connect on.
 func (r *Redirect) SetPolicy(id GroupID, p Policy) error {
 	unlock, err := r.lock()
 	if err != nil {
@@ -221,14 +227,17 @@ func (r *Redirect) SetPolicy(id GroupID, p Policy) error {
 	return nil
 }
 
-// Detach lets a group's connects go their own way again. Connections through
-// the proxy stay, but getpeername shows the proxy's listener for them.
+// Detach lets a group's connects go direct again. Connections through the proxy continue, but
+// getpeername then shows the proxy's listener for them. What can be removed is removed even
+// after an error. The error wraps fs.ErrNotExist if the group is not attached.
 func (r *Redirect) Detach(id GroupID) error {
 	unlock, err := r.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	// First, because it takes effect at once: without an entry the programs let everything
+	// pass.
 	err = r.maps["groups"].Delete(uint64(id))
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = fmt.Errorf("cgroup number %d is not redirected: %w", id, fs.ErrNotExist)
@@ -239,6 +248,7 @@ func (r *Redirect) Detach(id GroupID) error {
 	return errors.Join(err, r.removePlaces(func(p redirectPlace) bool { return GroupID(p.Group) == id }))
 }
 
+// cString converts a C string of fixed size.
 func cString(chars []int8) string {
 	b := make([]byte, len(chars))
 	for i, c := range chars {

@@ -22,6 +22,8 @@ enum { BPF_F_NO_PREALLOC = 1 };
 #define OP_TCP_CONNECT 3  /* BPF_SOCK_OPS_TCP_CONNECT_CB */
 #define CB_STATE (1 << 2) /* BPF_SOCK_OPS_STATE_CB_FLAG */
 
+/* What a program sees of a socket: the local end is src, the remote end dst,
+ * whichever side connected. */
 struct bpf_sock {
 	__u32 bound_dev_if, family, type, protocol, mark, priority;
 	__u32 src_ip4, src_ip6[4];
@@ -33,6 +35,9 @@ struct bpf_sock {
 	__s32 rx_queue_mapping;
 };
 
+/* The context of connect and getpeername programs. A connect program may change
+ * user_ip4, user_ip6 and user_port, which are the destination; a getpeername
+ * program may change what the process is shown. sk is the socket. */
 struct bpf_sock_addr {
 	__u32 user_family;
 	__u32 user_ip4;    /* network order, as all addresses */
@@ -43,6 +48,9 @@ struct bpf_sock_addr {
 	__attribute__((aligned(8))) struct bpf_sock *sk;
 };
 
+/* The context of a getsockopt program, which runs after the kernel has tried:
+ * retval is the result so far, and a program that sets it to 0 answers in its
+ * place. optval to optval_end is a copy of the value, at most a page. */
 struct bpf_sockopt {
 	__attribute__((aligned(8))) struct bpf_sock *sk;
 	__attribute__((aligned(8))) void *optval;
@@ -50,6 +58,8 @@ struct bpf_sockopt {
 	__s32 level, optname, optlen, retval;
 };
 
+/* The context of a sock_ops program. op says which event it is called for; events
+ * other than connects must be asked for by bpf_sock_ops_cb_flags. */
 struct bpf_sock_ops {
 	__u32 op;
 	__u32 args[4];
@@ -59,6 +69,7 @@ struct bpf_sock_ops {
 	__u32 is_fullsock, snd_cwnd, srtt_us, bpf_sock_ops_cb_flags, state;
 };
 
+/* The key of bpf_sk_lookup_tcp(); the size that is passed tells the family. */
 struct bpf_sock_tuple {
 	union {
 		struct {

@@ -14,14 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hook is one program of redirect.c and where it goes.
+// A hook is a program of redirect.c and the hook that it is attached to.
 type hook struct {
 	program string
 	attach  ebpf.AttachType
 }
 
-// pin attaches the programs to the cgroup under a folder named after it, all
-// or none; where the folder is there it replaces the programs.
+// pin attaches programs to a cgroup and pins their links in a folder named after it, all or
+// none. If the folder exists, it replaces the programs behind the links.
+//
+// The folder is built under a temporary name and renamed when it is complete, so that a process
+// that is killed in between leaves nothing that looks complete. The links exist by then and
+// act, but without the group's entry in the map they let everything pass.
 func (r *Redirect) pin(prefix string, id GroupID, path string, hooks []hook) (err error) {
 	name := prefix + strconv.FormatUint(uint64(id), 10)
 	dir := filepath.Join(r.dir, name)
@@ -58,7 +62,9 @@ func (r *Redirect) pin(prefix string, id GroupID, path string, hooks []hook) (er
 	return nil
 }
 
-// replace puts programs in the place of others behind pinned links.
+// replace exchanges the programs behind pinned links. Each exchange is atomic in the kernel. If
+// it fails in between, programs of two versions run side by side, which works as long as the
+// maps are compatible.
 func replace(dir string, programs *ebpf.Collection, hooks []hook) error {
 	for _, h := range hooks {
 		l, err := link.LoadPinnedLink(filepath.Join(dir, h.program), nil)
@@ -72,7 +78,9 @@ func replace(dir string, programs *ebpf.Collection, hooks []hook) error {
 	return nil
 }
 
-// programs loads a copy of the programs for one cgroup, on the common maps.
+// programs loads a copy of the programs for one cgroup, with the shared maps. Each cgroup has a
+// copy of its own because its number is a constant in it: the hooks do not tell a program to
+// which cgroup it is attached, only in which one the process is.
 func (r *Redirect) programs(id GroupID, hooks []hook) (*ebpf.Collection, error) {
 	spec := r.spec.Copy()
 	wanted := map[string]*ebpf.ProgramSpec{}
@@ -80,7 +88,7 @@ func (r *Redirect) programs(id GroupID, hooks []hook) (*ebpf.Collection, error) 
 		wanted[h.program] = spec.Programs[h.program]
 	}
 	spec.Programs = wanted
-	var refuseWith uint32 // EPERM is what the kernel says by itself
+	var refuseWith uint32 // without bpf_set_retval the kernel returns EPERM
 	if features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval) == nil {
 		refuseWith = uint32(unix.ECONNREFUSED)
 	}

@@ -2,20 +2,20 @@ package redirect
 
 import "fmt"
 
-// Reason is one of the things that the programs count. The list stands in
-// reasons.txt, from which C, Go and REASONS.md are made.
+// A Reason is an event that the programs count. The list is in reasons.txt, from which the C
+// header, the Go list and REASONS.md are generated.
 type Reason uint8
 
-// Class tells the reasons apart by what became of the connect.
+// A Class groups reasons by what became of the connect.
 type Class uint8
 
 // Classes of reasons.
 const (
 	ClassRedirected Class = iota // went to the proxy
-	ClassDirect                  // went its own way
+	ClassDirect                  // went direct
 	ClassRefused                 // failed
-	ClassAnswered                // a question of the proxy's, answered
-	ClassUnanswered              // a question of the proxy's with no answer
+	ClassAnswered                // a query of the proxy's that was answered
+	ClassUnanswered              // a query of the proxy's that could not be answered
 )
 
 func (c Class) String() string {
@@ -31,7 +31,7 @@ type reasonText struct {
 // Reasons is the number of reasons; they are numbered from 0.
 const Reasons = len(reasonTable)
 
-// String is the reason's name, as in metrics: lower case with underscores.
+// String returns the reason's name as in metrics: lower case with underscores.
 func (r Reason) String() string { return reasonTable[r].name }
 
 // Class of the reason.
@@ -40,10 +40,11 @@ func (r Reason) Class() Class { return reasonTable[r].class }
 // Help explains the reason in a sentence.
 func (r Reason) Help() string { return reasonTable[r].help }
 
-// Counts holds all counters; Counts[ReasonRedirected].
+// Counts has all counters by reason: Counts[ReasonRedirected].
 type Counts [Reasons]uint64
 
-// Counts reads the counters, summed over all CPUs, since the state was made.
+// Counts returns the counters, summed over all CPUs, since the pinned state was created, which
+// may be before this process started.
 func (r *Redirect) Counts() (Counts, error) {
 	var sums Counts
 	for i := range sums {

@@ -89,7 +89,7 @@ always int listens(struct bpf_sock_addr *ctx, int v4, __be16 port, __u32 mark)
 	return found;
 }
 
-/* Whether the connect is none that the proxy should have, and why. */
+/* Whether the connect must not go to the proxy, and why. */
 always int is_left_alone(struct bpf_sock_addr *ctx, const struct settings *s, const struct group *g,
 			 const struct address *to, __be16 port, __be16 own_port, __u32 *why)
 {
@@ -233,8 +233,8 @@ always void file(struct bpf_sock_ops *ctx, struct remembered *r, __u64 cookie)
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | CB_STATE);
 }
 
-/* What the proxy has not asked for yet stays: the client may have sent all it
- * has and closed before its connection was accepted. */
+/* An entry that the proxy has not asked for stays: the client may have sent all
+ * its data and closed before its connection was accepted. */
 always void forget(struct remembered *r, __u64 cookie)
 {
 	struct destination *d;
@@ -357,8 +357,8 @@ leave:
 	return PASS;
 }
 
-/* The destination that the socket's process meant, where it was redirected to
- * the port that getpeername found. */
+/* The destination that the socket's process asked for, if it was redirected to
+ * the port that getpeername has found. */
 always struct remembered *meant(struct bpf_sock_addr *ctx)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);

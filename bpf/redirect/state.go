@@ -16,21 +16,22 @@ import (
 // DefaultDir is the default folder for pins.
 const DefaultDir = "/sys/fs/bpf/psidecar"
 
-// DefaultMark is the socket mark of the proxy's listeners and, where it may
-// set one, of its own connections.
+// DefaultMark is the socket mark of the proxy's listeners and, where the proxy may set one, of
+// its own connections. It spells psdc.
 const DefaultMark = 0x70736463
 
 // Options of a [Redirect]. The zero value is a good start.
 type Options struct {
-	// Dir is the folder of a BPF file system in which all is pinned; empty
-	// means DefaultDir. Where its parent is no BPF file system one is mounted
-	// there, if that is an empty folder.
+	// Dir is the folder in a BPF file system where everything is pinned; empty means
+	// DefaultDir. If its parent is not in a BPF file system but is an empty folder, one is
+	// mounted there.
 	Dir string
-	// Mark tells the proxy's sockets from others; 0 means DefaultMark.
+	// Mark is the socket mark by which the programs know the proxy's sockets; 0 means
+	// DefaultMark.
 	Mark uint32
-	// Sockets is how many redirected connections are remembered at a time,
-	// each costing about 250 bytes of kernel memory; 0 means 65,536. It holds
-	// for a state that is made, not for one that is there already.
+	// Sockets is how many redirected connections are remembered at a time, at about 250 bytes
+	// of kernel memory each; 0 means 65,536. It applies to a state that is created, not to an
+	// existing one.
 	Sockets int
 }
 
@@ -58,24 +59,26 @@ func (o Options) normal() (Options, error) {
 // mapNames are the maps of redirect.c, pinned under their names.
 var mapNames = []string{"settings", "groups", "listeners", "sockets", endedMap, "destinations", "exclusions", "counts"}
 
-// endedMap is one that states of earlier versions lack.
+// endedMap is a map that states of earlier versions do not have.
 const endedMap = "ended"
 
-// unfinished begins the names of folders that are renamed when complete; a BPF
-// file system has no names with dots.
+// unfinished is the prefix of folders that are not complete. A BPF file system allows no dots
+// in names, so they cannot be hidden files.
 const unfinished = "unfinished-"
 
-// Redirect is the pinned state: maps shared by all groups, and the groups'
-// links. Several processes may have it open; changes are made one at a time.
+// A Redirect is the pinned state: the maps shared by all groups, and the groups' links. Several
+// processes may have it open; changes are serialized by a file lock. Its methods may be called
+// from any goroutine, but not during or after Close.
 type Redirect struct {
 	dir  string
 	maps map[string]*ebpf.Map
 	spec *ebpf.CollectionSpec
 }
 
-// Open opens the state that is pinned in the folder, or makes it. It needs CAP_BPF
-// and CAP_NET_ADMIN, and CAP_SYS_ADMIN where a BPF file system must be mounted; the
-// error names the missing right.
+// Open opens the state that is pinned in the folder, or creates it. It needs CAP_BPF and
+// CAP_NET_ADMIN, and CAP_SYS_ADMIN if a BPF file system has to be mounted; the error names a
+// right that is missing. Before that it removes what an earlier process left unfinished. It
+// waits for other processes that are changing the state.
 func Open(o Options) (*Redirect, error) {
 	o, err := o.normal()
 	if err != nil {
@@ -116,7 +119,8 @@ func Open(o Options) (*Redirect, error) {
 	return r, nil
 }
 
-// create makes the maps and pins them, all or none.
+// create creates the maps and pins them, all or none: the folder gets its name when it is
+// complete.
 func (r *Redirect) create() (err error) {
 	parent, name := filepath.Split(r.dir)
 	temporary := filepath.Join(parent, unfinished+name)
@@ -144,7 +148,7 @@ func (r *Redirect) create() (err error) {
 	return nil
 }
 
-// addMap makes a map that the pinned state lacks, and pins it.
+// addMap creates and pins a map that an existing state does not have.
 func (r *Redirect) addMap(name string) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(r.spec.Maps[name])
 	if err != nil {
@@ -156,7 +160,8 @@ func (r *Redirect) addMap(name string) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// load opens the maps that are pinned already.
+// load opens the pinned maps and checks that their layouts are those of this version's
+// programs.
 func (r *Redirect) load() error {
 	for _, name := range mapNames {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(r.dir, name), nil)
@@ -168,7 +173,7 @@ func (r *Redirect) load() error {
 		}
 		r.maps[name] = m
 		want := r.spec.Maps[name]
-		want.MaxEntries = m.MaxEntries() // whoever made it chose
+		want.MaxEntries = m.MaxEntries() // sizes may differ: they were chosen by whoever created the state
 		if err := want.Compatible(m); err != nil {
 			return fmt.Errorf("%s is not the state of this version (psidecar unload removes it): map %s: %w", r.dir, name, err)
 		}
@@ -180,7 +185,8 @@ func (r *Redirect) setMark(mark uint32) error {
 	return r.setting(func(s *redirectSettings) { s.Mark = mark })
 }
 
-// setting changes the settings; the state is locked.
+// setting changes the settings. The caller holds the file lock, since this reads, changes and
+// writes.
 func (r *Redirect) setting(change func(*redirectSettings)) error {
 	var s redirectSettings
 	if err := r.maps["settings"].Lookup(uint32(0), &s); err != nil {
@@ -193,7 +199,7 @@ func (r *Redirect) setting(change func(*redirectSettings)) error {
 	return nil
 }
 
-// Mark is the socket mark of the proxy's listeners.
+// Mark returns the socket mark of the proxy's listeners.
 func (r *Redirect) Mark() (uint32, error) {
 	var s redirectSettings
 	if err := r.maps["settings"].Lookup(uint32(0), &s); err != nil {
@@ -202,7 +208,7 @@ func (r *Redirect) Mark() (uint32, error) {
 	return s.Mark, nil
 }
 
-// Close frees what this process holds. Pinned programs go on working; see [Unload].
+// Close releases what this process holds. Pinned programs go on working; see [Unload].
 func (r *Redirect) Close() error {
 	var failed error
 	for name, m := range r.maps {
@@ -214,7 +220,9 @@ func (r *Redirect) Close() error {
 	return failed
 }
 
-// lock makes this process the only one that changes pinned state in a folder.
+// lock makes this process the only one that changes pinned state in a folder, and waits until
+// it is. The lock is an flock on the folder, which the kernel releases if the process is
+// killed.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -233,8 +241,8 @@ func lock(dir string) (unlock func(), err error) {
 
 func (r *Redirect) lock() (unlock func(), err error) { return lock(filepath.Dir(r.dir)) }
 
-// sweep removes what a killed process left unfinished: the state in making, or
-// groups in it. Nothing of it has taken effect.
+// sweep removes what a process that was killed left unfinished: a state, or groups in it. None
+// of it has taken effect. The caller holds the lock.
 func sweep(dir string) error {
 	parent, name := filepath.Split(dir)
 	if err := os.RemoveAll(filepath.Join(parent, unfinished+name)); err != nil {
@@ -254,13 +262,13 @@ func sweep(dir string) error {
 	return nil
 }
 
-// mountSource is what the table of mounts says of a BPF file system that
-// [Open] mounted and [Unload] may take away.
+// mountSource marks a BPF file system in the mount table as mounted by [Open], so that [Unload]
+// may unmount it.
 const mountSource = "psidecar"
 
 const bpfMagic = 0xcafe4a11 // BPF_FS_MAGIC
 
-// mount makes sure that the folder is a BPF file system's.
+// mount makes sure that a folder is in a BPF file system, mounting one if the folder is empty.
 func mount(dir string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -16,14 +16,13 @@ import (
 // ProgramStats is what one program of a group has cost so far.
 type ProgramStats struct {
 	Program string // as in redirect.c
-	// Runs and RunTime count only while somebody has the kernel measure
-	// (kernel.bpf_stats_enabled).
+	// Runs and RunTime count only while the kernel measures (kernel.bpf_stats_enabled).
 	Runs    uint64
 	RunTime time.Duration
 }
 
-// ProgramStats reads the run count and run time of a group's programs, since
-// they were loaded.
+// ProgramStats returns the run count and run time of a group's programs since they were loaded,
+// in the order of attaching. The error wraps fs.ErrNotExist for a group that is not attached.
 func (r *Redirect) ProgramStats(id GroupID) ([]ProgramStats, error) {
 	dir := filepath.Join(r.dir, groupPrefix+strconv.FormatUint(uint64(id), 10))
 	if _, err := os.Stat(dir); err != nil {
@@ -41,7 +40,7 @@ func (r *Redirect) ProgramStats(id GroupID) ([]ProgramStats, error) {
 	return all, nil
 }
 
-// programStats reads that of the program behind a pinned link.
+// programStats returns the statistics of the program behind a pinned link.
 func programStats(pin string) (s ProgramStats, err error) {
 	l, err := link.LoadPinnedLink(pin, &ebpf.LoadPinOptions{})
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Ports are those at which the proxy listens in a network namespace, on
-// 127.0.0.1 and on ::1; 0 where it does not.
+// Ports are the ports at which the proxy listens in a network namespace, on 127.0.0.1 and on
+// ::1; 0 where it does not.
 type Ports struct{ IPv4, IPv6 uint16 }
 
-// SetListener says where the proxy listens for a group's processes in the
-// network namespace with that cookie (SO_NETNS_COOKIE). The sockets there must
-// have the state's mark.
+// SetListener sets where the proxy listens for a group's processes in the network namespace
+// with a cookie (SO_NETNS_COOKIE), from the next connect on. The sockets there must have the
+// state's mark; otherwise connects are not redirected to them. It replaces an earlier entry.
 func (r *Redirect) SetListener(netns uint64, group GroupID, p Ports) error {
 	l := redirectListener{Port4: bigEndian(p.IPv4), Port6: bigEndian(p.IPv6)}
 	if err := r.maps["listeners"].Put(redirectPlace{Netns: netns, Group: uint64(group)}, l); err != nil {
@@ -24,7 +24,7 @@ func (r *Redirect) SetListener(netns uint64, group GroupID, p Ports) error {
 	return nil
 }
 
-// RemoveListener takes back SetListener; it is no error where nothing was set.
+// RemoveListener undoes SetListener. Removing an entry that does not exist is no error.
 func (r *Redirect) RemoveListener(netns uint64, group GroupID) error {
 	err := r.maps["listeners"].Delete(redirectPlace{Netns: netns, Group: uint64(group)})
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -33,6 +33,8 @@ func (r *Redirect) RemoveListener(netns uint64, group GroupID) error {
 	return nil
 }
 
+// removePlaces removes listeners by their key. They are collected first, because deleting
+// entries during an iteration makes the kernel skip others.
 func (r *Redirect) removePlaces(which func(redirectPlace) bool) error {
 	var p redirectPlace
 	var l redirectListener
@@ -54,13 +56,16 @@ func (r *Redirect) removePlaces(which func(redirectPlace) bool) error {
 	return nil
 }
 
-// An Exclusion is what no group's connects are redirected to: a port at any
-// address, all ports of some addresses, or a port there.
+// An Exclusion is a destination to which connects are never redirected, for all groups: a port
+// at any address, all ports of some addresses, or a port of some addresses.
 type Exclusion struct {
-	Addresses netip.Prefix // the zero Prefix: all, which needs a Port
-	Port      uint16       // 0: all, which needs Addresses
+	Addresses netip.Prefix // the zero Prefix means all, and then needs a Port
+	Port      uint16       // 0 means all, and then needs Addresses
 }
 
+// key returns the key in the prefix trie: the port comes first, then the address in its
+// IPv6-mapped form. A lookup is made with the port and with 0, so that both kinds of exclusions
+// are found.
 func (e Exclusion) key() (redirectExclusion, error) {
 	if !e.Addresses.IsValid() {
 		if e.Port == 0 {
@@ -75,7 +80,8 @@ func (e Exclusion) key() (redirectExclusion, error) {
 	return redirectExclusion{Prefix: uint32(bits), Port: bigEndian(e.Port), Address: e.Addresses.Masked().Addr().As16()}, nil
 }
 
-// SetExclusions replaces the exclusions of all groups, at most 1,024.
+// SetExclusions replaces the exclusions; at most 1,024. New ones are added before old ones are
+// removed, so that an exclusion in both lists has no gap.
 func (r *Redirect) SetExclusions(list []Exclusion) error {
 	unlock, err := r.lock()
 	if err != nil {
@@ -113,8 +119,8 @@ func (r *Redirect) SetExclusions(list []Exclusion) error {
 	return nil
 }
 
-// Exempt lets the connects of processes in this very cgroup go their own way,
-// for a proxy that runs in a group's cgroup and may not mark its sockets.
+// Exempt lets the connects of processes directly in a cgroup go direct. It is for a proxy that
+// runs within a group's cgroup and may not mark its sockets.
 func (r *Redirect) Exempt(cgroup string) error {
 	id, err := ID(cgroup)
 	if err != nil {
@@ -138,9 +144,9 @@ func (r *Redirect) Exempt(cgroup string) error {
 	return r.setting(func(s *redirectSettings) { s.ExemptGroups++ })
 }
 
-// Destination returns where the process meant to connect the socket with that
-// cookie (SO_COOKIE), if it was redirected and is remembered: as long as it lives,
-// and then until many others have closed.
+// Destination returns where the process meant to connect the socket with a cookie (SO_COOKIE),
+// if it was redirected and is remembered: as long as the socket lives, and after that until
+// many others have closed.
 func (r *Redirect) Destination(cookie uint64) (netip.AddrPort, bool) {
 	var s redirectRemembered
 	err := r.maps["sockets"].Lookup(cookie, &s)
@@ -157,6 +163,6 @@ func (r *Redirect) Destination(cookie uint64) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), bigEndian(s.ToPort)), true
 }
 
-// bigEndian turns a port from host to network order and back; the programs
-// are built for little endian machines alone.
+// bigEndian converts a port between host and network byte order. The programs are built for
+// little endian machines only.
 func bigEndian(port uint16) uint16 { return port<<8 | port>>8 }

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unload detaches all programs that are pinned in the folder (empty: [DefaultDir])
-// and removes all pins, whichever version made them; it returns the paths of the
-// removed pins. Where there is nothing it does nothing. A Redirect that is still
-// open keeps its maps until it is closed, without effect. A BPF file system that
-// [Open] mounted goes too when nothing else is in it.
+// Unload detaches all programs that are pinned in a folder (empty: [DefaultDir]) and removes
+// all pins, whichever version made them. It returns the paths of the pins that it removed, also
+// after an error. If there is nothing it does nothing. A Redirect that is still open keeps its
+// maps until it is closed, without effect. A BPF file system that [Open] mounted is unmounted
+// if nothing else is in it.
 func Unload(dir string) (removed []string, err error) {
 	if dir == "" {
 		dir = DefaultDir
@@ -52,8 +52,7 @@ func Unload(dir string) (removed []string, err error) {
 	return removed, nil
 }
 
-// unmount takes away the BPF file system at a folder where Open mounted it and
-// nothing is left in it.
+// unmount unmounts the BPF file system at a folder if Open mounted it and it is empty.
 func unmount(dir string) error {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -73,16 +72,16 @@ func unmount(dir string) error {
 		}
 	}
 	switch err := unix.Unmount(dir, 0); {
-	case errors.Is(err, unix.EBUSY): // somebody is about to use it
-	case errors.Is(err, unix.EINVAL): // somebody else has just unmounted it
+	case errors.Is(err, unix.EBUSY): // another process is about to use it
+	case errors.Is(err, unix.EINVAL): // another process has just unmounted it
 	case err != nil:
 		return fmt.Errorf("unmounting the BPF file system at %s: %w", dir, err)
 	}
 	return nil
 }
 
-// remove removes a folder and all in it. The links of connect hooks go before
-// those that their connections rely on, and all links before the maps.
+// remove removes a folder of pins with everything in it. Connect hooks are detached first,
+// because redirected connections rely on the others, and maps go last.
 func remove(dir string) (removed []string, err error) {
 	var paths []string
 	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -114,8 +113,8 @@ func remove(dir string) (removed []string, err error) {
 	return removed, os.RemoveAll(dir)
 }
 
-// detach detaches the program of a pinned link, now: when the last pin of one goes
-// the kernel does so only a moment later. Pins that are no links stay as they are.
+// detach detaches the program of a pinned link at once. Removing the last pin of a link would
+// make the kernel detach it only some time later. Pins other than links are left alone.
 func detach(path string) error {
 	if slices.Contains(mapNames, filepath.Base(path)) {
 		return nil
@@ -130,6 +129,7 @@ func detach(path string) error {
 	return nil
 }
 
+// rank orders pins for removal.
 func rank(path string) int {
 	switch name := filepath.Base(path); {
 	case name == "redirect4" || name == "redirect6":

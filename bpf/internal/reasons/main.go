@@ -1,7 +1,11 @@
-// Command reasons writes what is made from reasons.txt: the C header, the Go
-// list and the documentation of everything the programs count. go generate
-// runs it in the folder of the package that has such a list, with the name of
-// the package, its classes of reasons, and the head of the documentation.
+// Command reasons generates from reasons.txt what depends on the list of reasons: the C header,
+// the Go list, and the documentation. There is one source, so a counter cannot have two
+// meanings in C, Go, metrics and documents.
+//
+// go generate runs it in the folder of each package with such a list, with flags for the
+// package's name, its classes of reasons, and the head of the documentation. A line of
+// reasons.txt has a name, a class and an explanation; # starts a comment. Reasons are numbered
+// in the order of the file.
 package main
 
 import (
@@ -19,7 +23,7 @@ import (
 // reason is one line of reasons.txt.
 type reason struct{ name, class, text string }
 
-// about says whose list it is.
+// about describes the package whose list it is.
 type about struct {
 	pkg     string
 	classes []string
@@ -42,6 +46,8 @@ func main() {
 	}
 }
 
+// run generates the three files in the current folder. Nothing is written if the list has an
+// error.
 func run(path string, a about) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -65,6 +71,7 @@ func run(path string, a about) error {
 	return nil
 }
 
+// parse reads a list of reasons. Errors name the line.
 func parse(text []byte, classes []string) ([]reason, error) {
 	var list []reason
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -88,6 +95,7 @@ func parse(text []byte, classes []string) ([]reason, error) {
 
 const made = "made by internal/reasons from reasons.txt; DO NOT EDIT."
 
+// cHeader returns an enum of the reasons, closed by their number.
 func cHeader(list []reason) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "/* Code generated: %s */\n#pragma once\n\nenum reason {\n", made)
@@ -98,6 +106,8 @@ func cHeader(list []reason) []byte {
 	return b.Bytes()
 }
 
+// goList returns the Go constants and the table of names, classes and explanations,
+// unformatted.
 func goList(list []reason, pkg string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "// Code generated: %s\n\npackage %s\n\n", made, pkg)
@@ -113,7 +123,7 @@ func goList(list []reason, pkg string) []byte {
 	return b.Bytes()
 }
 
-// goName turns ring_full into ReasonRingFull.
+// goName converts ring_full to ReasonRingFull.
 func goName(name string) string {
 	var b strings.Builder
 	b.WriteString("Reason")
@@ -127,6 +137,7 @@ func goName(name string) string {
 	return b.String()
 }
 
+// table returns the documentation in Markdown.
 func table(list []reason, a about) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "<!-- %s -->\n# %s\n\n%s\n\n", made, a.title, a.intro)
