@@ -10,6 +10,10 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 )
 
+// newAccessesCommand prints what a worker recorded of its own accesses: the ground
+// truth that an agent's counts are compared with. Keys go to standard output, a line
+// each, and the header as JSON to standard error, so that a pipe gets nothing but
+// keys.
 func newAccessesCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accesses FILE",

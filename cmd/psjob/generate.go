@@ -10,6 +10,9 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
+// newGenerateCommand makes a data set from a seed. The generators are those of the
+// planner's evaluation (planner/dataset): the same seed gives the same rows wherever
+// it runs, so that a test can name its data by an option instead of a file.
 func newGenerateCommand(e env) *cobra.Command {
 	var o dataset.TextOptions
 	var kind, path string
@@ -19,6 +22,8 @@ func newGenerateCommand(e env) *cobra.Command {
 		Short: "Make a data set from a seed: texts (libsvm), clicks (Criteo's log format) or pairs of sentences",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
+			// All kinds share the flags for size and seed; what the others mean
+			// depends on the kind.
 			clicks := dataset.ClickOptions{Samples: o.Samples, Cardinality: o.Features, Seed: o.Seed}
 			sentences := dataset.SentenceOptions{Samples: o.Samples, Words: words, Seed: o.Seed}
 			check := o.Check()
@@ -43,6 +48,7 @@ func newGenerateCommand(e env) *cobra.Command {
 				}
 				return dataset.WriteLibsvm(w, dataset.SyntheticText(o))
 			}
+			// Only the rows: a line about them would be part of the data.
 			if path == "-" {
 				_, err := write(e.stdout)
 				return err
@@ -69,6 +75,8 @@ func newGenerateCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// writeFile creates a file and returns how many rows were written. An error of
+// closing counts, since the last rows may be written by it.
 func writeFile(path string, write func(io.Writer) (int, error)) (int, error) {
 	f, err := os.Create(path)
 	if err != nil {

@@ -22,13 +22,18 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 )
 
-// local is a whole job of processes on this machine.
+// local is a whole job of processes on this machine: a scheduler, servers and
+// workers, each a psjob of its own, so that agents and proxies see what they see of a
+// real job.
 type local struct {
 	servers, workers int
 	host             string
-	report, access   string
+	report, access   string // files of the workers, to be numbered; empty: none
 }
 
+// newLocalCommand is `psjob local`. It takes all flags of a node and passes on those
+// that were set; the nodes check them again, but a fault is better reported once and
+// before anything starts.
 func newLocalCommand(e env) *cobra.Command {
 	var l local
 	var options train.Options
@@ -56,6 +61,8 @@ func newLocalCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// newBenchCommand is `psjob bench`: a job of the model bench, with only those flags
+// that mean something to it, and one server and worker unless more are asked for.
 func newBenchCommand(e env) *cobra.Command {
 	var l local
 	var options train.Options
@@ -82,6 +89,8 @@ func newBenchCommand(e env) *cobra.Command {
 	}
 	out.register(cmd.Flags())
 	w.register(cmd.Flags())
+	// Defaults of this command, which the command line overrides. The flags count as
+	// changed by this, so that PSJOB_SERVERS and PSJOB_WORKERS do not override them.
 	_ = cmd.Flags().Set("servers", "1")
 	_ = cmd.Flags().Set("workers", "1")
 	return cmd
@@ -93,7 +102,9 @@ func (l *local) register(f *pflag.FlagSet) {
 	f.StringVar(&l.host, "host", "127.0.0.1", "address of all nodes; ::1 for IPv6")
 }
 
-// passedOn returns the flags that the nodes get as well.
+// passedOn returns the flags that are passed on to the nodes: those that were set, by
+// the command line or by the environment. Flags of the job as a whole, and files that
+// need a number for each worker, are not.
 func passedOn(flags *pflag.FlagSet) []string {
 	var args []string
 	flags.Visit(func(f *pflag.Flag) {
@@ -110,8 +121,9 @@ func passedOn(flags *pflag.FlagSet) []string {
 	return args
 }
 
-// runAll starts the processes and waits for all. When one fails, the others get
-// SIGTERM.
+// runAll starts the processes and waits for all of them. When one fails the others
+// get SIGTERM, and SIGKILL if they have not ended five seconds later. The error names
+// the node that failed first.
 func (l local) runAll(ctx context.Context, e env, args []string) error {
 	port, err := freePort(l.host)
 	if err != nil {
@@ -121,6 +133,8 @@ func (l local) runAll(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return fmt.Errorf("finding psjob's own program: %w", err)
 	}
+	// Clipped, since each process appends its role: they must not write to the same
+	// array.
 	shared := slices.Clip(append(e.environ(), "DMLC_PS_ROOT_URI="+l.host, "DMLC_PS_ROOT_PORT="+strconv.Itoa(port), "DMLC_NODE_HOST="+l.host,
 		"DMLC_NUM_SERVER="+strconv.Itoa(l.servers), "DMLC_NUM_WORKER="+strconv.Itoa(l.workers)))
 	stdout, stderr := &lines{w: e.stdout}, &lines{w: e.stderr}
@@ -131,9 +145,12 @@ func (l local) runAll(ctx context.Context, e env, args []string) error {
 			node.Env = append(shared, "DMLC_ROLE="+role)
 			out, errs := stdout.writer(), stderr.writer()
 			node.Stdout, node.Stderr = out, errs
+			// SIGTERM rather than the default SIGKILL: nodes then leave their job in
+			// order.
 			node.Cancel = func() error { return node.Process.Signal(syscall.SIGTERM) }
 			node.WaitDelay = 5 * time.Second
 			err := node.Run()
+			// A last line without an end is still printed.
 			out.end()
 			errs.end()
 			if err != nil {
@@ -159,7 +176,8 @@ func (l local) runAll(ctx context.Context, e env, args []string) error {
 	return group.Wait()
 }
 
-// numbered puts a process's number before a file's suffix: a.json -> a.1.json.
+// numbered puts a process's number before a file's suffix: a.json -> a.1.json. A dot
+// in a folder's name is none.
 func numbered(path string, i int) string {
 	at := strings.LastIndexByte(path, '.')
 	if at <= strings.LastIndexByte(path, '/') {
@@ -168,6 +186,8 @@ func numbered(path string, i int) string {
 	return fmt.Sprintf("%s.%d%s", path[:at], i, path[at:])
 }
 
+// freePort returns a port that is free now. The scheduler binds it a moment later;
+// that another process takes it in between is unlikely, and an error that says so.
 func freePort(host string) (int, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(strings.Trim(host, "[]"), "0"))
 	if err != nil {
@@ -177,12 +197,16 @@ func freePort(host string) (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// lines joins the output of several processes line by line.
+// lines joins the output of several processes line by line, so that no line of one is
+// cut by another's.
 type lines struct {
 	mu sync.Mutex // held while a line is written to w
 	w  io.Writer
 }
 
+// lineWriter is one process's output. rest is the beginning of a line whose end has
+// not come. Only the goroutine that copies the process's output uses it, except for
+// end, which is called after that has ended.
 type lineWriter struct {
 	to   *lines
 	rest []byte
@@ -192,6 +216,8 @@ func (l *lines) writer() *lineWriter { return &lineWriter{to: l} }
 
 func (l *lineWriter) Write(p []byte) (int, error) {
 	l.rest = append(l.rest, p...)
+	// Whole lines are written together. What follows the last end of line waits for
+	// its own.
 	if end := bytes.LastIndexByte(l.rest, '\n') + 1; end > 0 {
 		l.flush(end)
 	}

@@ -1,13 +1,19 @@
-// Command psjob is a training job that speaks PS-lite: its schedulers, servers
-// and workers are configured by the DMLC_* environment like any others and mix
-// with PS-lite's own in one job. It trains small models on real or generated
-// data, counts with sums that are known, and measures.
+// Command psjob is a training job that speaks PS-lite: its schedulers, servers and
+// workers are configured by the DMLC_* environment like any others and mix with
+// PS-lite's own in one job. It trains small models on real or generated data, counts
+// with sums that are known, and measures. Its nodes know nothing of psidecar: it is
+// the job that psidecar is tested and shown with.
 //
-// `psjob` is one node, whose part DMLC_ROLE says. `psjob local` starts a whole
-// job on this machine, `psjob bench` measures one, `psjob generate` makes a
-// data set, `psjob accesses` prints what a worker recorded. Results go to
-// standard output, logs to standard error. The exit code is 0 when done, 1
-// when something failed and 2 for a wrong flag or environment variable.
+// `psjob` is one node, whose role DMLC_ROLE gives. `psjob local` starts a whole job
+// on this machine, `psjob bench` measures one, `psjob generate` makes a data set,
+// `psjob trace` makes a recording of training that nobody ran, `psjob accesses`
+// prints what a worker recorded. Results go to standard output, logs to standard
+// error. The exit code is 0 when done, 1 when something failed and 2 for a wrong flag
+// or environment variable.
+//
+// The parts, from the wire upward: van (nodes, connections, barriers), kv (pushes and
+// pulls, servers' stores), model (what is trained), train (what workers and servers
+// do), and the commands in this package.
 package main
 
 import (

@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// output is how a node reports.
+// output says how a node reports.
 type output struct {
 	json bool
 	file string
@@ -28,7 +28,8 @@ func (o *output) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.file, "report", "", "write the node's report as JSON to this file as well")
 }
 
-// newNodeCommand is psjob without a verb: one node of a job.
+// newNodeCommand is psjob without a verb: one node of a job. It is also the root of
+// all commands.
 func newNodeCommand(e env) *cobra.Command {
 	var options train.Options
 	var out output
@@ -44,6 +45,8 @@ environment variable: --learning-rate is PSJOB_LEARNING_RATE.
 To try it without a cluster: psjob generate --out text.libsvm
                              psjob local --data text.libsvm`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// The most likely mistake of somebody who tries psjob: the answer says
+			// what to do instead.
 			if _, ok := e.lookup("DMLC_ROLE"); !ok {
 				return usagef("DMLC_ROLE is not set: want scheduler, server or worker, or start a whole job with `psjob local`")
 			}
@@ -63,6 +66,8 @@ To try it without a cluster: psjob generate --out text.libsvm
 	return cmd
 }
 
+// runNode runs one node until its job ends. The options are checked for workers only:
+// servers and the scheduler get theirs from the first worker, or need none.
 func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out output) error {
 	switch c.Role {
 	case pslite.Scheduler:
@@ -77,6 +82,8 @@ func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out outpu
 	if err := o.Check(); err != nil {
 		return usageError{err}
 	}
+	// Older generations have no message that does both: a node would have to guess
+	// what was meant.
 	if (o.Count.PushPull || o.Model == "mix") && c.Dialect != pslite.DMLC {
 		return usagef("--dialect %v: --count-pushpull and --model mix have requests that push and pull, which only dialect %v knows", c.Dialect, pslite.DMLC)
 	}
@@ -87,7 +94,9 @@ func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out outpu
 	return out.write(e.stdout, report, summary(report))
 }
 
-// write prints a report; text is what people get, if anything.
+// write prints a report: as a line of JSON, or as text for people, which may be
+// empty. The file of --report gets JSON in any case, complete before anything is
+// printed.
 func (o output) write(w io.Writer, report any, text string) error {
 	line, err := json.Marshal(report)
 	if err != nil {
@@ -106,14 +115,15 @@ func (o output) write(w io.Writer, report any, text string) error {
 	return err
 }
 
-// summary is a worker's report for people; the first worker speaks for all
-// where the figures are those of all.
+// summary is a worker's report for people. The first worker speaks for all if the
+// figures are those of all.
 func summary(r train.WorkerReport) string {
 	var b strings.Builder
 	if r.Rank != 0 && r.AllWorkers {
 		return ""
 	}
 	fmt.Fprintf(&b, "worker %d: %s, %d steps, %.1f steps/s", r.Rank, r.Model, r.Steps, r.StepsPerSecond)
+	// Figures that do not exist for the model, or are not finite, are nil.
 	figure := func(name string, v *float64) {
 		if v != nil {
 			fmt.Fprintf(&b, ", %s %.4f", name, *v)
@@ -132,6 +142,9 @@ func summary(r train.WorkerReport) string {
 	return b.String()
 }
 
+// registerOptions adds the flags of everything that a worker does. They are one flat
+// list, since the same flags are variables (PSJOB_*) and are passed from local to its
+// nodes as they are. A help text begins with the models that the flag is for.
 func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.StringVar(&o.Model, "model", "lr", "what to train: "+strings.Join(train.Models(), ", "))
 	f.StringVar(&o.Data, "data", "", "training data: libsvm or libffm text (lr, fm), Criteo's log format (dlrm), idx pictures (mlp), pairs of sentences as numbers of words with a tab between (translate), plain or compressed; a folder of shard-NNNNN.libsvm gives each worker its own")

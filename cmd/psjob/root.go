@@ -17,7 +17,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// env is the outside world as the commands see it.
+// env is the outside world as the commands see it, so that a test runs a whole
+// command line without a process.
 type env struct {
 	args    []string
 	stdout  io.Writer
@@ -26,7 +27,8 @@ type env struct {
 	environ func() []string // for the processes that local starts
 }
 
-// usageError marks an error that the user mends by calling differently.
+// usageError marks an error that the user corrects by calling differently: the exit
+// code is 2.
 type usageError struct{ err error }
 
 func (e usageError) Error() string { return e.err.Error() }
@@ -34,7 +36,8 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// run executes one command line and returns its exit code.
+// run executes one command line and returns its exit code. It prints the error, since
+// cobra's own printing is silenced.
 func run(ctx context.Context, e env) int {
 	root := newRootCommand(e)
 	root.SetArgs(e.args)
@@ -46,6 +49,7 @@ func run(ctx context.Context, e env) int {
 	}
 	fmt.Fprintf(e.stderr, "psjob: %v\n", err)
 	var usage usageError
+	// A wrong variable is like a wrong flag.
 	var environment *van.EnvironmentError
 	if errors.As(err, &usage) || errors.As(err, &environment) {
 		return 2
@@ -53,6 +57,8 @@ func run(ctx context.Context, e env) int {
 	return 1
 }
 
+// newRootCommand returns the command tree. Flags are filled from the environment
+// before any command runs, and all commands refuse arguments that they do not take.
 func newRootCommand(e env) *cobra.Command {
 	root := newNodeCommand(e)
 	root.Use = "psjob"
@@ -72,7 +78,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 }
 
 // flagsFromEnvironment fills the flags that the command line leaves out from
-// variables: --learning-rate from PSJOB_LEARNING_RATE.
+// variables: --learning-rate from PSJOB_LEARNING_RATE. In a cluster's manifest
+// variables are easier to set for one role than flags.
 func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -100,6 +107,8 @@ func (w *nodeFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&w.dialect, "dialect", pslite.DMLC.String(), "generation of PS-lite that all nodes speak: dmlc, dmlc-2018 or dmlc-2017")
 }
 
+// apply checks the flags and puts them into a node's configuration, together with a
+// logger to standard error that names the role.
 func (w nodeFlags) apply(c *van.Config, e env) error {
 	if w.patience <= 0 || w.lost <= 0 {
 		return usagef("--wait %v, --lost-after %v: want above 0", w.patience, w.lost)

@@ -13,9 +13,12 @@ import (
 	"github.com/psidecar/psidecar/internal/recording"
 )
 
-// drawnSide is the side of the pictures that are made where none are given.
+// drawnSide is the side, in pixels, of the pictures that are drawn if none are given.
 const drawnSide = 20
 
+// newTraceCommand makes a recording of training that nobody ran: the uses of keys as
+// they would have been, in the format of psidecar record. Strategies can so be
+// compared on jobs of a size that no machine at hand can run, in seconds.
 func newTraceCommand(e env) *cobra.Command {
 	var kind, path, images, labels string
 	var pictures int
@@ -90,6 +93,7 @@ favourite keys, which change every --wander steps.`,
 	return cmd
 }
 
+// openPictures loads pictures, or draws n if no files are given.
 func openPictures(images, labels string, n int, seed uint64) (*model.Images, error) {
 	switch {
 	case images != "" && labels != "":
@@ -102,6 +106,9 @@ func openPictures(images, labels string, n int, seed uint64) (*model.Images, err
 	return model.DrawImages(n, drawnSide, seed), nil
 }
 
+// writeTrace writes the uses to a recording. Every use is in it: it is sampled one in
+// one. The order of closing matters only for the error: an incomplete file is one
+// that nobody should read.
 func writeTrace(path string, uses train.Trace) (totals recording.Totals, err error) {
 	f, err := os.Create(path)
 	if err != nil {

@@ -8,6 +8,15 @@
 // bytes pulled. Bytes are those of the values alone. Every request counts
 // once, when it has been answered; what a resender repeats does not count.
 
+// This part keeps and stores the truth about a worker: how often it pushed and pulled
+// each key, and how many bytes of values went either way. What a watcher of the
+// network reports is compared with it.
+//
+// A file is one zstd stream. Inside is one line of JSON, the [AccessHeader], and then
+// for each key in ascending order five unsigned varints: the difference from the
+// previous key (the first key itself), pushes, bytes pushed, pulls, bytes pulled.
+// Bytes are those of the values alone. Every request counts once, when it has been
+// answered; what a resender repeats does not count.
 package kv
 
 import (
@@ -41,15 +50,16 @@ type AccessHeader struct {
 const format = "psjob-access-1"
 
 // An AccessLog counts accesses. It takes 40 to 56 bytes a key and is not safe for
-// concurrent use. The zero Log is empty.
+// concurrent use. The zero AccessLog is empty. counts is indexed by the index's
+// numbers and is as long as it has keys.
 type AccessLog struct {
 	index   StoreIndex
 	counts  []AccessCounts
-	numbers []uint32
+	numbers []uint32 // of the keys of the request at hand; reused
 }
 
-// Push counts a push of len(keys) values of width floats each, or of lens[i]
-// floats where lens is not nil.
+// Push counts a push of len(keys) values of width floats each, or of lens[i] floats
+// if lens is not nil. The slices are not kept.
 func (l *AccessLog) Push(keys []uint64, width int, lens []int32) {
 	l.touch(keys)
 	for i, n := range l.numbers {
@@ -76,6 +86,7 @@ func valueBytes(i, width int, lens []int32) uint64 {
 	return uint64(width) * 4
 }
 
+// touch sets numbers to those of the keys, and makes room for the counts of new ones.
 func (l *AccessLog) touch(keys []uint64) {
 	l.numbers = slices.Grow(l.numbers[:0], len(keys))[:len(keys)]
 	l.index.Numbers(keys, l.numbers)
@@ -85,7 +96,8 @@ func (l *AccessLog) touch(keys []uint64) {
 // Len returns the number of keys.
 func (l *AccessLog) Len() int { return l.index.Len() }
 
-// All yields the keys in ascending order with their counts.
+// All yields the keys in ascending order with their counts. It sorts all keys with
+// each call.
 func (l *AccessLog) All() iter.Seq2[uint64, AccessCounts] {
 	return func(yield func(uint64, AccessCounts) bool) {
 		keys := l.index.Keys()
@@ -102,7 +114,8 @@ func (l *AccessLog) All() iter.Seq2[uint64, AccessCounts] {
 	}
 }
 
-// WriteFile stores the log of a worker.
+// WriteFile stores the log of a worker. On an error the file may be there and
+// incomplete.
 func (l *AccessLog) WriteFile(path string, node, rank int) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -118,6 +131,8 @@ func (l *AccessLog) WriteFile(path string, node, rank int) error {
 	return nil
 }
 
+// write writes the log in the file's format. Compression is the fastest: it is at the
+// end of a job whose nodes wait for each other.
 func (l *AccessLog) write(w io.Writer, h AccessHeader) error {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {

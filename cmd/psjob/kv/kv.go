@@ -1,19 +1,23 @@
-// Package kv pushes and pulls keys and float values over a van, as PS-lite's
-// KVWorker and KVServer do: a worker cuts a sorted key list by the servers'
-// key ranges, sends each server its part and counts the answers; a server
-// hands requests to a handler and answers them. Beside that both carry
-// commands: a number and a text, PS-lite's SimpleApp.
+// Package kv pushes and pulls keys and float values over a van, as PS-lite's KVWorker
+// and KVServer do: a worker cuts a sorted key list by the servers' key ranges, sends
+// each server its part and counts the answers; a server hands requests to a handler
+// and answers them. Besides, both carry commands: a number and a text, PS-lite's
+// SimpleApp.
+//
+// Values are floats in the machine's memory on either side and are not copied on the
+// way out: a request's slices must stay as they are until it was answered.
 //
 // # Stores
 //
 // A [Store] holds a server's parameters and applies pushes to them. It has no sockets
 // and no clock, and one goroutine uses it.
 //
-// A rule that keeps a gradient's step (Synchronous) first sums the pushes of one step
-// in fixed point, so that the sum does not depend on the order in which pushes arrive.
+// A rule that follows a gradient (Synchronous) first sums the pushes of one step in
+// fixed point, so that the sum does not depend on the order in which pushes arrive.
 // The sum is applied when the first request of a later step touches the key. One
-// barrier between the pushes of a step and the pulls of the next makes training bulk-
-// synchronous, and its result is equal to the last bit in every run.
+// barrier between the pushes of a step and the pulls of the next makes training
+// bulk-synchronous, and its result is equal to the last bit in every run: a proxy
+// that changes anything shows.
 package kv
 
 import (
@@ -33,25 +37,27 @@ type Command struct {
 	Body []byte
 }
 
-// app is what worker and server have in common: one customer that sends and
-// receives commands.
+// app is what worker and server have in common: one customer that sends and receives
+// commands.
 type app struct {
 	van      *van.Van
 	customer *van.Customer
 	id       int
-	custID   int
+	custID   int // customer id; a server's is its app's
 
 	mu      sync.Mutex          // guards answers
-	answers map[int32][]Command // to own commands, while they are waited for
+	answers map[int32][]Command // to own commands that are being waited for, by timestamp
 }
 
-// Van returns what the app stands on.
+// Van returns the van that the app uses.
 func (a *app) Van() *van.Van { return a.van }
 
-// Wait waits until a request is answered by all that it went to.
+// Wait blocks until all nodes that got a request have answered it. It fails when the
+// van's patience is over.
 func (a *app) Wait(ctx context.Context, ts int32) error { return a.customer.Wait(ctx, ts) }
 
-// Command sends a command to all nodes of a group and returns their answers.
+// Command sends a command to all nodes of a group and returns their answers, in the
+// order in which they came. It blocks until all have answered.
 func (a *app) Command(ctx context.Context, head int32, body []byte, group int) ([]Command, error) {
 	nodes := a.van.Members(group)
 	ts, err := a.customer.NewRequest(nodes, nil)
@@ -59,6 +65,7 @@ func (a *app) Command(ctx context.Context, head int32, body []byte, group int) (
 		return nil, err
 	}
 	a.mu.Lock()
+	// Before anything is sent: an answer that finds no entry is dropped.
 	a.answers[ts] = []Command{}
 	a.mu.Unlock()
 	defer func() {
@@ -82,12 +89,15 @@ func (a *app) Command(ctx context.Context, head int32, body []byte, group int) (
 	return a.answers[ts], nil
 }
 
+// address fills in what a message of this app begins with.
 func (a *app) address(m *van.Message, ts, customer int32, request bool) {
 	m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp, m.Meta.Request = int32(a.id), customer, ts, request
 }
 
-// handleCommand answers a command, or takes the answer to one.
+// handleCommand answers a command, or keeps the answer to one of ours. Its error ends
+// the van.
 func (a *app) handleCommand(ctx context.Context, m *van.Message, on func(Command) ([]byte, error)) error {
+	// The body is copied: the message's memory is reused after this.
 	c := Command{From: m.Sender, Head: m.Meta.Head, Body: append([]byte(nil), m.Meta.Body...)}
 	if !m.Meta.Request {
 		a.mu.Lock()
@@ -110,15 +120,16 @@ func (a *app) handleCommand(ctx context.Context, m *van.Message, on func(Command
 	return a.van.Send(ctx, back)
 }
 
-// The casts below rest on two facts: psjob runs on little-endian machines, as
-// PS-lite does, and package zmtp reads frames into memory aligned to 8 bytes.
+// The casts below rest on two facts: psjob runs on little-endian machines, as PS-lite
+// does, and package zmtp reads frames into memory aligned to 8 bytes. bytesOf returns
+// a list's memory as a frame.
 
 func bytesOf[T uint64 | float32 | int32](list []T) []byte {
 	var one T
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), len(list)*int(unsafe.Sizeof(one)))
 }
 
-// listOf is the reverse of bytesOf.
+// listOf is the reverse of bytesOf. It copies only if the memory is not aligned.
 func listOf[T uint64 | float32 | int32](frame []byte) ([]T, error) {
 	var one T
 	size := int(unsafe.Sizeof(one))
@@ -141,9 +152,9 @@ type parts struct {
 	lens []int32
 }
 
-// open reads the data frames of a message: none, or keys and values, or keys,
-// values and lengths. Values may be FLOAT, or CHAR as MXNet and BytePS send
-// them.
+// open reads the data frames of a message: none, or keys and values, or keys, values
+// and lengths. Values may be FLOAT, or CHAR as MXNet and BytePS send them. The slices
+// are of the message's memory.
 func open(m *van.Message) (p parts, err error) {
 	if len(m.Data) == 0 {
 		return p, nil
@@ -169,7 +180,7 @@ func open(m *van.Message) (p parts, err error) {
 	return p, nil
 }
 
-// close puts parts into a message. They must stay as they are until it was
+// close puts parts into a message. They must stay as they are until the message was
 // written.
 func (p parts) close(m *van.Message) {
 	m.AddData(pslite.Uint64, bytesOf(p.keys))

@@ -13,7 +13,7 @@ import (
 )
 
 // ReadAccessFile reads a stored log and calls each with every key, in ascending
-// order, until it returns an error.
+// order, until each returns an error. It keeps nothing in memory.
 func ReadAccessFile(path string, each func(key uint64, c AccessCounts) error) (AccessHeader, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -27,7 +27,8 @@ func ReadAccessFile(path string, each func(key uint64, c AccessCounts) error) (A
 	return h, nil
 }
 
-// ReadAccess is [ReadAccessFile] for an open stream.
+// ReadAccess is [ReadAccessFile] for an open stream. It refuses what WriteFile would
+// not write, keys that do not ascend among it.
 func ReadAccess(r io.Reader, each func(key uint64, c AccessCounts) error) (AccessHeader, error) {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// StoreSettings say what a push does. A worker sends them to the servers as JSON
-// when a job starts. Zero numbers take the default beside them.
+// StoreSettings say what a push does. The first worker sends them to the servers as
+// JSON when a job starts. Zero numbers take the default beside them.
 type StoreSettings struct {
 	Rule         string  `json:"rule"`          // one of [StoreRules]
 	Synchronous  bool    `json:"synchronous"`   // sum a step's pushes, see the package comment; only for rules that take gradients
@@ -49,7 +49,8 @@ func (s StoreSettings) Check() error {
 	return nil
 }
 
-// TakesGradients reports whether pushes are gradients, not differences to add.
+// TakesGradients reports whether pushes are gradients, rather than differences to
+// add.
 func (s StoreSettings) TakesGradients() bool { return s.Rule != "add" && s.Rule != "assign" }
 
 func (s StoreSettings) withDefaults() StoreSettings {
@@ -65,7 +66,8 @@ func (s StoreSettings) withDefaults() StoreSettings {
 	return s
 }
 
-// memory returns how many numbers the rule keeps beside each value.
+// memory returns how many numbers the rule keeps beside each value: a momentum, a sum
+// of squares, a mark that a value was assigned, or FTRL's z and n.
 func (s StoreSettings) memory() int {
 	switch s.Rule {
 	case "adagrad", "assign":
@@ -80,7 +82,9 @@ func (s StoreSettings) memory() int {
 	return 0
 }
 
-// update applies pushed values where every key has one value.
+// update applies pushed values if every key has one value, the case that benchmarks
+// measure: the rule's name is looked at once for each request rather than for each
+// key.
 type update func(s *Store, numbers []uint32, pushed []float32)
 
 func (s StoreSettings) update() update {
@@ -145,8 +149,10 @@ func (s *Store) applyAt(from int, pushed []float32) {
 	}
 }
 
-// ftrl is Algorithm 1 of McMahan et al. 2013, "Ad click prediction: a view
-// from the trenches", with the weight stored once the gradient is in.
+// ftrl is Algorithm 1 of McMahan et al. 2013, "Ad click prediction: a view from the
+// trenches". There the weight is computed when it is needed; here it is stored once
+// the gradient is in, so that a pull only copies. Values are float32, the arithmetic
+// float64.
 func (s *Store) ftrl(w, z, n, gradient []float32) {
 	o := s.settings
 	for i, g32 := range gradient {

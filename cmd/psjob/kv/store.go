@@ -10,10 +10,16 @@ import (
 	"slices"
 )
 
-// MaxValueLength is the largest number of values that one key may have.
+// MaxValueLength is how many values one key may have at most.
 const MaxValueLength = 1 << 28
 
-// A Store is not safe for concurrent use.
+// A Store holds keys with one or more float32 values each. It is not safe for
+// concurrent use.
+//
+// Values of all keys lie one behind the other in values, in the order of the keys'
+// numbers. While all keys have the same number of values, width, a key's place is
+// computed; as soon as one differs, start has the place of each, and width is 0.
+// first, second and sums have a number for each value if the rule needs them.
 type Store struct {
 	settings StoreSettings
 	apply    update
@@ -23,10 +29,10 @@ type Store struct {
 	values   []float32
 	first    []float32 // the rule's own memory, one per value, where it has any
 	second   []float32
-	sums     []int64 // gradients of the pending step, in units of 2^-40
-	pending  []int32 // by key number: 1 + the step that sums holds, 0 for none
-	settled  []float32
-	numbers  []uint32
+	sums     []int64   // gradients of the pending step, in units of 2^-40
+	pending  []int32   // by key number: 1 + the step that sums holds, 0 for none
+	settled  []float32 // a step's sum as floats; reused
+	numbers  []uint32  // of the keys of the request at hand; reused
 }
 
 // NewStore returns an empty store.
@@ -38,13 +44,13 @@ func NewStore(s StoreSettings) (*Store, error) {
 	return &Store{settings: s, apply: s.update()}, nil
 }
 
-// Len returns the number of keys that were touched.
+// Len returns the number of keys that were touched, by pulls too.
 func (s *Store) Len() int { return s.index.Len() }
 
-// Push applies vals to keys: len(vals)/len(keys) values each, or lens[i] for
-// keys[i] where lens is not nil. Step is the training step of the sender; only
-// a synchronous store looks at it. An error leaves the store as it was or, for
-// a value that is not finite, with the keys before it changed.
+// Push applies vals to keys: len(vals)/len(keys) values each, or lens[i] for keys[i]
+// if lens is not nil. step is the training step of the sender; only a synchronous
+// store looks at it. On an error the store is as it was or, for a value that is not
+// finite, with the keys before it changed.
 func (s *Store) Push(step int32, keys []uint64, vals []float32, lens []int32) error {
 	each, err := shape(len(keys), len(vals), lens)
 	if err != nil {
@@ -77,15 +83,19 @@ func (s *Store) Push(step int32, keys []uint64, vals []float32, lens []int32) er
 	return nil
 }
 
-// Pull appends the values of keys to dst. A key that nobody pushed has zeros:
-// lens[i] of them, or the settings' ValueLength where lens is nil.
+// Pull appends the values of keys to dst. A key that nobody pushed has zeros: lens[i]
+// of them, or the settings' ValueLength if lens is nil. It gets a number by that, so
+// that its length is fixed.
 func (s *Store) Pull(step int32, keys []uint64, lens []int32, dst []float32) ([]float32, error) {
 	numbers, err := s.touch(keys, 0, lens)
 	if err != nil {
 		return dst, fmt.Errorf("pull of %d keys: %w", len(keys), err)
 	}
+	// The pull belongs to a step, and sees the sums of all steps before it.
 	if s.settings.Synchronous {
 		for _, n := range numbers {
+			// The sum of an earlier step is complete, since a worker only pushes for
+			// this one after the barrier.
 			s.applyStep(step, n)
 		}
 	}
@@ -105,8 +115,8 @@ func (s *Store) Pull(step int32, keys []uint64, lens []int32, dst []float32) ([]
 	return dst, nil
 }
 
-// Lengths appends the number of values of each key to dst; keys that nobody
-// touched have none.
+// Lengths appends the number of values of each key to dst; keys that nobody touched
+// have none.
 func (s *Store) Lengths(keys []uint64, dst []int32) []int32 {
 	for _, key := range keys {
 		k := 0
@@ -119,8 +129,9 @@ func (s *Store) Lengths(keys []uint64, dst []int32) []int32 {
 	return dst
 }
 
-// Digest is a SHA-256 of all keys, in ascending order, and their values, which it
-// has to the last bit. Pending sums count as applied.
+// Digest returns a SHA-256 of all keys, in ascending order, and the bits of their
+// values. Pending sums count as applied, for good: it is for the end of a job. Two
+// runs that agree have made the same model.
 func (s *Store) Digest() string {
 	if s.settings.Synchronous {
 		for n := range s.pending {
@@ -147,7 +158,8 @@ func (s *Store) Digest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// shape returns how many values each key has where lens is nil.
+// shape returns how many values each key has if lens is nil, after checking that the
+// values fit.
 func shape(keys, vals int, lens []int32) (each int, err error) {
 	if lens == nil {
 		if keys == 0 {
@@ -174,12 +186,13 @@ func shape(keys, vals int, lens []int32) (each int, err error) {
 	return 0, nil
 }
 
-// touch returns the keys' numbers and makes room for new keys. Each is the
-// number of values a key is said to have, 0 where the request does not say.
+// touch returns the keys' numbers and makes room for new keys. each is the number of
+// values that the request says a key has, 0 if it does not say.
 func (s *Store) touch(keys []uint64, each int, lens []int32) ([]uint32, error) {
 	s.numbers = slices.Grow(s.numbers[:0], len(keys))[:len(keys)]
 	before := s.index.Len()
 	s.index.Numbers(keys, s.numbers)
+	// The usual case: no new key, and nothing to compare.
 	if s.index.Len() == before && lens == nil && (each == 0 || each == s.width) {
 		return s.numbers, nil
 	}
@@ -205,7 +218,7 @@ func (s *Store) touch(keys []uint64, each int, lens []int32) ([]uint32, error) {
 	return s.numbers, failed
 }
 
-// appendKey makes room for the next key's k values.
+// appendKey makes room for the k values of the key with the next number.
 func (s *Store) appendKey(k int) {
 	if s.start == nil && s.width == 0 && k > 0 { // the first key
 		s.width = k
@@ -241,6 +254,7 @@ func grow[T any](list []T, n int) []T {
 	return list
 }
 
+// span returns where a key's values begin and end.
 func (s *Store) span(n uint32) (from, to int) {
 	if s.start == nil {
 		return int(n) * s.width, int(n+1) * s.width
@@ -248,14 +262,15 @@ func (s *Store) span(n uint32) (from, to int) {
 	return s.start[n], s.start[n+1]
 }
 
-// unit is the resolution of a summed gradient. largest keeps a sum of 2^16
-// workers' gradients within 63 bits.
+// unit is the resolution of a summed gradient. largest keeps a sum of 2^16 workers'
+// gradients within 63 bits: 2^16 x 2^6 x 2^40 = 2^62.
 const (
 	unit    = 1.0 / (1 << 40)
 	largest = 1 << 6
 )
 
-// collect adds a gradient to the sum of its step.
+// collect adds a gradient to the sum of its step, in fixed point: integer sums are
+// the same in any order.
 func (s *Store) collect(step int32, n uint32, gradient []float32) error {
 	s.applyStep(step, n)
 	if s.pending[n] > step+1 {
@@ -276,7 +291,7 @@ func (s *Store) collect(step int32, n uint32, gradient []float32) error {
 	return nil
 }
 
-// applyStep applies the sum of an earlier step.
+// applyStep applies the pending sum if it is of an earlier step.
 func (s *Store) applyStep(step int32, n uint32) {
 	if s.pending[n] == 0 || s.pending[n] > step {
 		return

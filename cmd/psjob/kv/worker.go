@@ -11,18 +11,21 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A Worker pushes and pulls. Its methods may be called from many goroutines.
+// A Worker pushes and pulls. Its methods may be called from many goroutines. Answers
+// are handled in one goroutine, the customer's, which copies pulled values to where
+// the caller wants them.
 type Worker struct {
 	app
-	inFlight sync.Map // timestamp -> *transfer
+	inFlight sync.Map // timestamp -> *transfer, from before it is sent until all servers have answered
 
 	logMu sync.Mutex // guards log
 	log   *AccessLog // nil: not kept
 }
 
-// A Request is keys, ascending and each once, with equally many values each,
-// or Lens[i] values for Keys[i] where Lens is not nil. The slices must stay as
-// they are until the request was answered.
+// A Request is keys, ascending and each once, with equally many values each, or
+// Lens[i] values for Keys[i] if Lens is not nil. The slices must stay as they are
+// until the request was answered: they are sent from where they are, and sent again
+// with PS_RESEND.
 type Request struct {
 	Keys     []uint64
 	Lens     []int32
@@ -32,16 +35,16 @@ type Request struct {
 	Priority int32
 }
 
-// transfer is a request on its way.
+// transfer is a request in flight, cut by servers.
 type transfer struct {
 	Request
 	push, pull bool
-	keyAt      []int // by server: where its part of Keys begins, with an end
-	valAt      []int // the same in Vals and Out
+	keyAt      []int // by server: where its part of Keys begins; one more for the end
+	valAt      []int // likewise in Vals and Out
 }
 
-// NewWorker starts a worker on a van. Where log is not nil, every request is
-// counted in it when it has been answered.
+// NewWorker starts a worker on a van. If log is not nil every request is counted in
+// it, when it has been answered.
 func NewWorker(v *van.Van, appID, customerID int, log *AccessLog) (*Worker, error) {
 	w := &Worker{app: app{van: v, id: appID, custID: customerID, answers: make(map[int32][]Command)}, log: log}
 	var err error
@@ -49,8 +52,8 @@ func NewWorker(v *van.Van, appID, customerID int, log *AccessLog) (*Worker, erro
 	return w, err
 }
 
-// Push sends r.Vals to the keys' servers and returns the request's timestamp,
-// for Wait.
+// Push sends r.Vals to the keys' servers and returns the request's timestamp, for
+// Wait. It blocks while too many messages wait for a server.
 func (w *Worker) Push(ctx context.Context, r Request) (int32, error) {
 	return w.send(ctx, &transfer{Request: r, push: true})
 }
@@ -60,11 +63,13 @@ func (w *Worker) Pull(ctx context.Context, r Request) (int32, error) {
 	return w.send(ctx, &transfer{Request: r, pull: true})
 }
 
-// PushPull pushes r.Vals and pulls the values that result into r.Out.
+// PushPull pushes r.Vals and pulls the values that result into r.Out, in one request.
 func (w *Worker) PushPull(ctx context.Context, r Request) (int32, error) {
 	return w.send(ctx, &transfer{Request: r, push: true, pull: true})
 }
 
+// send cuts a request by servers and sends each its part. Servers that have none of
+// its keys get no message.
 func (w *Worker) send(ctx context.Context, t *transfer) (int32, error) {
 	if err := t.slice(w.van.Config().Servers); err != nil {
 		return 0, err
@@ -80,7 +85,9 @@ func (w *Worker) send(ctx context.Context, t *transfer) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
+	// Before the first part is sent: its answer may come before the last part is.
 	w.inFlight.Store(ts, t)
+	// A request without keys is answered at once, by nobody.
 	if len(nodes) == 0 {
 		return ts, w.customer.Complete(ts)
 	}
@@ -104,7 +111,8 @@ func (w *Worker) send(ctx context.Context, t *transfer) (int32, error) {
 	return ts, nil
 }
 
-// slice cuts the keys by the servers' ranges.
+// slice cuts the keys by the servers' ranges. It is linear in the servers and
+// logarithmic in the keys.
 func (t *transfer) slice(servers int) error {
 	values := len(t.Out)
 	if t.push {
@@ -145,6 +153,7 @@ func (t *transfer) slice(servers int) error {
 	return nil
 }
 
+// handle takes one server's answer. The customer counts it after that.
 func (w *Worker) handle(ctx context.Context, m *van.Message) error {
 	if m.Meta.SimpleApp {
 		return w.handleCommand(ctx, m, nil)
@@ -165,7 +174,9 @@ func (w *Worker) handle(ctx context.Context, m *van.Message) error {
 	return nil
 }
 
-// copyPart copies a server's part of the answer to where it belongs.
+// copyPart copies a server's part of the answer to where it belongs. It must have
+// exactly the keys of the request's part: whatever is between worker and server has
+// to keep that.
 func (t *transfer) copyPart(m *van.Message) error {
 	role, s, ok := pslite.Rank(int32(m.Sender))
 	if !ok || role != pslite.Server || s >= len(t.keyAt)-1 {
@@ -190,7 +201,7 @@ func (t *transfer) copyPart(m *van.Message) error {
 	return nil
 }
 
-// finish is called when all servers have answered.
+// finish is called when all servers have answered, in the goroutine of handle.
 func (w *Worker) finish(ts int32, t *transfer) error {
 	w.inFlight.Delete(ts)
 	if w.log == nil || len(t.Keys) == 0 {

@@ -7,19 +7,21 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
-// spans are where the rows of each sentence of a batch begin, and their end.
+// spans are the rows at which the sentences of a batch begin, and at the end the
+// number of rows: sentence s has the rows [spans[s], spans[s+1]).
 type spans []int
 
-// attention is the attention of several heads (Vaswani et al. 2017, section 3.2) from
-// the rows of each sentence to those of its memory. Its parameters are four linear
-// layers: of the queries, keys, values, and of what the heads found.
+// attention is multi-head attention (Vaswani et al. 2017, section 3.2) from the rows
+// of each sentence to those of its memory. Its parameters are four linear layers, one
+// behind the other: of the queries, the keys, the values, and of what the heads
+// found. What forward computes is kept for backward; one batch at a time.
 type attention struct {
 	width, heads       int
-	causal             bool // a row looks at itself and those before
+	causal             bool // a row attends to itself and the rows before it
 	query, key, value  *net
 	out                *net
 	rows, columns      spans
-	weights            []float32 // of each sentence and head, row by row
+	weights            []float32 // the softmax, of each sentence and head, row by row
 	mixed              []float32
 	dQ, dK, dV, dScore []float32
 }
@@ -31,7 +33,8 @@ func newAttention(width, heads int, causal bool) *attention {
 
 func (a *attention) values() int { return 4 * a.query.values() }
 
-// initial has weights of a variance of 1/inputs.
+// initial returns initial parameters: weights with a variance of 1/inputs, biases of
+// zero.
 func (a *attention) initial(seed uint64) (w []float32) {
 	for i, n := range []*net{a.query, a.key, a.value, a.out} {
 		w = append(w, widened(n.initial(seed+1000*uint64(i)))...)
@@ -39,14 +42,14 @@ func (a *attention) initial(seed uint64) (w []float32) {
 	return w
 }
 
-// widened makes the small initial weights of a net's last layer, of a variance of
-// 2/(16 inputs), those of a linear layer on its own.
+// widened turns a net's last layer's initial weights, which are small (a variance of
+// 2/(16 inputs)), into those of a linear layer that stands alone.
 func widened(w []float32) []float32 {
 	blas32.Scal(float32(math.Sqrt(8)), vector(w))
 	return w
 }
 
-// parts are the parameters, or gradients, of the four layers.
+// parts returns the parameters, or gradients, of the four layers.
 func (a *attention) parts(w []float32) (parts [4][]float32) {
 	n := a.query.values()
 	for i := range parts {
@@ -55,7 +58,8 @@ func (a *attention) parts(w []float32) (parts [4][]float32) {
 	return parts
 }
 
-// forward returns a row for each of input. memory may be input itself.
+// forward returns a row for each row of input. memory may be input itself, which
+// makes it self-attention.
 func (a *attention) forward(w, input, memory []float32, rows, columns spans) []float32 {
 	p := a.parts(w)
 	a.rows, a.columns = rows, columns
@@ -74,6 +78,8 @@ func (a *attention) forward(w, input, memory []float32, rows, columns spans) []f
 				seen = i + 1
 			}
 			row := s.Data[i*m : (i+1)*m]
+			// What comes after a row must not help to predict it: its weight is zero,
+			// and so is its gradient.
 			softmax(row[:seen])
 			clear(row[seen:])
 		}
@@ -82,8 +88,9 @@ func (a *attention) forward(w, input, memory []float32, rows, columns spans) []f
 	return a.out.forward(p[3], mixed)
 }
 
-// backward adds the parameters' gradient to grad and returns the derivatives by the
-// input and by the memory.
+// backward adds the parameters' gradient to grad and returns the derivatives with
+// respect to the input and to the memory. If the two are the same rows the caller
+// adds them up.
 func (a *attention) backward(w, delta, grad []float32) (dInput, dMemory []float32) {
 	p, g := a.parts(w), a.parts(grad)
 	q, k, v := a.query.outputs[1], a.key.outputs[1], a.value.outputs[1]
@@ -100,6 +107,7 @@ func (a *attention) backward(w, delta, grad []float32) (dInput, dMemory []float3
 		blas32.Gemm(blas.NoTrans, blas.Trans, 1, dm, a.head(v, a.columns, sentence, head), 0, d)
 		for i := range n {
 			weights, by := s.Data[i*m:(i+1)*m], d.Data[i*m:(i+1)*m]
+			// The derivative of a softmax s: s_j (d_j - sum_k s_k d_k).
 			sum := dot(weights, by)
 			for j := range by {
 				by[j] = weights[j] * (by[j] - sum)
@@ -114,7 +122,8 @@ func (a *attention) backward(w, delta, grad []float32) (dInput, dMemory []float3
 	return dInput, dMemory
 }
 
-// each calls f for each head of each sentence with n rows and m of its memory.
+// each calls f for each head of each sentence, with the number of its rows and of
+// those of its memory.
 func (a *attention) each(f func(sentence, head, n, m int)) {
 	for s := range len(a.rows) - 1 {
 		for h := range a.heads {
@@ -123,15 +132,17 @@ func (a *attention) each(f func(sentence, head, n, m int)) {
 	}
 }
 
-// head is the part of a list that belongs to a sentence and a head.
+// head returns the part of a list that belongs to a sentence and a head, as a matrix
+// in place: a head has some of the columns of each row.
 func (a *attention) head(list []float32, of spans, sentence, head int) blas32.General {
 	part := a.width / a.heads
 	from, to := of[sentence]*a.width+head*part, (of[sentence+1]-1)*a.width+(head+1)*part
 	return blas32.General{Rows: of[sentence+1] - of[sentence], Cols: part, Stride: a.width, Data: list[from:to]}
 }
 
-// softmax makes scores shares of one, and returns the logarithm of what they were
-// divided by, as of the scores themselves.
+// softmax turns scores into shares of one, and returns the logarithm of the sum that
+// the exponentials of the scores were divided by. The largest score is subtracted
+// first, so that nothing overflows.
 func softmax(row []float32) float64 {
 	most := row[0]
 	for _, v := range row {
@@ -149,12 +160,13 @@ func softmax(row []float32) float64 {
 	return float64(most) + math.Log(sum)
 }
 
-// norm gives each row a mean of 0 and a variance of 1, then a gain and a shift by
-// column (Ba et al. 2016). Its parameters are the gains, then the shifts.
+// norm is layer normalization (Ba et al. 2016): each row gets a mean of 0 and a
+// variance of 1, then a gain and a shift by column. Its parameters are the gains,
+// then the shifts.
 type norm struct {
 	width    int
 	hat, out []float32
-	inverse  []float32 // of each row's deviation
+	inverse  []float32 // of each row: 1 / its standard deviation
 	delta    []float32
 }
 
@@ -191,8 +203,9 @@ func (n *norm) forward(w, input []float32) []float32 {
 	return out
 }
 
-// backward adds the parameters' gradient to grad and returns the derivative by the
-// input.
+// backward adds the parameters' gradient to grad and returns the derivative with
+// respect to the input. The mean and the variance depend on all of a row, so two sums
+// over it are taken away from each derivative.
 func (n *norm) backward(w, delta, grad []float32) []float32 {
 	by := resize(&n.delta, len(delta))
 	for r := range len(delta) / n.width {

@@ -11,15 +11,15 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// The columns of a click log.
+// The columns of a click log, as in Criteo's data sets.
 const (
 	ClickNumbers    = 13
 	ClickCategories = 26
 )
 
-// Clicks holds rows of a click log: numbers, and one category per categorical
-// column. A category's feature id is 1 + column*buckets + its hash modulo
-// buckets.
+// Clicks holds rows of a click log: numbers, and one category for each categorical
+// column. A category's feature id is 1 + column*buckets + its hash modulo buckets, so
+// that columns never share an id, while values of one column may.
 type Clicks struct {
 	sparse  *Sparse // the categories of each row, in the order of the columns
 	numbers []float32
@@ -32,7 +32,7 @@ func (c *Clicks) Len() int { return c.sparse.Len() }
 // Sparse returns the categories as sparse rows of ClickCategories entries.
 func (c *Clicks) Sparse() *Sparse { return c.sparse }
 
-// Numbers returns the numbers of a row: ln(1+x), -0.5 where not known.
+// Numbers returns the numbers of a row: ln(1+x), -0.5 if not known.
 func (c *Clicks) Numbers(row int) []float32 {
 	return c.numbers[row*ClickNumbers : (row+1)*ClickNumbers]
 }
@@ -40,9 +40,10 @@ func (c *Clicks) Numbers(row int) []float32 {
 // NextID returns the first id above those of the categories.
 func (c *Clicks) NextID() uint64 { return 1 + uint64(c.buckets)*ClickCategories }
 
-// LoadClicks reads a worker's share of a click log: a line a row, its label (0
-// or 1), 13 numbers and 26 categories, separated by tabs or commas; empty
-// means not known. The file may be compressed.
+// LoadClicks reads a worker's share of a click log: a row a line, its label (0 or 1),
+// 13 numbers and 26 categories, separated by tabs or commas; an empty field means not
+// known. The file may be compressed. All lines are read, those of other workers'
+// shares as well, but only parsed if they are of this one.
 func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyMap, buckets int) (*Clicks, error) {
 	file, err := open(path)
 	if err != nil {
@@ -80,6 +81,7 @@ func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyM
 	return set, nil
 }
 
+// row parses a line and adds it.
 func (c *Clicks) row(b *builder, line []byte) error {
 	separator := []byte{'\t'}
 	if !bytes.Contains(line, separator) {
@@ -99,6 +101,8 @@ func (c *Clicks) row(b *builder, line []byte) error {
 			if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
 				return fmt.Errorf("column %d: %.40q is no number", i+2, field)
 			}
+			// Counts are skewed; negative ones, of which Criteo's data have a few,
+			// are taken for 0.
 			number = float32(math.Log1p(max(0, x)))
 		}
 		c.numbers = append(c.numbers, number)
@@ -113,7 +117,8 @@ func (c *Clicks) row(b *builder, line []byte) error {
 	return nil
 }
 
-// hash is FNV-1a, finished so that its low bits are good.
+// hash is FNV-1a, finished so that its low bits are good: categories that differ in
+// their last letter must not share a bucket.
 func hash(text []byte) uint64 {
 	h := uint64(14695981039346656037)
 	for _, c := range text {

@@ -1,14 +1,14 @@
 package model
 
-// Factor is a factorization machine of degree 2 (Rendle 2010): a weight and a
-// vector of Factors values a key, so Factors+1 values.
+// Factor is a factorization machine of degree 2 (Rendle 2010): for each key a weight
+// and a vector of Factors values, so Factors+1 values.
 type Factor struct {
 	set     *Sparse
 	factors int
 	seed    uint64
 	batch   Columns
 	group   [1]Group
-	sums    []float64
+	sums    []float64 // by factor, over the features of the sample at hand
 }
 
 // NewFactor returns the model for the samples of a worker.
@@ -36,12 +36,14 @@ func (m *Factor) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.pass(batch, params[0], nil, tally)
 }
 
-// pass predicts by Rendle 2010, equation 5 (lemma 3.1), and differentiates by
-// its equation 4.
+// pass predicts by Rendle 2010, equation 5 (lemma 3.1), which is linear in the
+// features, and differentiates by its equation 4. Without grad it only predicts.
 func (m *Factor) pass(batch []int32, params, grad []float32, tally *Tally) {
 	const scale = 0.05
 	keys := m.batch.Of(m.set, batch)
 	width := m.factors + 1
+	// Without initial values the vectors would stay zero: each one's gradient is a
+	// multiple of the others.
 	addInitial(m.seed, keys, params, width, 1, scale)
 	for _, s := range batch {
 		columns, values, yes := m.set.Sample(int(s))

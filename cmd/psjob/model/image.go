@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Image classifies small pictures by a net of hidden layers. Its dense
-// tensors travel as long values.
+// Image classifies small pictures by a net of hidden layers. Every step uses all of
+// its parameters: its dense tensors travel as long values, a block a key.
 type Image struct {
 	set    *Images
 	net    *net
@@ -16,8 +16,8 @@ type Image struct {
 	group  [1]Group
 }
 
-// NewImage returns the model for the samples of a worker. Keys are those of
-// the ids from 1 on, one for each block of at most blockSize values.
+// NewImage returns the model for the samples of a worker. Its keys are those of the
+// ids from 1 on, one for each block of at most blockSize values.
 func NewImage(set *Images, hidden []int, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
 	m := &Image{set: set, net: newNet(true, slices.Concat([]int{set.Pixels()}, hidden, []int{Classes})...)}
 	m.net.begins = true
@@ -44,9 +44,8 @@ func (m *Image) Initial() []float32 {
 	return values
 }
 
-// Inputs returns, for each key in order, the pixel whose weight its value is,
-// or -1 for a value that every picture uses. The net must have blocks of one
-// value.
+// Inputs returns, for each key in order, the pixel whose weight its value is, or -1
+// for a value that every picture uses. The net must have blocks of one value.
 func (m *Image) Inputs() []int {
 	var pixels []int
 	inputs, hidden := m.net.sizes[0], m.net.sizes[1]
@@ -72,8 +71,8 @@ func (m *Image) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.predict(batch, params[0], tally)
 }
 
-// predict leaves the loss's derivative by each output, softmax minus one-hot,
-// in m.delta.
+// predict counts the batch's predictions, and leaves the loss's derivative with
+// respect to each output, softmax minus one-hot, in m.delta.
 func (m *Image) predict(batch []int32, params []float32, tally *Tally) {
 	m.tensor.load(params)
 	m.input = m.input[:0]

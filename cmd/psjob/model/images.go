@@ -28,8 +28,8 @@ func (m *Images) Pixels() int { return m.pixels }
 // Label returns the class of a picture.
 func (m *Images) Label(i int) int { return int(m.labels[i]) }
 
-// Append appends a picture's pixels, scaled to mean 0 and variance 1 as they
-// are on MNIST.
+// Append appends a picture's pixels, scaled as MNIST's have to be to have mean 0 and
+// variance 1.
 func (m *Images) Append(dst []float32, i int) []float32 {
 	dst = slices.Grow(dst, m.pixels)
 	for _, p := range m.data[i*m.pixels : (i+1)*m.pixels] {
@@ -38,9 +38,9 @@ func (m *Images) Append(dst []float32, i int) []float32 {
 	return dst
 }
 
-// DrawImages returns n pictures of side x side pixels, made from a seed: of
-// each class those in which the same few blots are bright, not always all of
-// them.
+// DrawImages returns n pictures of side x side pixels, drawn from a seed: in those of
+// a class the same few blots are bright, shifted a little and not always all of them.
+// So a net can learn them without a data set, but not at once.
 func DrawImages(n, side int, seed uint64) *Images {
 	const blots, radius = 5, 2
 	m := &Images{pixels: side * side, data: make([]byte, n*side*side), labels: make([]byte, n)}
@@ -72,11 +72,11 @@ func DrawImages(n, side int, seed uint64) *Images {
 	return m
 }
 
-// largestPicture bounds what a damaged header can ask for.
+// largestPicture bounds what a damaged header can ask for, in pixels.
 const largestPicture = 1 << 20
 
-// LoadImages reads a worker's share of pictures and labels in the idx form of
-// MNIST. The files may be compressed.
+// LoadImages reads a worker's share of pictures and labels in MNIST's idx format. The
+// files may be compressed.
 func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 	images, counts, err := openIdx(imagePath, 3)
 	if err != nil {
@@ -118,8 +118,8 @@ func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 	return m, nil
 }
 
-// openIdx opens a file of bytes with the given number of dimensions and
-// returns it behind its header.
+// openIdx opens a file of bytes with the given number of dimensions, and returns it
+// positioned behind its header, with the size of each dimension.
 func openIdx(path string, dimensions int) (io.ReadCloser, []uint32, error) {
 	file, err := open(path)
 	if err != nil {

@@ -1,6 +1,7 @@
 package model
 
-// Linear is logistic regression on sparse samples: one value a key.
+// Linear is logistic regression on sparse samples: one value a key. A step's keys are
+// the features that occur in its batch.
 type Linear struct {
 	set   *Sparse
 	batch Columns
@@ -30,6 +31,7 @@ func (m *Linear) Score(batch []int32, params [][]float32, tally *Tally) {
 	m.pass(batch, params[0], nil, tally)
 }
 
+// pass predicts, and adds up the gradient unless grad is nil.
 func (m *Linear) pass(batch []int32, w, grad []float32, tally *Tally) {
 	m.batch.Of(m.set, batch)
 	for _, s := range batch {

@@ -2,15 +2,17 @@ package model
 
 import "math"
 
-// Bins of scores: log-odds from -16 to 16 in steps of 1/256, so that two
-// scores closer than that count as tied.
+// Bins of scores: log-odds from -16 to 16 in steps of 1/256. Two scores closer than
+// that count as tied, which costs the AUC nothing that matters, and lets tallies of
+// several workers be added up.
 const (
 	bins     = 8192
 	perUnit  = 256
 	lowScore = -16
 )
 
-// A Tally is the sum over some samples. It travels as JSON.
+// A Tally is the sum over some samples. It travels as JSON. Adding up integers and
+// loss in any order gives the same counts; the loss may differ in its last bits.
 type Tally struct {
 	Samples  int64   `json:"samples"`
 	Loss     float64 `json:"loss"` // summed
@@ -19,7 +21,7 @@ type Tally struct {
 	Negative []int64 `json:"negative,omitempty"`
 }
 
-// Binary counts a prediction of a yes-or-no model as log-odds and returns its
+// Binary counts a prediction of a yes-or-no model, given as log-odds, and returns its
 // logistic loss.
 func (t *Tally) Binary(logOdds float64, yes bool) float64 {
 	if t.Positive == nil {
@@ -68,8 +70,8 @@ func (t *Tally) Add(o Tally) {
 // MeanLoss returns the loss per sample, NaN without samples.
 func (t *Tally) MeanLoss() float64 { return t.Loss / float64(t.Samples) }
 
-// LossSince returns the loss per sample of those that were counted since the
-// tally was as mark, and makes mark what it is now.
+// LossSince returns the mean loss of the samples that were counted since the tally
+// was as mark, and sets mark to what it is now.
 func (t *Tally) LossSince(mark *Tally) float64 {
 	mean := (t.Loss - mark.Loss) / float64(t.Samples-mark.Samples)
 	*mark = Tally{Samples: t.Samples, Loss: t.Loss}
@@ -79,8 +81,8 @@ func (t *Tally) LossSince(mark *Tally) float64 {
 // Accuracy returns the share of samples that were right, NaN without samples.
 func (t *Tally) Accuracy() float64 { return float64(t.Correct) / float64(t.Samples) }
 
-// AUC returns the chance that a random positive sample scores above a random
-// negative one, ties counting half. It is NaN where either kind is missing.
+// AUC returns the probability that a random positive sample scores above a random
+// negative one, ties counting half. It is NaN if either kind is missing.
 func (t *Tally) AUC() float64 {
 	var below, pairs, positives, negatives float64
 	for i := range t.Positive {

@@ -1,10 +1,11 @@
 // Package model holds the models that psjob trains. A model knows its worker's
-// samples; the training loop asks it for the keys that a batch needs, pulls
-// them, and gets a gradient to push. Models have no sockets.
+// samples; the training loop asks it for the keys that a batch needs, pulls them, and
+// gets a gradient to push. Models have no sockets, and one goroutine uses them.
 //
-// What a server stores is a parameter's difference from its initial value, so
-// that every key starts at zero on any server; the models add initial values
-// themselves, which are functions of a seed.
+// A server stores the difference of a parameter from its initial value, so that every
+// key starts at zero on any server, PS-lite's own among them; the models add initial
+// values themselves, which are functions of a seed. So no worker has to push initial
+// values, and no other has to wait for that.
 //
 // # Metrics
 //
@@ -13,9 +14,9 @@
 //
 // # Samples
 //
-// The Load functions keep a worker's training data in memory: sparse rows of libsvm or
-// libffm text, click logs in Criteo's format, images in MNIST's idx format. They map
-// feature ids to keys of the wire.
+// The Load functions keep a worker's training data in memory: sparse rows of libsvm
+// or libffm text, click logs in Criteo's format, images in MNIST's idx format, pairs
+// of sentences. They map feature ids to keys of the wire.
 package model
 
 import (
@@ -57,8 +58,9 @@ func (g Group) Values() int {
 	return n
 }
 
-// addInitial adds initial values in [-scale, scale) to params, width values a
-// key, from the given column on.
+// addInitial adds initial values in [-scale, scale) to params, width values a key,
+// from column from on. They depend on seed, key and column only: every worker adds
+// the same.
 func addInitial(seed uint64, keys []uint64, params []float32, width, from int, scale float32) {
 	for i, key := range keys {
 		row := params[i*width : (i+1)*width]
@@ -68,8 +70,8 @@ func addInitial(seed uint64, keys []uint64, params []float32, width, from int, s
 	}
 }
 
-// unitRandom returns a number in [-1, 1) that depends on both words (the
-// finalizer of SplitMix64).
+// unitRandom returns a number in [-1, 1) that depends on both words (the finalizer of
+// SplitMix64).
 func unitRandom(a, b uint64) float32 {
 	x := a*0x9e3779b97f4a7c15 + (b+1)*0xbf58476d1ce4e5b9
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -78,7 +80,7 @@ func unitRandom(a, b uint64) float32 {
 	return float32(int64(x)) / (1 << 63)
 }
 
-// slope returns the logistic loss's derivative by the log-odds.
+// slope returns the derivative of the logistic loss with respect to the log-odds.
 func slope(logOdds float64, yes bool) float32 {
 	p := Sigmoid(logOdds)
 	if yes {

@@ -10,16 +10,17 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
-// A net is a chain of fully connected layers with ReLU between them. Its
-// parameters are one flat list: per layer the weights, one row of inputs for
-// each output, then the biases.
+// A net is a chain of fully connected layers with ReLU between them. Its parameters
+// are one flat list: for each layer the weights, one row of inputs for each output,
+// then the biases. forward keeps the outputs of all layers, which backward needs; one
+// batch at a time.
 type net struct {
-	sizes   []int // of the input, of each layer's output
-	lastRaw bool  // no ReLU after the last layer
-	begins  bool  // the input is data: nobody needs the derivative by it
-	outputs [][]float32
-	deltas  [][]float32
-	splits  map[int]Splitter // by the layer behind which they stand
+	sizes   []int            // of the input, of each layer's output
+	lastRaw bool             // no ReLU after the last layer
+	begins  bool             // the input is data: its derivative is not needed
+	outputs [][]float32      // of each layer, the input first; row by row
+	deltas  [][]float32      // likewise, the derivatives
+	splits  map[int]Splitter // by the number of the layer that they follow
 }
 
 func newNet(lastRaw bool, sizes ...int) *net {
@@ -27,7 +28,7 @@ func newNet(lastRaw bool, sizes ...int) *net {
 		outputs: make([][]float32, len(sizes)), deltas: make([][]float32, len(sizes))}
 }
 
-// relu reports whether layer l's outputs are cut at zero.
+// relu reports whether layer l's outputs are clipped at zero.
 func (n *net) relu(l int) bool { return !n.lastRaw || l < len(n.sizes)-1 }
 
 // values returns the number of parameters.
@@ -39,8 +40,9 @@ func (n *net) values() int {
 	return total
 }
 
-// initial returns starting values: weights uniform with variance 2/inputs (He
-// et al. 2015), biases zero.
+// initial returns initial values: weights uniform with variance 2/inputs (He et al.
+// 2015), biases zero. The last layer's weights are smaller, so that the first
+// predictions are close to even.
 func (n *net) initial(seed uint64) []float32 {
 	w := make([]float32, 0, n.values())
 	for l := 1; l < len(n.sizes); l++ {
@@ -57,8 +59,8 @@ func (n *net) initial(seed uint64) []float32 {
 	return w
 }
 
-// forward computes the outputs of a batch of rows. The result belongs to the
-// net, as does input until backward is done.
+// forward computes the outputs of a batch of rows. The result belongs to the net, and
+// so does input until backward is done.
 func (n *net) forward(w, input []float32) []float32 {
 	n.outputs[0] = input
 	rows := len(input) / n.sizes[0]
@@ -76,6 +78,8 @@ func (n *net) forward(w, input []float32) []float32 {
 				y[i] = max(v, 0)
 			}
 		}
+		// The splitter changes what the next layer sees, and what backward will take
+		// for the output.
 		if s := n.splits[l]; s != nil {
 			s.Forward(y, out)
 		}
@@ -83,9 +87,10 @@ func (n *net) forward(w, input []float32) []float32 {
 	return n.outputs[len(n.sizes)-1]
 }
 
-// backward adds the parameters' gradient to grad, given the loss's derivative
-// by each output, which it changes. It returns the derivative by the input,
-// unless the net begins with data.
+// backward adds the parameters' gradient to grad, given the loss's derivative with
+// respect to each output, which it changes. It returns the derivative with respect to
+// the input, unless the net begins with data. w are the parameters that forward was
+// given.
 func (n *net) backward(w, delta, grad []float32) []float32 {
 	end := n.values()
 	rows := len(delta) / n.sizes[len(n.sizes)-1]
@@ -99,6 +104,8 @@ func (n *net) backward(w, delta, grad []float32) []float32 {
 			s.Backward(delta, out)
 		}
 		if n.relu(l) {
+			// An output of zero was clipped, or set to zero by a splitter: neither
+			// lets a derivative through.
 			for i, v := range n.outputs[l] {
 				if v == 0 {
 					delta[i] = 0
@@ -119,31 +126,33 @@ func (n *net) backward(w, delta, grad []float32) []float32 {
 	return delta
 }
 
-// dense is a flat list, row after row, as a matrix.
+// dense returns a flat list, row after row, as a matrix. It is not copied.
 func dense(list []float32, columns int) blas32.General {
 	return blas32.General{Rows: len(list) / columns, Cols: columns, Stride: columns, Data: list}
 }
 
-// addScaled adds f times x to y, dot is their inner product.
+// addScaled adds f times x to y; dot is the inner product.
 func addScaled(y []float32, f float32, x []float32) { blas32.Axpy(f, vector(x), vector(y)) }
 
 func dot(x, y []float32) float32 { return blas32.Dot(vector(x), vector(y)) }
 
 func vector(x []float32) blas32.Vector { return blas32.Vector{N: len(x), Inc: 1, Data: x} }
 
+// resize returns a list's memory with n elements of any content, grown if need be.
 func resize(list *[]float32, n int) []float32 {
 	*list = slices.Grow((*list)[:0], n)[:n]
 	return *list
 }
 
-// A tensor is a flat list of values that travels as blocks: each block is one
-// key with a long value.
+// A tensor is a flat list of values that travels as blocks: each block is one key
+// with a long value. Keys may be in another order than blocks, since a key map
+// scatters them.
 type tensor struct {
 	initial []float32
 	group   Group
-	blocks  []block // in the order of their keys
-	values  []float32
-	grad    []float32
+	blocks  []block   // in the order of their keys
+	values  []float32 // the parameters of the step, in the flat order
+	grad    []float32 // likewise, their gradient
 }
 
 type block struct {
@@ -151,8 +160,8 @@ type block struct {
 	from, to int // in the flat list
 }
 
-// newTensor cuts values into blocks of at most size and gives block i the key
-// of id first+i. It returns the next free id.
+// newTensor cuts values into blocks of at most size and gives block i the key of id
+// first+i. It returns the next free id.
 func newTensor(initial []float32, first uint64, size int, key func(id uint64) (uint64, error)) (*tensor, uint64, error) {
 	t := &tensor{initial: initial, values: make([]float32, len(initial)), grad: make([]float32, len(initial))}
 	for from := 0; from < len(initial); from += size {
@@ -174,7 +183,7 @@ func newTensor(initial []float32, first uint64, size int, key func(id uint64) (u
 	return t, first, nil
 }
 
-// load sets values from pulled ones, which come in the order of the keys.
+// load sets values from pulled ones, which are in the order of the keys.
 func (t *tensor) load(pulled []float32) {
 	at := 0
 	for _, b := range t.blocks {

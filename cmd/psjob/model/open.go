@@ -13,8 +13,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// open opens a file that is plain, or compressed by gzip, bzip2, xz or zstd,
-// which its first bytes tell.
+// open opens a file that is plain or compressed by gzip, bzip2, xz or zstd, which its
+// first bytes show. Closing it closes the file.
 func open(path string) (io.ReadCloser, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -32,6 +32,7 @@ func open(path string) (io.ReadCloser, error) {
 	}{plain, file}, nil
 }
 
+// decompress recognizes a format by its magic number, whatever the file is called.
 func decompress(in *bufio.Reader) (io.Reader, error) {
 	start, err := in.Peek(6)
 	if err != nil && err != io.EOF {

@@ -1,10 +1,10 @@
 package model
 
-// Recommend is a small recommender network in the form of DLRM (Naumov et al.
-// 2019): numbers go through a bottom net, categories through embedding tables,
-// all vectors are multiplied with each other, and a top net makes log-odds of
-// the products. Embeddings are one group of keys with Width values each, the
-// nets' dense tensors another of long values.
+// Recommend is a small recommender network in the form of DLRM (Naumov et al. 2019):
+// numbers go through a bottom net, categories through embedding tables, all vectors
+// are multiplied with each other, and a top net turns the products into log-odds.
+// Embeddings are one group of keys with Width values each, of which a batch uses few;
+// the nets' dense tensors are another of long values, all of which every step uses.
 type Recommend struct {
 	set         *Clicks
 	width       int
@@ -19,7 +19,8 @@ type Recommend struct {
 	bottomDelta []float32
 }
 
-// vectors are what the interaction multiplies pairwise.
+// vectors is how many vectors are multiplied pairwise: one of each category and the
+// bottom net's.
 const vectors = ClickCategories + 1
 
 // RecommendShape says how large the nets of a [Recommend] are.
@@ -28,9 +29,9 @@ type RecommendShape struct {
 	Bottom, Top []int // units of the nets' hidden layers
 }
 
-// NewRecommend returns the model for the samples of a worker. Dense tensors
-// take the keys of the ids after those of the embeddings, one for each block
-// of at most blockSize values.
+// NewRecommend returns the model for the samples of a worker. Dense tensors take the
+// keys of the ids after those of the embeddings, one for each block of at most
+// blockSize values.
 func NewRecommend(set *Clicks, s RecommendShape, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Recommend, error) {
 	bottom := append(append([]int{ClickNumbers}, s.Bottom...), s.Embedding)
 	top := append(append([]int{s.Embedding + vectors*(vectors-1)/2}, s.Top...), 1)
@@ -77,6 +78,9 @@ func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *Ta
 		at := m.width
 		for i := range vectors {
 			for j := range i {
+				// The derivative of a product with respect to each factor is the
+				// other, in the order in which predict made them. d refers to the
+				// gradient itself, so that rows that share an embedding add up.
 				addScaled(d[i], dRow[at], v[j])
 				addScaled(d[j], dRow[at], v[i])
 				at++
@@ -87,7 +91,8 @@ func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *Ta
 	m.dense.store(grads[1])
 }
 
-// predict leaves the derivative by the top net's output in m.delta.
+// predict counts the batch's predictions, and leaves the derivative with respect to
+// the top net's output in m.delta.
 func (m *Recommend) predict(batch []int32, params [][]float32, tally *Tally) {
 	keys := m.batch.Of(m.set.Sparse(), batch)
 	addInitial(m.seed, keys, params[0], m.width, 0, 0.1)
@@ -119,7 +124,8 @@ func (m *Recommend) predict(batch []int32, params [][]float32, tally *Tally) {
 	}
 }
 
-// embeddings sets v to the parts of list that belong to a sample's categories.
+// embeddings sets v to the parts of list that belong to a sample's categories, in
+// place.
 func (m *Recommend) embeddings(sample int32, list []float32, v [][]float32) {
 	columns, _, _ := m.set.Sparse().Sample(int(sample))
 	for i, c := range columns {

@@ -16,8 +16,8 @@ const longestSentence = 200
 
 // Sentences holds pairs of a source sentence and its translation. Words are numbers
 // from 1 to the vocabulary's size - 1; 0 is the mark before and behind a translation.
-// A source word's feature id is 1 + the word, a target word's is that and the size of
-// the vocabulary.
+// A source word's feature id is 1 + the word; a target word's is that plus the size
+// of the vocabulary.
 type Sentences struct {
 	sparse     *Sparse // the source's words, the mark, the target's words
 	pairs      []Pair
@@ -31,7 +31,8 @@ type Pair struct{ Source, Target []uint32 }
 // Len returns the number of pairs.
 func (s *Sentences) Len() int { return len(s.pairs) }
 
-// Sparse returns each pair's words as a sparse row: the source's, the mark, the target's.
+// Sparse returns each pair's words as a sparse row: the source's, the mark, the
+// target's. Only its columns mean anything.
 func (s *Sentences) Sparse() *Sparse { return s.sparse }
 
 // Pair returns a pair, which belongs to s.
@@ -40,7 +41,8 @@ func (s *Sentences) Pair(i int) Pair { return s.pairs[i] }
 // Vocabulary returns how many words there are, the mark among them.
 func (s *Sentences) Vocabulary() int { return s.vocabulary }
 
-// Column returns the column of a target word, false where no sentence has it.
+// Column returns the column of a target word; false if no sentence of the share has
+// it, so that it has no parameters.
 func (s *Sentences) Column(word uint32) (uint32, bool) {
 	c := s.columns[word]
 	return uint32(c), c >= 0
@@ -49,9 +51,9 @@ func (s *Sentences) Column(word uint32) (uint32, bool) {
 // NextID returns the first id above those of the words.
 func (s *Sentences) NextID() uint64 { return 1 + 2*uint64(s.vocabulary) }
 
-// LoadSentences reads a worker's share of pairs of sentences: a line a pair, the
-// source's words, a tab and the target's, numbers from 1 to vocabulary - 1 separated by
-// blanks. The file may be compressed.
+// LoadSentences reads a worker's share of pairs of sentences: a pair a line, the
+// source's words, a tab and the target's, numbers from 1 to vocabulary - 1 separated
+// by blanks. The file may be compressed.
 func LoadSentences(ctx context.Context, path string, share Share, keys dataset.KeyMap, vocabulary int) (*Sentences, error) {
 	file, err := open(path)
 	if err != nil {
@@ -106,6 +108,7 @@ func (s *Sentences) findColumns(keys *dataset.KeyMap) error {
 
 func (s *Sentences) targetID(word uint32) uint64 { return 1 + uint64(s.vocabulary) + uint64(word) }
 
+// pair parses a line and adds it.
 func (s *Sentences) pair(b *builder, line []byte) error {
 	source, target, ok := bytes.Cut(line, []byte{'\t'})
 	if !ok {

@@ -13,15 +13,16 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// A Share is the part of the samples that one of several workers trains on:
-// every Of-th row, from row Index on.
+// A Share is the part of the samples that one of several workers trains on: every
+// Of-th row, from row Index on.
 type Share struct{ Index, Of int }
 
 // has reports whether row n of a file belongs to the share.
 func (s Share) has(n int) bool { return s.Of <= 1 || n%s.Of == s.Index }
 
-// Sparse holds rows of (column, value) pairs with a yes-or-no label. A column
-// is a feature that occurs; columns ascend with their keys.
+// Sparse holds rows of (column, value) pairs with a yes-or-no label. A column is a
+// feature that occurs in the worker's share; columns are numbered in the order of
+// their keys, so that a batch's keys are sorted if its columns are.
 type Sparse struct {
 	keys    []uint64 // by column, ascending
 	start   []int    // rows+1
@@ -43,10 +44,10 @@ func (s *Sparse) Sample(row int) (columns []uint32, values []float32, yes bool) 
 	return s.columns[from:to], s.values[from:to], s.labels[row]
 }
 
-// LoadSparse reads a worker's share of a libsvm or libffm file. Where path is
-// a directory, as `psidecar partition --out` writes one, the worker's share is
-// the whole of its file shard-NNNNN.libsvm. A label above zero is a yes. Values
-// are scaled so that each row has length 1 where unit is set.
+// LoadSparse reads a worker's share of a libsvm or libffm file. If path is a
+// directory, as `psidecar partition --out` writes one, the worker's share is the
+// whole of its file shard-NNNNN.libsvm. A label above zero is a yes. With unit,
+// values are scaled so that each row has length 1.
 func LoadSparse(ctx context.Context, path string, share Share, keys dataset.KeyMap, unit bool) (*Sparse, error) {
 	path, share, err := shardOf(path, share)
 	if err != nil {
@@ -80,7 +81,7 @@ func LoadSparse(ctx context.Context, path string, share Share, keys dataset.KeyM
 	return s, nil
 }
 
-// shardOf finds the file of a share where path is a directory of shards.
+// shardOf finds the file of a share if path is a directory of shards.
 func shardOf(path string, share Share) (string, Share, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -115,6 +116,8 @@ func (b *builder) row(ids []uint64, values []float32, yes bool) {
 	b.labels = append(b.labels, yes)
 }
 
+// finish numbers the features that occur in the order of their keys, and replaces ids
+// by these numbers. The builder's values and labels become the set's.
 func (b *builder) finish(keyMap *dataset.KeyMap) (*Sparse, error) {
 	distinct := slices.Clone(b.ids)
 	slices.Sort(distinct)
@@ -148,17 +151,18 @@ func (b *builder) finish(keyMap *dataset.KeyMap) (*Sparse, error) {
 	return s, nil
 }
 
-// Columns finds out which columns a batch of rows uses. The zero Columns is
-// ready; it serves one set.
+// Columns finds which columns a batch of rows uses. The zero Columns is ready; it
+// serves one set.
 type Columns struct {
-	batch  []int32 // the last batch, whose columns these are
-	marked []uint64
-	place  []int32 // of a column in keys
+	batch  []int32  // the last batch, whose columns these are
+	marked []uint64 // a bit for each column; all clear between calls
+	place  []int32  // by column: its index in keys, valid for columns of the batch
 	keys   []uint64
 }
 
-// Of returns the keys of all columns that the rows of batch use, ascending.
-// They are valid until the next call with another batch.
+// Of returns the keys of all columns that the rows of batch use, ascending. They are
+// valid until the next call with another batch: a model asks several times for the
+// same one.
 func (c *Columns) Of(s *Sparse, batch []int32) []uint64 {
 	if len(batch) > 0 && slices.Equal(batch, c.batch) {
 		return c.keys
@@ -174,6 +178,8 @@ func (c *Columns) Of(s *Sparse, batch []int32) []uint64 {
 		}
 	}
 	c.keys = c.keys[:0]
+	// Walking over the bits sorts the columns, in time that does not depend on the
+	// batch; a bit for each feature is read for a step.
 	for w, word := range c.marked {
 		for ; word != 0; word &= word - 1 {
 			column := w*64 + bits.TrailingZeros64(word)
@@ -185,7 +191,7 @@ func (c *Columns) Of(s *Sparse, batch []int32) []uint64 {
 	return c.keys
 }
 
-// At returns the place of a column's key among those that Of returned.
+// At returns the index of a column's key among those that Of returned.
 func (c *Columns) At(column uint32) int { return int(c.place[column]) }
 
 // scaleRows scales every row that is not all zero to length 1.

@@ -1,15 +1,17 @@
 package model
 
 // Splitter stands where a net is split among machines: it sees the activations that
-// go from one part to the next, one row a sample, and may change them.
+// go from one part to the next, one row a sample, and may change them. With it DCT-MP
+// can be evaluated on one machine.
 type Splitter interface {
 	Forward(activations []float32, width int)
-	// Backward is shown the derivatives by the activations of the last Forward.
+	// Backward is shown the derivatives with respect to the activations of the last
+	// Forward, and may change them.
 	Backward(gradients []float32, width int)
 }
 
-// Split has splitters stand behind layers of the net, by the layer's number from 1
-// on, in place of those before.
+// Split sets splitters behind layers of the net, by the layer's number from 1 on, in
+// the place of those before.
 func (m *Image) Split(behind map[int]Splitter) { m.net.splits = behind }
 
 // Split is [Image.Split] for both nets.
@@ -17,8 +19,8 @@ func (m *Recommend) Split(bottom, top map[int]Splitter) {
 	m.bottom.splits, m.top.splits = bottom, top
 }
 
-// Split is [Image.Split] for the ReLUs of the encoder's and decoder's layers, by their
-// numbers from 1 on.
+// Split is [Image.Split] for the ReLUs of the encoder's and decoder's layers, by
+// their numbers from 1 on.
 func (m *Translate) Split(encoder, decoder map[int]Splitter) {
 	for i, layers := range [][]*layer{m.encoder, m.decoder} {
 		for k, l := range layers {

@@ -6,12 +6,17 @@ import (
 	"slices"
 )
 
-// Translate is a small Transformer (Vaswani et al. 2017): an encoder and a decoder of as
-// many layers, with norms before each part rather than behind (Xiong et al. 2020), so
-// that it learns without a warm-up. The words' embeddings are one group of keys with
-// Width values each, all else another of long values. A sample is a pair of sentences,
-// its loss the mean over the target's words and the mark behind them; it is right
-// where all of them are, each after the right ones before it.
+// Translate is a small Transformer (Vaswani et al. 2017): an encoder and a decoder of
+// the same number of layers, with norms before each part rather than behind (Xiong et
+// al. 2020), so that it learns without a warm-up. The words' embeddings are one group
+// of keys with Width values each; all else is another of long values. A sample is a
+// pair of sentences. Its loss is the mean over the target's words and the mark behind
+// them; it is right if all of these are, each predicted after the right ones before
+// it.
+//
+// The parameters are one flat list: the encoder's layers and its norm, the decoder's
+// layers and its norm, the output layer. forward takes them from the front, backward
+// from the back.
 type Translate struct {
 	set              *Sentences
 	shape            TranslateShape
@@ -46,18 +51,20 @@ func (s TranslateShape) Check() error {
 type sequence struct {
 	columns []uint32
 	spans   spans
-	rows    []float32
+	rows    []float32 // their embeddings with the place added
 }
 
-// layer is one of the encoder's or decoder's.
+// layer is one of the encoder's or decoder's layers: self-attention, in a decoder
+// attention to the encoder's output, and a net; each adds to its input and has a norm
+// before it.
 type layer struct {
 	norms  []*norm
 	self   *attention
 	cross  *attention // nil: an encoder's
 	inner  *net
-	rows   []float32 // behind the layer
+	rows   []float32 // the layer's output
 	delta  []float32
-	memory []float32 // derivatives by it
+	memory []float32 // the derivative with respect to the memory
 	values int
 }
 
@@ -70,8 +77,8 @@ func newLayer(s TranslateShape, decodes bool) *layer {
 	return l
 }
 
-// initial has the parts' values in their order: a norm and what it stands before, the
-// cross attention for a decoder alone.
+// initial returns the parts' initial values in their order: a norm and what it stands
+// before, the cross attention in a decoder only.
 func (l *layer) initial(seed uint64) (w []float32) {
 	w = append(l.norms[0].initial(), l.self.initial(seed)...)
 	if l.cross != nil {
@@ -80,7 +87,8 @@ func (l *layer) initial(seed uint64) (w []float32) {
 	return append(append(w, l.norms[1].initial()...), l.inner.initial(seed+20_000)...)
 }
 
-// cutter hands out the parts of a flat list, in order.
+// cutter hands out the parts of a flat list, in order, from the front or from the
+// back.
 type cutter struct{ list []float32 }
 
 func (c *cutter) next(n int) []float32 {
@@ -186,8 +194,8 @@ func (s *sequence) addColumns(columns []uint32) {
 	s.spans = append(s.spans, len(s.columns))
 }
 
-// embed sets rows to the embeddings of a sequence's words and their places in the
-// sentence, or, where it adds, adds rows to the embeddings.
+// embed sets rows to the embeddings of a sequence's words plus their places in the
+// sentence or, with adds, adds rows, which are derivatives then, to the embeddings.
 func (m *Translate) embed(embeddings []float32, s *sequence, rows []float32, adds bool) {
 	width := m.shape.Width
 	for i, c := range s.columns {
@@ -209,7 +217,7 @@ func (m *Translate) embed(embeddings []float32, s *sequence, rows []float32, add
 	}
 }
 
-// addPlace adds sines and cosines that tell the place in a sentence (Vaswani et al.
+// addPlace adds sines and cosines that encode the place in a sentence (Vaswani et al.
 // 2017, section 3.5).
 func addPlace(row []float32, place int) {
 	for j := 0; j < len(row); j += 2 {
@@ -219,8 +227,9 @@ func addPlace(row []float32, place int) {
 	}
 }
 
-// scores runs the batch that was loaded through the model, and returns a row of scores
-// for each word of the target, the mark before it first.
+// scores runs the loaded batch through the model, and returns a row of scores for
+// each word of the target, of which the mark before it is the first: row i scores
+// what comes after word i.
 func (m *Translate) scores(embeddings []float32) []float32 {
 	w := cutter{m.dense.values}
 	x := resize(&m.source.rows, len(m.source.columns)*m.shape.Width)
@@ -238,7 +247,8 @@ func (m *Translate) scores(embeddings []float32) []float32 {
 	return m.words.forward(w.next(m.words.values()), x)
 }
 
-// predict leaves the loss's derivative by each score in m.delta.
+// predict counts the batch's predictions, and leaves the loss's derivative with
+// respect to each score in m.delta.
 func (m *Translate) predict(batch []int32, embeddings []float32, tally *Tally) {
 	out := m.scores(embeddings)
 	vocabulary := m.set.Vocabulary()
@@ -249,6 +259,7 @@ func (m *Translate) predict(batch []int32, embeddings []float32, tally *Tally) {
 		n := len(target) + 1
 		loss, right := 0.0, true
 		for i := range n {
+			// Behind the last word comes the mark.
 			want := uint32(0)
 			if i < len(target) {
 				want = target[i]
@@ -276,8 +287,9 @@ func largest(row []float32) int {
 	return best
 }
 
-// Words translates a batch word by word, each the one with the largest score, up to a
-// mark or twice as many words as the source has. params are as those of a Score.
+// Words translates a batch word by word, each time the one with the largest score, up
+// to a mark or to twice as many words as the source has. params are as those of
+// Score. Every word costs a pass over all sentences: it is for tests.
 func (m *Translate) Words(batch []int32, params [][]float32) [][]uint32 {
 	m.load(batch, params)
 	mark, _ := m.set.Column(0)
@@ -313,6 +325,7 @@ func (m *Translate) Words(batch []int32, params [][]float32) [][]uint32 {
 // Set returns the samples.
 func (m *Translate) Set() *Sentences { return m.set }
 
+// forward returns the layer's output. memory and columns are nil in an encoder.
 func (l *layer) forward(w, input, memory []float32, rows, columns spans) []float32 {
 	c := cutter{w}
 	x := resize(&l.rows, len(input))
@@ -328,11 +341,11 @@ func (l *layer) forward(w, input, memory []float32, rows, columns spans) []float
 	return x
 }
 
-// backward adds the parameters' gradient to grad and returns the derivative by the
-// input; that by the memory is in l.memory.
+// backward adds the parameters' gradient to grad and returns the derivative with
+// respect to the input; that with respect to the memory is in l.memory.
 func (l *layer) backward(w, delta, grad []float32) []float32 {
 	c, g := cutter{w}, cutter{grad}
-	by := resize(&l.delta, len(delta)) // by what each part adds to, which passes on to before it
+	by := resize(&l.delta, len(delta)) // with respect to the residual stream, into which each part adds
 	copy(by, delta)
 	n := l.inner.values()
 	d := l.inner.backward(c.last(n), delta, g.last(n))

@@ -10,9 +10,10 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
-// bench pushes and pulls scalar keys that are spread over the whole key space,
-// again and again, as PS-lite's own benchmark does once, and checks the sums.
-// A push that adds is all that the server does.
+// bench pushes and pulls scalar keys that are spread over the whole key space, again
+// and again, as PS-lite's own benchmark does once, and checks the sums. The servers
+// only add. Each worker has keys of its own, so that the sums are known without the
+// others.
 func (w *worker) bench(ctx context.Context) error {
 	if err := w.configure(ctx, 1); err != nil {
 		return err

@@ -22,26 +22,30 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// exact is up to where float32 holds every whole number.
+// exact is the number up to which float32 holds every whole number.
 const exact = 1 << 24
 
-// A counter says what each worker pushes at each step. It is a function of
-// the options alone, so that every worker knows the sums of all.
+// A counter says what each worker pushes at each step. It is a function of the
+// options alone, so that every worker knows the sums of all, and a lost, repeated or
+// changed push shows as a wrong sum. Only the last four fields are a worker's own
+// state.
 type counter struct {
 	CountOptions
 	seed   uint64
-	keys   []uint64 // by id
-	byKey  []int32  // ids in the order of their keys
-	place  []int32  // of an id in byKey
-	favour []float64
-	chosen map[int32]bool
+	keys   []uint64       // by id
+	byKey  []int32        // ids in the order of their keys
+	place  []int32        // by id: its index in byKey
+	favour []float64      // by id: how much all ids up to it are preferred, summed
+	chosen map[int32]bool // ids of the step at hand
 	ids    []int32
-	ended  bool // this worker has sent the others the number of the last step
-	reuses bool // nobody has a request's values any more once it is answered
+	ended  bool // this worker has announced the number of the last step
+	reuses bool // vals and out may be reused once a request is answered
 	vals   []float32
 	out    []float32
 }
 
+// newCounter computes the keys of all ids, their order and the distribution from
+// which they are drawn.
 func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, error) {
 	c := &counter{CountOptions: o, seed: seed, keys: make([]uint64, o.Keys), byKey: make([]int32, o.Keys),
 		place: make([]int32, o.Keys), favour: make([]float64, o.Keys), chosen: make(map[int32]bool)}
@@ -67,14 +71,17 @@ func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, 
 	return c, nil
 }
 
-// step returns the ids that a worker pushes at a step, in the order of their
-// keys. The list is valid until the next call.
+// step returns the ids that a worker pushes at a step, in the order of their keys.
+// The list is valid until the next call. Its random numbers are seeded by rank and
+// step, so that any step can be computed without those before it.
 func (c *counter) step(rank, step int) []int32 {
 	r := rand.New(rand.NewPCG(c.seed^uint64(rank)<<32, uint64(step)))
 	era := 0
 	if c.Wander > 0 {
 		era = step / c.Wander
 	}
+	// Every era moves a worker's favourites to another place, where placements made
+	// before are wrong.
 	shift := rand.New(rand.NewPCG(c.seed+1, uint64(rank)<<32|uint64(era))).IntN(c.Keys)
 	clear(c.chosen)
 	c.ids = c.ids[:0]
@@ -89,8 +96,9 @@ func (c *counter) step(rank, step int) []int32 {
 	return c.ids
 }
 
-// draw returns an id that a worker likes, whose favourites begin at shift. The
-// rest of a steep distribution would take too long: it is drawn evenly.
+// draw returns an id that a worker prefers; its favourites begin at shift. Drawing
+// the last ids of a batch from a steep distribution would take too long, as most
+// draws repeat: they are drawn evenly.
 func (c *counter) draw(r *rand.Rand, shift, tries int) int32 {
 	among := c.Keys
 	if c.Favourites > 0 {
@@ -106,8 +114,8 @@ func (c *counter) draw(r *rand.Rand, shift, tries int) int32 {
 	return int32((min(at, among-1) + shift) % c.Keys)
 }
 
-// CountKeys returns what the workload count uses: the keys of each worker's
-// step, ascending. The list is valid until the next call.
+// CountKeys returns what the workload count uses: the keys of each worker's step,
+// ascending. The list is valid until the next call.
 func CountKeys(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (func(rank, step int) []uint64, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -126,7 +134,7 @@ func CountKeys(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (func(rank, 
 	}, nil
 }
 
-// value is what a push adds to each value of id at a step.
+// value is what a push adds to each value of id at a step, a whole number.
 func (c *counter) value(id int32, step int) float32 {
 	return float32((step+int(id))%cmp.Or(c.Most, 3) + 1)
 }
@@ -139,7 +147,8 @@ func (c *counter) width(id int32, each int) int {
 	return each
 }
 
-// totals returns the sums of all workers' pushes, by id.
+// totals returns the sums of all workers' pushes, by id. It plays all steps of all
+// workers.
 func (c *counter) totals(workers, steps int) ([]int64, error) {
 	sums := make([]int64, c.Keys)
 	for rank := range workers {
@@ -158,13 +167,15 @@ func (c *counter) totals(workers, steps int) ([]int64, error) {
 }
 
 // checkCounts pushes whole numbers, pulls after each push, and at the end compares
-// all sums with what they must be. While it runs, a value must never be less
-// than what this worker pushed itself, nor less than what it saw before.
+// all sums with what they must be. While it runs, a value must never be less than
+// what this worker pushed itself, nor less than what it saw before: even while keys
+// move between servers no worker may see time run backward.
 func (w *worker) checkCounts(ctx context.Context) error {
 	c, err := newCounter(w.Count, w.Seed, &w.keys)
 	if err != nil {
 		return err
 	}
+	// With PS_RESEND a repetition may be sent after the answer, from the same memory.
 	c.reuses = !w.van.Config().Resend
 	each := max(1, w.Server.ValueLength)
 	if err := w.configure(ctx, each); err != nil {
@@ -215,8 +226,8 @@ func (w *worker) checkCounts(ctx context.Context) error {
 	return w.verify(ctx, c, steps, each)
 }
 
-// countStep pushes and pulls what a step does, and compares what comes with what this
-// worker pushed and has seen.
+// countStep pushes and pulls what a step does, and compares what it gets with what
+// this worker pushed and has seen.
 func (w *worker) countStep(ctx context.Context, c *counter, step, each int, pushed, seen []float32) error {
 	ids := c.step(w.van.Rank(), step)
 	r := c.request(ids, each, func(id int32) float32 { return c.value(id, step) })
@@ -226,7 +237,7 @@ func (w *worker) countStep(ctx context.Context, c *counter, step, each int, push
 	for _, id := range ids {
 		pushed[id] += c.value(id, step)
 	}
-	// Of a key's values the least counts as seen: they need not be of one moment.
+	// The least of a key's values counts as seen: they need not be of one moment.
 	now := make(map[int32]float32, len(ids))
 	for id, v := range c.values(ids, r.Out, each) { // those of a key are alike, as a rule
 		if !c.Late && (v < pushed[id] || v < seen[id]) {
@@ -243,9 +254,9 @@ func (w *worker) countStep(ctx context.Context, c *counter, step, each int, push
 	return nil
 }
 
-// agree returns how many steps there are, for all workers the same: one more than now, as
-// long as the file is there. The first worker says it two steps ahead by a key of its own,
-// so that all read it before they come there.
+// agree returns how many steps there are, the same for all workers: one more than now
+// as long as the file exists. The first worker announces the last step two steps
+// ahead, by a key of its own, so that all have read it before they get there.
 func (w *worker) agree(ctx context.Context, c *counter, step, each int) (steps int, err error) {
 	id, err := w.keys.Key(uint64(c.Keys))
 	if err != nil {
@@ -288,7 +299,9 @@ func (w *worker) exchange(ctx context.Context, c *counter, r kv.Request) error {
 	return nil
 }
 
-// rest waits while a step's file is in the folder. All steps before have been answered.
+// rest blocks while a file with the step's number is in the folder. All earlier steps
+// have been answered, so that nothing of this worker is in flight meanwhile: tests
+// change things between two steps like this.
 func (w *worker) rest(ctx context.Context, folder string, step int) error {
 	if folder == "" {
 		return nil
@@ -324,7 +337,7 @@ func (w *worker) compute(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// do makes a wait of what Push and Pull return.
+// do turns what Push and Pull return into a wait.
 func (w *worker) do(ts int32, err error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err != nil {
@@ -365,7 +378,8 @@ func appendRepeated(all []float32, v float32, n int) []float32 {
 	return all
 }
 
-// values yields the values of pulled ids, those of an id that are all the same once.
+// values yields the values of pulled ids; of an id whose values are all the same only
+// one, which makes long values cheap to check.
 func (c *counter) values(ids []int32, out []float32, each int) iter.Seq2[int32, float32] {
 	return func(yield func(int32, float32) bool) {
 		for _, id := range ids {
@@ -384,16 +398,17 @@ func (c *counter) values(ids []int32, out []float32, each int) iter.Seq2[int32, 
 	}
 }
 
-// areSame reports whether all values have the same bits.
+// areSame reports whether all values have the same bits: each equals the one before.
 func areSame(v []float32) bool {
 	all := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 	return bytes.Equal(all[4:], all[:len(all)-4])
 }
 
-// errWrongSums is what a job ends with whose sums are not what they must be.
+// errWrongSums is the error of a job whose sums are not what they must be.
 var errWrongSums = errors.New("sums are wrong: updates were lost or applied twice")
 
-// verify pulls this worker's part of all keys that anybody pushed.
+// verify pulls this worker's part of all keys that any worker pushed, and compares
+// them with the totals. All workers together check every key once.
 func (w *worker) verify(ctx context.Context, c *counter, steps, each int) error {
 	const chunk = 1 << 16
 	workers := w.van.Config().Workers

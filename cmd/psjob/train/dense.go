@@ -13,13 +13,15 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
-// errNotTheSum is what a job ends with where a pulled value is not the very one that
+// errNotTheSum is the error of a job in which a pulled value is not the very one that
 // the server must have.
 var errNotTheSum = errors.New("a value is not what the server must have")
 
-// dense has every worker pull a whole model in each step, all of it under way at once,
-// and check each value to the last bit. One worker after the other pushes what a step
-// adds, random numbers of which all know the sums; barriers keep the steps apart.
+// dense has every worker pull a whole model in each step, with all requests in flight
+// at once, and check each value to the last bit. In each step one worker, in turn,
+// pushes what the step adds: random numbers of which all workers know the sums.
+// Barriers keep the steps apart. Only one worker adds at a time, since sums of floats
+// depend on their order.
 func (w *worker) dense(ctx context.Context) error {
 	width := max(1, w.Server.ValueLength)
 	requests, err := w.denseRequests(width)
@@ -35,6 +37,8 @@ func (w *worker) dense(ctx context.Context) error {
 		start := time.Now()
 		for i := range requests {
 			r := &requests[i]
+			// All workers add what one of them pushes, so that each knows every value
+			// of the server.
 			addStep(r.Vals, w.Seed, uint64(step)<<32|uint64(i))
 			sums[i] = slices.Grow(sums[i], len(r.Vals))[:len(r.Vals)]
 			for j, v := range r.Vals {
@@ -88,7 +92,7 @@ func (w *worker) denseRequests(width int) (all []kv.Request, err error) {
 	return all, nil
 }
 
-// all makes requests that are under way together, and waits for the answers.
+// all makes requests that are in flight together, and waits for their answers.
 func (w *worker) all(ctx context.Context, requests []kv.Request, do func(context.Context, kv.Request) (int32, error)) error {
 	var waits []int32
 	for _, r := range requests {
@@ -106,8 +110,9 @@ func (w *worker) all(ctx context.Context, requests []kv.Request, do func(context
 	return nil
 }
 
-// addStep fills values with what a step adds to a request's: numbers from 0 to below 1,
-// whose lower bits are as random as their upper ones.
+// addStep fills values with what a step adds to those of a request: numbers in [0, 1)
+// with as many random bits as a float32 has, so that a lossless codec finds nothing
+// in them to shorten.
 func addStep(values []float32, seed, number uint64) {
 	rng := rand.NewPCG(seed, number)
 	for i := 0; i < len(values); i += 2 {

@@ -16,11 +16,14 @@ import (
 // train runs the training loop.
 //
 // Synchronous training is bulk-synchronous: all workers' gradients of a step are in
-// before any worker pulls for the next. With a rule that takes gradients one
-// barrier a step does it, because the servers keep a step's sum apart until then
-// (see package kv); the request's head is the step. With a rule that adds,
-// workers push differences, and a second barrier keeps a fast worker's push from a
-// slow one's pull.
+// before any worker pulls for the next. With a rule that takes gradients one barrier
+// a step is enough, because the servers keep a step's sum apart until then (see
+// package kv); the request's head is the step. With a rule that adds, workers push
+// differences, and a second barrier keeps a fast worker's push from a slow worker's
+// pull.
+//
+// Asynchronous training has no barriers: a worker pulls whatever the others have
+// pushed by then.
 func (w *worker) train(ctx context.Context) error {
 	config := w.van.Config()
 	m, width, err := w.load(ctx, w.Data, w.Labels, model.Share{Index: w.van.Rank(), Of: config.Workers})
@@ -41,8 +44,9 @@ func (w *worker) train(ctx context.Context) error {
 	return w.evaluate(ctx, m, int32(steps))
 }
 
-// steps returns how many steps each worker makes: all the same number in
-// synchronous training, that of the worker with the most samples.
+// steps returns how many steps each worker makes: in synchronous training the same
+// number for all, that of the worker with the most samples, since a barrier waits for
+// everybody.
 func (w *worker) steps(ctx context.Context, own int) (int, error) {
 	if w.Steps > 0 {
 		return w.Steps, nil
@@ -65,12 +69,17 @@ func (w *worker) steps(ctx context.Context, own int) (int, error) {
 	return steps, nil
 }
 
+// loop makes the steps: pull the parameters of a batch, compute the gradient, push
+// it, and wait for the others.
 func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	order := newShuffle(m.Samples(), w.Seed, uint64(w.van.Rank()))
 	divisor := w.Batch
 	if !w.Async {
 		divisor *= w.van.Config().Workers
 	}
+	// A push is the mean over the batches of all workers that are added up in a step,
+	// so that the learning rate does not depend on how many they are. Rules that add
+	// get the whole step of SGD, with its sign.
 	scale := 1 / float32(divisor)
 	if !w.Server.TakesGradients() {
 		scale *= -float32(w.Server.LearningRate)
@@ -82,6 +91,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	for step := range steps {
 		started := time.Now()
 		batch := order.nextSamples(w.Batch)
+		// These keys are all that the worker needs to know of the model in this step.
 		groups := m.Groups(batch)
 		var err error
 		if params, err = w.pull(ctx, groups, int32(step), params); err != nil {
@@ -111,8 +121,8 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	return w.van.Barrier(ctx, van.Workers)
 }
 
-// due reports whether a worker logs after that many steps: after LogEvery, and when
-// all are made.
+// due reports whether a worker logs after that many steps: when LogEvery is over, and
+// when all are made.
 func (w *worker) due(logged *time.Time, step, of int) bool {
 	if w.LogEvery == 0 || time.Since(*logged) < w.LogEvery && step < of {
 		return false
@@ -121,7 +131,8 @@ func (w *worker) due(logged *time.Time, step, of int) bool {
 	return true
 }
 
-// pull fetches the parameters of groups into lists like those of reuse.
+// pull fetches the parameters of groups into lists whose memory is that of reuse. All
+// groups are in flight together.
 func (w *worker) pull(ctx context.Context, groups []model.Group, step int32, reuse [][]float32) ([][]float32, error) {
 	params := slices.Grow(reuse[:0], len(groups))[:len(groups)]
 	stamps := make([]int32, len(groups))
@@ -144,6 +155,8 @@ func (w *worker) pull(ctx context.Context, groups []model.Group, step int32, reu
 
 // push sends the gradients and, in synchronous training, waits for the others.
 func (w *worker) push(ctx context.Context, groups []model.Group, step int32, grads [][]float32) error {
+	// A slower worker may not have pulled for this step yet, and must not see what is
+	// pushed for the next.
 	if !w.Async && !w.Server.TakesGradients() {
 		if err := w.van.Barrier(ctx, van.Workers); err != nil {
 			return err
@@ -168,7 +181,7 @@ func (w *worker) push(ctx context.Context, groups []model.Group, step int32, gra
 	return w.van.Barrier(ctx, van.Workers)
 }
 
-// head is the request's number for the server: the step, where it matters.
+// head is the request's number for the server: the step, if the rule needs it.
 func (w *worker) head(step int32) int32 {
 	if w.settings(1).Synchronous {
 		return step
@@ -176,6 +189,7 @@ func (w *worker) head(step int32) int32 {
 	return 0
 }
 
+// shapeLike returns lists as long as those of params, in the memory of grads.
 func shapeLike(grads, params [][]float32) [][]float32 {
 	grads = slices.Grow(grads[:0], len(params))[:len(params)]
 	for g := range params {
@@ -184,7 +198,8 @@ func shapeLike(grads, params [][]float32) [][]float32 {
 	return grads
 }
 
-// evaluate scores all training samples, and the test data.
+// evaluate scores all training samples with the final parameters, and the first
+// worker the test data as well.
 func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error {
 	own, err := w.score(ctx, m, step)
 	if err != nil {
@@ -218,7 +233,8 @@ func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error 
 	return nil
 }
 
-// figures returns loss, accuracy and AUC, nil where they do not exist.
+// figures returns loss, accuracy and AUC, nil if they do not exist or are not finite,
+// which JSON has no numbers for.
 func figures(t model.Tally) (loss, accuracy, auc *float64) {
 	number := func(v float64) *float64 {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -229,7 +245,7 @@ func figures(t model.Tally) (loss, accuracy, auc *float64) {
 	return number(t.MeanLoss()), number(t.Accuracy()), number(t.AUC())
 }
 
-// shuffle hands out samples in a new random order each epoch.
+// shuffle hands out samples in a new random order in each epoch.
 type shuffle struct {
 	order  []int32
 	batch  []int32
@@ -245,7 +261,8 @@ func newShuffle(n int, seed, stream uint64) *shuffle {
 	return s
 }
 
-// nextSamples returns the next n samples, valid until the next call.
+// nextSamples returns the next n samples, valid until the next call. A batch may have
+// the end of an epoch and the beginning of the next.
 func (s *shuffle) nextSamples(n int) []int32 {
 	s.batch = s.batch[:0]
 	for len(s.batch) < n {

@@ -16,10 +16,11 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
-// mixApps are the apps, beside app 0, that every server serves for mix.
+// mixApps is how many apps, besides app 0, every server serves for mix.
 const mixApps = 3
 
-// serveMix starts the apps of mix on a server.
+// serveMix starts the apps of mix on a server. They are there in every job: a server
+// does not know which model workers train.
 func serveMix(v *van.Van) error {
 	for app := 1; app <= mixApps; app++ {
 		st, err := kv.NewStore(kv.StoreSettings{Rule: "add"})
@@ -33,17 +34,17 @@ func serveMix(v *van.Van) error {
 	return nil
 }
 
-// mixHandler adds, requires numbered requests in order, and answers commands with
+// mixHandler adds, demands numbered requests in order, and answers commands with
 // their bodies reversed.
 type mixHandler struct {
 	*kv.Store
-	last map[uint64]int32 // by the first key, which is one sender's alone
+	last map[uint64]int32 // the last number, by the first key, which only one sender uses
 }
 
-// maxOrders bounds how many senders number their pushes.
+// maxOrders bounds how many senders may number their pushes.
 const maxOrders = 1 << 16
 
-// Push implements [kv.Handler]. A head above 0 numbers the pushes of a key.
+// Push implements [kv.Handler]. A head above 0 numbers the pushes of a sender.
 func (h *mixHandler) Push(head int32, keys []uint64, vals []float32, lens []int32) error {
 	if head > 0 && len(keys) > 0 {
 		if last := h.last[keys[0]]; head != last+1 {
@@ -63,16 +64,17 @@ func (h *mixHandler) Command(c kv.Command) ([]byte, error) {
 	return c.Body, nil
 }
 
-// A mixer is one of a worker's customers of one app.
+// A mixer is one of a worker's customers of one app. Each has a goroutine, its own
+// keys, and a number of steps; all share the van, whose messages get mixed.
 type mixer struct {
 	*worker
 	kv        *kv.Worker
 	app, cust int
 	random    *rand.Rand
-	lens      []int32   // values of its own keys
-	sums      []float32 // of each of them: what each value must be
+	lens      []int32   // how many values each of its own keys has
+	sums      []float32 // what each value of each of these must be
 	numbered  int32     // pushes so far
-	shared    int32     // times that it added to the shared keys
+	shared    int32     // how often it added to the shared keys
 	checked   int
 }
 
@@ -82,7 +84,8 @@ const (
 	mixBurst  = 16
 )
 
-// startMix makes the customers, before the job begins.
+// startMix makes the customers, before the job begins: messages for a customer that
+// does not exist yet would wait.
 func (w *worker) startMix() error {
 	if w.van.Config().Resend && w.Mix.Customers > 1 {
 		return fmt.Errorf("--mix-customers %d with PS_RESEND: its signatures do not tell an app's customers apart; use 1", w.Mix.Customers)
@@ -96,8 +99,8 @@ func (w *worker) startMix() error {
 			m := &mixer{worker: w, kv: k, app: app, cust: cust}
 			m.random = rand.New(rand.NewPCG(w.Seed, uint64(w.van.Rank()*64+app*16+cust)))
 			for i := range mixKeys {
-				// From none to the longest, each about twice as long as the
-				// one before.
+				// From no value to the longest, each about twice as long as the one
+				// before.
 				n := int(math.Pow(float64(max(w.Mix.Longest, 1)), float64(i)/(mixKeys-1))) - 1 + i%2
 				m.lens = append(m.lens, int32(min(n, w.Mix.Longest)))
 				m.sums = append(m.sums, 0)
@@ -108,13 +111,15 @@ func (w *worker) startMix() error {
 	return nil
 }
 
-// key spreads numbers over all servers, in their order.
+// key spreads numbers over all servers, in their order, and apart from other mixers'
+// keys.
 func (m *mixer) key(number, of int) uint64 {
 	return math.MaxUint64/uint64(of)*uint64(number) + uint64(m.van.Rank()*64+m.app*16+m.cust) + 1
 }
 
-// mix has all of a worker's customers push, pull, command and check at the same
-// time.
+// mix has all of a worker's customers push, pull, command and check at the same time.
+// It exercises everything that PS-lite's clients can do, so that a proxy that
+// mistakes one message for another is found out.
 func (w *worker) mix(ctx context.Context) error {
 	steps := w.Steps
 	if steps == 0 {
@@ -158,6 +163,7 @@ func (w *worker) mix(ctx context.Context) error {
 	return w.van.Barrier(ctx, van.Workers)
 }
 
+// step is one of five things in turn. Each leaves sums that the next can check.
 func (m *mixer) step(ctx context.Context, step int) error {
 	switch step % 5 {
 	case 0:
@@ -180,9 +186,10 @@ func (m *mixer) wait(ctx context.Context, ts int32, err error) error {
 	return m.kv.Wait(ctx, ts)
 }
 
-// burst makes pushes that wait for no answer in between, to keys of this customer's
-// alone, one with each server; servers see them in this order. Retransmitted
-// messages may overtake others.
+// burst makes pushes that do not wait for each other's answers, to keys of this
+// customer's alone, one at each server. Servers must see them in this order: a
+// connection keeps it, and so must whatever is in between. Retransmitted messages may
+// overtake others, so with PS_RESEND they are not numbered.
 func (m *mixer) burst(ctx context.Context) error {
 	servers := m.van.Config().Servers
 	r := kv.Request{Out: make([]float32, servers)}
@@ -215,8 +222,9 @@ func (m *mixer) burst(ctx context.Context) error {
 	return m.compare("numbered pushes", r.Out, func(int) float32 { return float32(m.numbered) })
 }
 
-// own pushes some of this customer's own keys, with lengths, and pulls them, in
-// one request or two.
+// own pushes some of this customer's own keys, with lengths, and pulls them, in one
+// request or in two. No other customer uses these keys, so each value must be the sum
+// so far.
 func (m *mixer) own(ctx context.Context, together bool) error {
 	var r kv.Request
 	var want []float32
@@ -250,7 +258,7 @@ func (m *mixer) own(ctx context.Context, together bool) error {
 	return m.compare("own keys", r.Out, func(i int) float32 { return want[i] })
 }
 
-// command has all servers reverse a text.
+// command has all servers reverse a text of random bytes, of random length.
 func (m *mixer) command(ctx context.Context) error {
 	body := make([]byte, m.random.IntN(1<<m.random.IntN(15)))
 	for i := range body {
@@ -272,8 +280,8 @@ func (m *mixer) command(ctx context.Context) error {
 	return nil
 }
 
-// addShared adds 1 to keys that all customers of the app share, and pushes nothing at
-// all, which is answered too.
+// addShared adds 1 to keys that all customers of the app share, and then pushes
+// nothing at all, which must be answered, too.
 func (m *mixer) addShared(ctx context.Context) error {
 	r := m.sharedKeys()
 	for i := range r.Vals {
@@ -296,7 +304,7 @@ func (m *mixer) sharedKeys() kv.Request {
 	return r
 }
 
-// checkShared compares the shared sums, to which all customers of all workers
+// checkShared compares the shared sums, to which all customers of all workers have
 // added as often as this one.
 func (m *mixer) checkShared(ctx context.Context) error {
 	r := m.sharedKeys()
@@ -308,7 +316,7 @@ func (m *mixer) checkShared(ctx context.Context) error {
 	return m.compare("shared keys", r.Out, func(int) float32 { return want })
 }
 
-// large pushes and pulls one key with that many values.
+// large pushes and pulls one key with n values.
 func (m *mixer) large(ctx context.Context, n int) error {
 	r := kv.Request{Keys: []uint64{math.MaxUint64/2 + 1<<40}, Vals: make([]float32, n), Out: make([]float32, n)}
 	value := func(i int) float32 { return float32(i%8191 - 4000) }
@@ -328,6 +336,7 @@ func (m *mixer) large(ctx context.Context, n int) error {
 
 var errWrongValue = errors.New("not what was pushed")
 
+// compare compares pulled values with what they must be, and counts them.
 func (m *mixer) compare(what string, got []float32, want func(i int) float32) error {
 	for i, v := range got {
 		if v != want(i) {

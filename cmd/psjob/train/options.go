@@ -11,8 +11,9 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// Options say what a job trains. Only workers read them; they tell the servers
-// what those need to know.
+// Options say what a job trains. Only workers read them; they tell the servers what
+// those need to know. The zero value is not valid: flags have the defaults, in
+// package main.
 type Options struct {
 	Model     string // one of [Models]
 	Data      string // training data
@@ -40,7 +41,8 @@ type Options struct {
 	Seed       uint64
 	// LogEvery is how often a worker logs how many steps it has made; 0: never.
 	LogEvery time.Duration
-	// CurveEvery is after how many steps the report gets another mark; 0: none.
+	// CurveEvery is the number of steps after which the report gets another mark; 0:
+	// none.
 	CurveEvery int
 	Count      CountOptions
 	Mix        MixOptions
@@ -48,8 +50,9 @@ type Options struct {
 	Rounds     int    // of a bench
 	Keys       int    // of a bench
 	AccessLog  string // where to write the accesses
-	// StartAfter is how long a worker waits, when all nodes are there, before
-	// its first request. A server of PS-lite's may not be ready yet, and ends.
+	// StartAfter is how long a worker waits, once all nodes are there, before its
+	// first request. A server of PS-lite's own may not be ready by then, and ends if
+	// a request comes too early.
 	StartAfter time.Duration
 }
 
@@ -59,27 +62,28 @@ type CountOptions struct {
 	Batch  int     // keys of a step
 	Skew   float64 // exponent of how favourites are preferred; 0: all alike
 	Wander int     // steps after which a worker has other favourites; 0: never
-	// Favourites is how many ids a worker uses at a time; 0: it prefers some of
-	// all to others. The share Common of a batch are not its own favourites but
-	// those of all, the first as many ids.
+	// Favourites is how many ids a worker uses at a time; 0: it uses all of them,
+	// some more than others. The share Common of a batch is taken from the favourites
+	// of all workers, the first as many ids, instead of from its own.
 	Favourites int
 	Common     float64
 	Most       int  // a push adds 1 to Most to each value of a key; 0: 3
 	Lens       bool // id mod 4 + 1 values a key, not ValueLength
-	// PushPull has each step be one request that pushes and pulls.
+	// PushPull makes each step one request that pushes and pulls.
 	PushPull bool
-	// Late says that pushes may be applied later, by the job's end at the
-	// latest: values are not compared, only the servers' digests say what came.
+	// Late says that pushes may be applied later, by the job's end at the latest:
+	// values are not compared, and only the servers' digests say what came.
 	Late bool
-	// Verify has the sums compared at the end though pushes may be Late: all must
-	// have been applied when the last is answered.
+	// Verify compares the sums at the end although pushes may be Late: all must have
+	// been applied when the last is answered.
 	Verify bool
 	// Compute is how long a step takes at least, as if it computed something.
 	Compute time.Duration
-	// While names a file: beyond Steps, steps are made for as long as it is there.
+	// While names a file: beyond Steps, steps are made as long as it exists.
 	While string
-	// Rest names a folder: a step whose number is that of a file in it begins when the
-	// file is gone, so that all workers stand between the same two steps until then.
+	// Rest names a folder: a step whose number is the name of a file in it begins
+	// when the file is gone, so that all workers stop between the same two steps
+	// until then.
 	Rest string
 }
 
@@ -90,16 +94,16 @@ type MixOptions struct {
 	Largest   int // values of one key more, of the first worker; 0: none
 }
 
-// Models are what psjob can train, and five workloads: count pushes whole
-// numbers and checks their sums, mix does all that PS-lite's clients can do at
-// the same time and checks the answers, rows pulls rows and pushes gradients for them
-// and checks what is left out on the way, dense has all pull one model and checks it
-// to the last bit, bench measures how fast keys go.
+// Models are what psjob can train, and five workloads: count pushes whole numbers and
+// checks their sums; mix does everything that PS-lite's clients can do at the same
+// time and checks the answers; rows pulls rows, pushes gradients for them and checks
+// what is left out on the way; dense has all workers pull one model and checks it to
+// the last bit; bench measures how fast keys go.
 func Models() []string {
 	return []string{"lr", "fm", "dlrm", "mlp", "translate", "count", "mix", "rows", "dense", "bench"}
 }
 
-// withDefaults fills in what fits the model: the rule and its numbers.
+// withDefaults fills in what suits the model: the rule and its numbers.
 func (o Options) withDefaults() Options {
 	s := &o.Server
 	if s.Rule == "" {
@@ -126,7 +130,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Check returns the first fault of the options, by the names of the flags.
+// Check returns the first fault of the options, in the names of the flags.
 func (o Options) Check() error {
 	o = o.withDefaults()
 	positive := func(name string, v int) error {
@@ -225,7 +229,7 @@ func (o Options) checkRows() error {
 	return o.Count.check()
 }
 
-// check returns the first fault of the numbers, by the names of the flags.
+// check returns the first fault of the numbers, in the names of the flags.
 func (c CountOptions) check() error {
 	switch {
 	case c.Keys < 1 || c.Batch < 1:
@@ -262,8 +266,8 @@ func (o Options) checkMix() error {
 	return nil
 }
 
-// settings returns the configuration for the servers, for keys that have width
-// values unless a request says otherwise.
+// settings returns the configuration for the servers, for keys that have width values
+// unless a request says otherwise.
 func (o Options) settings(width int) kv.StoreSettings {
 	s := o.Server
 	s.Synchronous = !o.Async && s.TakesGradients()

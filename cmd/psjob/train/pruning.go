@@ -12,11 +12,12 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// Pruning is the training of a small net on pictures while it is pruned (DW23
-// section 6.1): after each snapshot the weights nearest to zero are dropped for
-// good. A worker pulls the parameters that are left and that its batch needs (a
-// pixel that is black in all its pictures needs no weights), and pushes those
-// whose gradient exceeds epsilon. Every weight is a key.
+// Pruning is the training of a small net on pictures while it is pruned (DW23 section
+// 6.1): after each snapshot the weights nearest to zero are dropped for good. A
+// worker pulls the parameters that are left and that its batch needs (a pixel that is
+// black in all its pictures needs no weights), and pushes those whose gradient
+// exceeds epsilon. Every weight is a key. So which keys are used changes with
+// training, and differs between workers as their pictures do.
 type Pruning struct {
 	Workers, Servers int
 	Pictures         *model.Images
@@ -26,8 +27,8 @@ type Pruning struct {
 	Rounds           int     // steps of each worker between two prunings
 	Sparsity         float64 // share of the weights that is dropped in the end
 	Epsilon          float64 // relative to the root mean square of a gradient
-	// Own is the share of a worker's pictures that are of the classes which are
-	// its own; the others are of any.
+	// Own is the share of a worker's pictures that are of its own classes; the others
+	// are of any class.
 	Own          float64
 	LearningRate float64
 	Seed         uint64
@@ -53,7 +54,8 @@ func (p *Pruning) check() error {
 	return nil
 }
 
-// Trace returns the job's uses. The report grows with every snapshot.
+// Trace returns the job's uses. It trains while they are read, and the report grows
+// with every snapshot.
 func (p Pruning) Trace(report *PruningReport) (Trace, error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -74,7 +76,7 @@ func (p Pruning) Trace(report *PruningReport) (Trace, error) {
 			}
 			report.Accuracy = append(report.Accuracy, tally.Accuracy())
 			report.Left = append(report.Left, n.left)
-			// Gradual pruning: fast at first, then ever slower.
+			// Gradual pruning: fast at first, then ever more slowly.
 			done := float64(snapshot+1) / float64(p.Snapshots)
 			n.prune(p.Sparsity * (1 - math.Pow(1-done, 3)))
 		}
@@ -82,7 +84,7 @@ func (p Pruning) Trace(report *PruningReport) (Trace, error) {
 	}, nil
 }
 
-// prunedNet is the net in training.
+// prunedNet is the net in training. Lists of parameters are in the order of the keys.
 type prunedNet struct {
 	Pruning
 	model   *model.Image
@@ -91,12 +93,13 @@ type prunedNet struct {
 	keys    []uint64
 	pixels  []int // by key, see model.Image.Inputs
 	initial []float32
-	change  []float32 // of each value since the start
+	change  []float32 // of each value since the start: what a server would store
 	sum     []float32 // of the workers' gradients
 	dropped []bool
 	left    int
 }
 
+// newNet makes the net with a key for each of its parameters.
 func (p *Pruning) newNet() (*prunedNet, error) {
 	key := func(id uint64) (uint64, error) { return dataset.Spread(id), nil }
 	m, err := model.NewImage(p.Pictures, []int{p.Hidden}, 1, p.Seed, key)
@@ -111,8 +114,8 @@ func (p *Pruning) newNet() (*prunedNet, error) {
 	return n, nil
 }
 
-// share deals the pictures out. A worker's own classes are a run of the ten
-// that wraps around.
+// share deals the pictures out. A worker's own classes are a run of the ten that
+// wraps around.
 func (n *prunedNet) share() {
 	var byClass [model.Classes][]int32
 	for i := range n.Pictures.Len() {
@@ -136,7 +139,8 @@ func (n *prunedNet) share() {
 	}
 }
 
-// round is one step of all workers.
+// round is one step of all workers: each pulls and pushes what it needs, and the sum
+// of the gradients is applied at the end, as bulk-synchronous training does.
 func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 	clear(n.sum)
 	params, grads := make([]float32, len(n.keys)), make([]float32, len(n.keys))
@@ -158,6 +162,7 @@ func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 				pulled = append(pulled, key)
 			}
 		}
+		// The model changes what it is given.
 		copy(params, n.change)
 		clear(grads)
 		n.model.Gradient(batch, [][]float32{params}, [][]float32{grads}, tally)
@@ -187,7 +192,8 @@ func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 	return nil
 }
 
-// prune drops the values nearest to zero, until that share of all is dropped.
+// prune drops the values nearest to zero until that share of all is dropped. A
+// dropped value is zero: its change takes its initial value away.
 func (n *prunedNet) prune(share float64) {
 	var alive []int
 	for i := range n.keys {

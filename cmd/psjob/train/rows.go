@@ -16,7 +16,7 @@ import (
 // RowsOptions describe the workload that pulls rows and pushes gradients for them.
 type RowsOptions struct {
 	// Sparsity is the share of a row's values that may be left out on the way, the
-	// smallest, and then of the row's next gradient too.
+	// smallest, and then of the row's next gradient as well.
 	Sparsity float64
 }
 
@@ -26,8 +26,8 @@ type rower struct {
 	keys     []uint64 // ascending
 	width    int
 	sparsity float64
-	has      []float32 // by key
-	cut      int       // rows that came without their smallest values
+	has      []float32 // the server's values, row by row
+	cut      int       // rows that arrived without their smallest values
 }
 
 func newRower(o Options, rank, workers, width int, keyMap *dataset.KeyMap) (*rower, error) {
@@ -46,12 +46,12 @@ func newRower(o Options, rank, workers, width int, keyMap *dataset.KeyMap) (*row
 // row is what the server must have of a key.
 func (r *rower) row(i int) []float32 { return r.has[i*r.width : (i+1)*r.width] }
 
-// errWrongRow is what a job ends with where a row is neither whole nor without its
+// errWrongRow is the error of a job in which a row is neither whole nor without its
 // smallest values.
 var errWrongRow = errors.New("a row is neither what the server must have nor the largest of its values")
 
-// largest returns which values of a row are its largest, all of them of a row of
-// zeros; by sorting.
+// largest returns which values of a row are its largest, all of them for a row of
+// zeros. It sorts, where the codec selects: the two must agree.
 func largest(row []float32, sparsity float64) []bool {
 	var sorted []float64
 	for _, v := range row {
@@ -68,8 +68,8 @@ func largest(row []float32, sparsity float64) []bool {
 	return mask
 }
 
-// check compares a pulled row, and returns which values of the next gradient the
-// server gets.
+// check compares a pulled row with what the server must have, and returns which
+// values of the next gradient the server will get.
 func (r *rower) check(i int, got []float32) ([]bool, error) {
 	want, mask := r.row(i), largest(r.row(i), r.sparsity)
 	whole, part := true, true
@@ -78,6 +78,8 @@ func (r *rower) check(i int, got []float32) ([]bool, error) {
 		part = part && (v == want[j] || v == 0 && !mask[j])
 		part = part && (mask[j] || v == 0)
 	}
+	// A row that could be either, since nothing had to be left out, is taken for one
+	// that was cut: the mask says the same then.
 	switch {
 	case !whole && !part:
 		return nil, fmt.Errorf("key %d: %w: got %v of %v", r.keys[i], errWrongRow, got, want)
@@ -92,10 +94,9 @@ func (r *rower) check(i int, got []float32) ([]bool, error) {
 }
 
 // rows pushes initial values, which must arrive whole, then pulls rows and pushes
-// gradients for them, in turns, and checks each row that
-// comes against what the server must have if, of a row that came without its smallest
-// values, the gradient came so too. At the end it pulls all rows at once, which must
-// come whole.
+// gradients for them in turns. It checks each row against what the server must have
+// if the gradient for a row that arrived without its smallest values was cut in the
+// same places. In the end it pulls all rows at once, which must come whole.
 func (w *worker) rows(ctx context.Context) error {
 	width := max(1, w.Server.ValueLength)
 	r, err := newRower(w.Options, w.van.Rank(), w.van.Config().Workers, width, &w.keys)

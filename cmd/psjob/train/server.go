@@ -1,15 +1,19 @@
-// Package train is what psjob's nodes do: servers keep parameters and answer,
-// workers train a model, count or measure, and report. It stands on package kv
-// and has no flags of its own; cmd/psjob reads those.
+// Package train is what psjob's nodes do: servers keep parameters and answer, workers
+// train a model, count or measure, and report. It is built on package kv and has no
+// flags of its own; cmd/psjob reads those.
+//
+// A node's life is the same whatever it does: it registers (van.Start), waits at a
+// barrier of all nodes, does its work, waits at another one, and stops. The first
+// worker configures the servers by a command, before any worker's first key. Sums
+// over all workers go by commands to the first server, as there is no connection
+// between workers.
 //
 // # Traces
 //
 // [Wandering] and [Pruning] make recordings, in the format of psidecar record, of
 // training that never ran over a network. Strategies that move keys are evaluated on
-// them.
-//
-// They yield the uses of keys in the order in which workers would send them. psjob
-// trace writes them to a file.
+// them. They yield the uses of keys in the order in which workers would send them;
+// psjob trace writes them to a file.
 package train
 
 import (
@@ -23,14 +27,15 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
-// Commands from workers to servers.
+// Commands from workers to servers. The numbers are such that no program of PS-lite's
+// uses them by accident.
 const (
 	headConfigure int32 = 0x707300 + iota // body: kv.StoreSettings; before the first key
 	headTally                             // body: a share; the server adds it up
 	headTotal                             // body: a share's name; the answer is what was added up
 )
 
-// configured is the answer to headConfigure, which tells psjob's servers from
+// configured is the answer to headConfigure, which distinguishes psjob's servers from
 // others.
 const configured = "configured"
 
@@ -38,11 +43,11 @@ const configured = "configured"
 type share struct {
 	Name  string      `json:"name"`
 	Tally model.Tally `json:"tally"`
-	Most  int         `json:"most"` // the total has the largest
-	Count int         `json:"count"`
+	Most  int         `json:"most"`  // the total has the largest of all workers'
+	Count int         `json:"count"` // of a total: how many workers have added to it
 }
 
-// handler is the server's side of the job.
+// handler is the server's side of the job. One goroutine calls it.
 type handler struct {
 	store  *kv.Store
 	totals map[string]share
@@ -65,8 +70,8 @@ func (h *handler) Pull(head int32, keys []uint64, lens []int32, dst []float32) (
 	return h.store.Pull(head, keys, lens, dst)
 }
 
-// Command implements [kv.Handler]. A command that is not psjob's is answered
-// with nothing, as PS-lite's server does.
+// Command implements [kv.Handler]. A command that is not psjob's is answered with an
+// empty body, as PS-lite's server does.
 func (h *handler) Command(c kv.Command) ([]byte, error) {
 	switch c.Head {
 	case headConfigure:
@@ -92,6 +97,7 @@ func (h *handler) Command(c kv.Command) ([]byte, error) {
 	return nil, nil
 }
 
+// configure replaces the store, which must still be empty.
 func (h *handler) configure(body []byte) error {
 	var s kv.StoreSettings
 	if err := json.Unmarshal(body, &s); err != nil {
@@ -108,7 +114,7 @@ func (h *handler) configure(body []byte) error {
 	return nil
 }
 
-// ServerReport is what a server says at its end.
+// ServerReport is what a server reports at its end.
 type ServerReport struct {
 	Role       string         `json:"role"`
 	Rank       int            `json:"rank"`
@@ -120,7 +126,7 @@ type ServerReport struct {
 }
 
 // Serve is a server's life, from registering to the end of the job. Until a worker
-// configures it, pushes are added.
+// configures it, pushes are added, which is what PS-lite's example server does.
 func Serve(ctx context.Context, c van.Config) (ServerReport, error) {
 	v, err := van.Start(ctx, c)
 	if err != nil {
@@ -147,7 +153,8 @@ func Serve(ctx context.Context, c van.Config) (ServerReport, error) {
 	return report, err
 }
 
-// Schedule is the scheduler's life.
+// Schedule is the scheduler's life: between the two barriers its van does all that it
+// has to do.
 func Schedule(ctx context.Context, c van.Config) error {
 	v, err := van.Start(ctx, c)
 	if err != nil {
@@ -156,9 +163,9 @@ func Schedule(ctx context.Context, c van.Config) error {
 	return live(ctx, v, nil)
 }
 
-// live waits for all nodes to start, does its work, and waits for all to end.
-// The wait for the end is as long as the job: it has no bound of its own, but
-// ends with the van.
+// live waits for all nodes to start, does its work, and waits for all to end. The
+// wait for the end takes as long as the job: it has no bound of its own, but ends
+// with the van.
 func live(ctx context.Context, v *van.Van, work func(context.Context) error) error {
 	err := v.Barrier(ctx, van.Everyone)
 	if err == nil && work != nil {
@@ -170,7 +177,8 @@ func live(ctx context.Context, v *van.Van, work func(context.Context) error) err
 	return firstCause(v, err, v.Stop(ctx))
 }
 
-// firstCause prefers the error that ended the van to those that it caused.
+// firstCause prefers the error that ended the van to those that it caused: all waits
+// fail when the van does.
 func firstCause(v *van.Van, err, stopped error) error {
 	if stopped != nil {
 		return stopped

@@ -10,15 +10,17 @@ import (
 // TraceJob is the name of the job in a trace.
 const TraceJob = "trace:0"
 
-// A Trace hands on the uses of a job; an error of each ends it.
+// A Trace hands the uses of a job to each, in order; an error of each ends it. The
+// Use is valid during the call.
 type Trace func(each func(*recording.Use) error) error
 
-// emitter turns a worker's requests to uses, one for each server.
+// emitter turns workers' requests into uses, one for each server. Time is counted in
+// requests.
 type emitter struct {
 	servers   int
 	width     int // bytes of a value
 	each      func(*recording.Use) error
-	timestamp []int32 // by worker
+	timestamp []int32 // of the next request, by worker
 	nanos     int64
 }
 
@@ -26,7 +28,8 @@ func newEmitter(workers, servers, width int, each func(*recording.Use) error) *e
 	return &emitter{servers: servers, width: width, each: each, timestamp: make([]int32, workers), nanos: 1}
 }
 
-// request emits a pull or a push of keys, which ascend.
+// request emits a pull or a push of keys, which ascend. Bytes are those of a push's
+// values; a pull's come with its answer.
 func (e *emitter) request(worker int, push bool, keys []uint64) error {
 	for len(keys) > 0 {
 		server, ok := pslite.Owner(keys[0], e.servers)

@@ -7,8 +7,8 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// Wandering is a job whose workers have favourite keys, which change now and
-// then: what psjob --model count does, with the same keys in the same steps.
+// Wandering is a job whose workers have favourite keys that change every so often:
+// what psjob --model count does, with the same keys in the same steps.
 type Wandering struct {
 	Workers, Servers int
 	Steps            int

@@ -17,9 +17,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// WorkerReport is what a worker says at its end. Loss, accuracy and AUC are
-// over the training samples of all workers where the servers are psjob's, else
-// over this worker's.
+// WorkerReport is what a worker reports at its end. Loss, accuracy and AUC are over
+// the training samples of all workers if the servers are psjob's, else over this
+// worker's. Pointers are nil for figures that do not exist.
 type WorkerReport struct {
 	Role           string         `json:"role"`
 	Rank           int            `json:"rank"`
@@ -49,14 +49,14 @@ type WorkerReport struct {
 	Statistics     van.Statistics `json:"statistics"`
 }
 
-// Mark is a point of a worker's way through its training.
+// Mark is a point of a worker's progress.
 type Mark struct {
 	Step    int     `json:"step"`    // steps made
 	Seconds float64 `json:"seconds"` // since the first began
 	Loss    float64 `json:"loss"`    // mean over the batches since the mark before, each before it was learned
 }
 
-// worker is one worker's life.
+// worker is one worker's life. One goroutine runs it, except in mix.
 type worker struct {
 	Options
 	kv     *kv.Worker
@@ -68,7 +68,8 @@ type worker struct {
 	report WorkerReport
 }
 
-// Work is a worker's life, from registering to the end of the job.
+// Work is a worker's life, from registering to the end of the job. The report is what
+// is known by then, even with an error.
 func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	if err := o.Check(); err != nil {
 		return WorkerReport{}, err
@@ -81,7 +82,7 @@ func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	w := &worker{Options: o, van: v, logger: v.Config().Logger, log: new(kv.AccessLog)}
 	w.report = WorkerReport{Role: "worker", Rank: v.Rank(), Model: o.Model}
 	if o.Model == "bench" && o.AccessLog == "" {
-		w.log = nil // it would be measured as well
+		w.log = nil // keeping it would be measured as well
 	}
 	w.kv, err = kv.NewWorker(v, 0, 0, w.log)
 	if err != nil {
@@ -97,6 +98,7 @@ func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	return w.report, err
 }
 
+// work does what the model says, and sums up.
 func (w *worker) work(ctx context.Context) (err error) {
 	if w.keys, err = dataset.ParseKeyMap(w.KeyMap); err != nil {
 		return err
@@ -148,8 +150,8 @@ func (w *worker) sumUp() {
 // foreignDelay is how long servers that are not psjob's get to become ready.
 const foreignDelay = 300 * time.Millisecond
 
-// configure has the first worker tell the servers what to do, and waits until
-// they know.
+// configure has the first worker configure the servers, and waits until all workers
+// know that they are.
 func (w *worker) configure(ctx context.Context, width int) error {
 	if w.van.Rank() == 0 {
 		body, err := json.Marshal(w.settings(width))
@@ -161,16 +163,16 @@ func (w *worker) configure(ctx context.Context, width int) error {
 			return fmt.Errorf("configuring the servers: %w", err)
 		}
 		if slices.ContainsFunc(answers, func(c kv.Command) bool { return string(c.Body) != configured }) {
-			// PS-lite's servers end when a push comes before they have set
-			// their handler, which they do a moment after they can answer.
+			// PS-lite's servers end if a push comes before they have set their
+			// handler, which they do a moment after they can answer.
 			time.Sleep(foreignDelay)
 		}
 	}
 	return w.van.Barrier(ctx, van.Workers)
 }
 
-// total sums s over all workers at the first server. Without an answer, which
-// is what a server of PS-lite's gives, ok is false.
+// total sums s over all workers at the first server. ok is false if that does not
+// sum, which an answer without the right number of workers shows.
 func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err error) {
 	first := int(pslite.ServerID(0))
 	body, err := json.Marshal(s)
@@ -180,6 +182,7 @@ func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err 
 	if _, err := w.kv.Command(ctx, headTally, body, first); err != nil {
 		return s, false, err
 	}
+	// All have added before anyone asks.
 	if err := w.van.Barrier(ctx, van.Workers); err != nil {
 		return s, false, err
 	}
@@ -193,7 +196,8 @@ func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err 
 	return total, true, nil
 }
 
-// load reads the worker's samples and makes the model.
+// load reads the worker's samples and makes the model. width is how many values the
+// model's keys have unless a request says otherwise.
 func (w *worker) load(ctx context.Context, data, labels string, part model.Share) (m model.Model, width int, err error) {
 	switch w.Model {
 	case "lr", "fm":
@@ -231,7 +235,8 @@ func (w *worker) load(ctx context.Context, data, labels string, part model.Share
 	return m, 1, err
 }
 
-// score predicts all samples of a model with the parameters of a step.
+// score predicts all samples of a model with the parameters of a step, in chunks that
+// bound the memory.
 func (w *worker) score(ctx context.Context, m model.Model, step int32) (model.Tally, error) {
 	const chunk = 4096
 	var tally model.Tally

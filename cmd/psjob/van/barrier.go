@@ -8,18 +8,25 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Barrier waits until all nodes of a group have come to it.
+// Barrier blocks until all nodes of a group have come to it, at most as long as the
+// van's patience. A node may wait at one barrier at a time: what opens it does not
+// say which it is.
 func (v *Van) Barrier(ctx context.Context, group int) error {
 	return v.barrierWithin(ctx, group, v.config.Patience)
 }
 
-// AwaitEnd waits at a barrier of all nodes for as long as the job takes: it
-// ends when all have come, or with the van.
+// AwaitEnd blocks at a barrier of all nodes for as long as the job takes: it ends
+// when all nodes have come, or with the van.
 func (v *Van) AwaitEnd(ctx context.Context) error {
 	return v.barrierWithin(ctx, Everyone, 0)
 }
 
+// barrierWithin asks the scheduler to be let go, and waits. The scheduler itself asks
+// by a message, too, over the connection that every node has to itself: so it is
+// counted like any other.
 func (v *Van) barrierWithin(ctx context.Context, group int, patience time.Duration) error {
+	// As in PS-lite: a group of one has nobody to wait for, and the scheduler is not
+	// asked.
 	if len(v.Members(group)) <= 1 {
 		return nil
 	}

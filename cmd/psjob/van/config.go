@@ -13,15 +13,16 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Config is the identity and behaviour of a node. [FromEnvironment] fills it from
-// the variables that PS-lite's own programs read.
+// Config is the identity and behaviour of a node. [FromEnvironment] fills it from the
+// variables that PS-lite's own programs read. Durations of 0 take defaults unless
+// they say otherwise.
 type Config struct {
 	Role             pslite.Role
 	Dialect          pslite.Dialect // the generation of PS-lite that the job speaks; Unknown means DMLC
 	Servers, Workers int
 	Root             string // the scheduler's host name or address
 	RootPort         int
-	NodeHost         string        // this node's address; empty: found out
+	NodeHost         string        // this node's address; empty: found by Interface or by the route to the scheduler
 	Interface        string        // whose address to take; empty: the one that leads to the scheduler
 	Port             int           // to listen on; 0: any
 	Resend           bool          // retransmit unacknowledged messages
@@ -68,11 +69,11 @@ const (
 )
 
 // FromEnvironment reads DMLC_ROLE, DMLC_NUM_SERVER, DMLC_NUM_WORKER,
-// DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT, and where set DMLC_NODE_HOST,
-// DMLC_INTERFACE, PORT, DMLC_PS_WATER_MARK, PS_RESEND, PS_RESEND_TIMEOUT,
-// PS_DROP_MSG, PS_HEARTBEAT_INTERVAL, PS_HEARTBEAT_TIMEOUT and PS_VERBOSE.
-// DMLC_LOCAL and a DMLC_PS_VAN_TYPE other than zmq are refused. An error is an
-// [*EnvironmentError].
+// DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT, and if set DMLC_NODE_HOST, DMLC_INTERFACE,
+// PORT, DMLC_PS_WATER_MARK, PS_RESEND, PS_RESEND_TIMEOUT, PS_DROP_MSG,
+// PS_HEARTBEAT_INTERVAL, PS_HEARTBEAT_TIMEOUT and PS_VERBOSE. DMLC_LOCAL and a
+// DMLC_PS_VAN_TYPE other than zmq are refused: a node that ignored them would wait
+// for others that speak something else. An error is an [*EnvironmentError].
 func FromEnvironment(lookup func(name string) (string, bool)) (Config, error) {
 	e := environment{lookup: lookup}
 	e.refuse()
@@ -96,7 +97,8 @@ func FromEnvironment(lookup func(name string) (string, bool)) (Config, error) {
 	return c, e.failed
 }
 
-// environment reads variables and keeps the first error.
+// environment reads variables and keeps the first error, so that its caller can list
+// all variables in one expression.
 type environment struct {
 	lookup func(string) (string, bool)
 	failed error
@@ -108,6 +110,7 @@ func (e *environment) fail(name, value string, set bool, want string) {
 	}
 }
 
+// refuse fails for variables that ask for what psjob does not have.
 func (e *environment) refuse() {
 	if v := e.optional("DMLC_LOCAL"); v != "" && v != "0" {
 		e.fail("DMLC_LOCAL", v, true, "it unset or 0: psjob speaks TCP, not unix sockets; use 127.0.0.1 as DMLC_PS_ROOT_URI")
@@ -146,8 +149,8 @@ func (e *environment) text(name, want string) string {
 	return v
 }
 
-// number reads a variable between low and high. Without it the value is def,
-// unless that is negative: then the variable must be there.
+// number reads a variable between low and high. If it is not set the value is def,
+// unless that is negative: then the variable is required.
 func (e *environment) number(name string, def, low, high int) int {
 	v, ok := e.lookup(name)
 	v = strings.TrimSpace(v)
@@ -189,7 +192,9 @@ func (c Config) withDefaults() Config {
 // rootAddress is where the scheduler listens.
 func (c Config) rootAddress() string { return net.JoinHostPort(c.Root, strconv.Itoa(c.RootPort)) }
 
-// ownHost returns the address that this node tells the others.
+// ownHost returns the address that this node gives to the others. It has to be one
+// that they can reach, which only the user knows for sure; the address from which the
+// scheduler is reached is the best guess.
 func (c Config) ownHost() (string, error) {
 	switch {
 	case c.Role == pslite.Scheduler:
@@ -199,7 +204,7 @@ func (c Config) ownHost() (string, error) {
 	case c.Interface != "":
 		return interfaceAddress(c.Interface)
 	}
-	// Connecting a datagram socket sends nothing; it asks the kernel for the
+	// Connecting a datagram socket sends nothing; it makes the kernel choose the
 	// route.
 	probe, err := net.Dial("udp", c.rootAddress())
 	if err != nil {
@@ -209,6 +214,8 @@ func (c Config) ownHost() (string, error) {
 	return probe.LocalAddr().(*net.UDPAddr).IP.String(), nil
 }
 
+// interfaceAddress returns an address of a network interface, IPv4 if it has one, as
+// PS-lite takes it.
 func interfaceAddress(name string) (string, error) {
 	want := func(why string) error {
 		return &EnvironmentError{Name: "DMLC_INTERFACE", Value: name, Set: true, Want: "a network interface with an address: " + why}

@@ -8,12 +8,14 @@ import (
 	"sync"
 )
 
-// inboxSize is how many messages may wait for one customer.
+// inboxSize is how many messages may wait for one customer before the connection that
+// brings them stops being read.
 const inboxSize = 256
 
-// A Customer is one end of an application: it receives the messages with its
-// app and customer id, one after the other, and counts the answers to its own
-// requests. Several may live in one node.
+// A Customer is one end of an application: it receives the messages with its app and
+// customer id, one after the other, and counts the answers to its own requests. A
+// node may have several. PS-lite's servers have one for each app, whose customer id
+// is the app's.
 type Customer struct {
 	van     *Van
 	app, id int
@@ -21,20 +23,21 @@ type Customer struct {
 	handle  func(ctx context.Context, m *Message) error
 
 	mu      sync.Mutex         // guards the rest
-	next    int32              // timestamp
+	next    int32              // the timestamp of the next request
 	pending map[int32]*pending // by timestamp
 }
 
-// pending is a request that has not been answered by all.
+// pending is a request that not all nodes have answered.
 type pending struct {
-	expect   []int // node ids whose answers are missing
-	done     chan struct{}
+	expect   []int         // node ids whose answers are missing; guarded by the customer's mu
+	done     chan struct{} // closed when the last has come and finished has returned
 	finished func() error
 }
 
-// NewCustomer registers an end point. handle gets each of its messages in one
-// goroutine; an answer is counted after handle returns. An error of handle
-// ends the van.
+// NewCustomer registers an end point. handle gets each of its messages, in one
+// goroutine and in order; an answer is counted after handle returns, so that whoever
+// waits for it sees what handle has done. An error of handle ends the van. The
+// message is released when handle returns, unless it retains it.
 func (v *Van) NewCustomer(app, id int, handle func(ctx context.Context, m *Message) error) (*Customer, error) {
 	c := &Customer{van: v, app: app, id: id, inbox: newQueue(inboxSize), handle: handle, pending: make(map[int32]*pending)}
 	if err := v.addCustomer(c); err != nil {
@@ -44,9 +47,9 @@ func (v *Van) NewCustomer(app, id int, handle func(ctx context.Context, m *Messa
 	return c, nil
 }
 
-// NewRequest returns the timestamp of a request that the given nodes will
-// answer, each once. finished, where not nil, is called when the last has, in
-// the goroutine of handle.
+// NewRequest returns the timestamp of a request that the given nodes will answer,
+// each once. finished, if not nil, is called when the last has, in the goroutine of
+// handle and before Wait returns.
 func (c *Customer) NewRequest(nodes []int, finished func() error) (int32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,8 +66,9 @@ func (c *Customer) NewRequest(nodes []int, finished func() error) (int32, error)
 	return ts, nil
 }
 
-// Wait waits until all nodes have answered the request. It gives up after the
-// van's patience.
+// Wait blocks until all nodes have answered the request. It gives up when the van's
+// patience is over. A request may be waited for by several goroutines, and again
+// after it was answered.
 func (c *Customer) Wait(ctx context.Context, ts int32) error {
 	c.mu.Lock()
 	p := c.pending[ts]
@@ -82,7 +86,9 @@ func (c *Customer) Wait(ctx context.Context, ts int32) error {
 // Complete finishes a request that no node is to answer.
 func (c *Customer) Complete(ts int32) error { return c.answered(ts, 0) }
 
-// answered counts the answer of a node, 0 for none.
+// answered counts the answer of a node, 0 for none. An answer that nobody waits for
+// is an error: a repetition that was not recognized, or a message that was mistaken
+// for another.
 func (c *Customer) answered(ts int32, node int) error {
 	c.mu.Lock()
 	p := c.pending[ts]
@@ -98,6 +104,8 @@ func (c *Customer) answered(ts int32, node int) error {
 		}
 		p.expect = slices.Delete(p.expect, at, at+1)
 	}
+	// finished is called without the lock, since it may make requests. The request
+	// stays pending until then: Wait must not return before finished has.
 	last := len(p.expect) == 0
 	c.mu.Unlock()
 	if !last {
@@ -123,6 +131,7 @@ func (c *Customer) handleMessages(ctx context.Context) error {
 			return nil // the van ends, for a reason that it knows
 		}
 		err = c.handle(ctx, m)
+		// Release may have the message overwritten by the next one.
 		ts, from, request := m.Meta.Timestamp, m.Sender, m.Meta.Request
 		m.Release()
 		if err == nil && !request {

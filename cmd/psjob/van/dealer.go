@@ -16,14 +16,18 @@ import (
 const (
 	reconnectEvery   = 100 * time.Millisecond // as libzmq does
 	handshakeTimeout = 10 * time.Second
-	maxForeign       = 3       // answers in another protocol before it is no accident
+	maxForeign       = 3       // answers in another protocol, in a row, after which the address must be wrong
 	controlRoom      = 1 << 16 // control messages that may wait for one peer
 )
 
-// A dealer carries messages to one node, in the order of Send. It connects and
-// connects again by itself; messages of which no byte, or only a part, was
-// written when a connection broke go out on the next one. What was written and
-// did not arrive is lost, as with ZeroMQ.
+// A dealer carries messages to one node, in the order of Send. It connects, and
+// connects again by itself. Messages of which no byte or only a part was written when
+// a connection broke go out on the next one. What was written and did not arrive is
+// lost, as with ZeroMQ; PS_RESEND is for that.
+//
+// run is its only writer. Senders append to waiting under mu; data messages take a
+// token of room first, which is returned when the message was written, so that at
+// most the high-water mark of them wait, whether connected or not.
 type dealer struct {
 	name     string // of the node, for logs
 	address  string
@@ -32,15 +36,15 @@ type dealer struct {
 	log      *slog.Logger
 	verbose  bool
 	stop     context.CancelFunc // of run
-	give     func(error)        // ends the van: the peer is none
+	give     func(error)        // ends the van: the peer is not a PS-lite node
 	room     chan struct{}      // one token per data message that may wait
-	some     chan struct{}      // signalled when a message was added
+	some     chan struct{}      // signalled when a message was added; holds one signal
 
 	mu      sync.Mutex // guards waiting, control, idle and empty
 	waiting []outgoing
 	control int           // how many of waiting are control messages
 	idle    bool          // nothing waits and nothing is being written
-	empty   chan struct{} // closed when idle becomes true; nil: nobody waits for that
+	empty   chan struct{} // closed when idle becomes true; nil: nobody waits for it
 
 	connected atomic.Bool
 	lostAt    atomic.Int64 // when the last connection ended, in Unix nanoseconds; 0 before there was one
@@ -54,10 +58,11 @@ type dealer struct {
 type outgoing struct {
 	frames  [][]byte
 	control bool
-	written func() // may be nil
+	written func() // called when the frames are no longer needed; may be nil
 }
 
-// size returns the bytes that the message takes on the wire.
+// size returns how many bytes the message takes on the wire, and how many its frames'
+// bodies have.
 func (o outgoing) size() (wire, bodies int64) {
 	for _, f := range o.frames {
 		bodies += int64(len(f))
@@ -75,9 +80,10 @@ func newDealer(name, address, identity string, c Config) *dealer {
 	return d
 }
 
-// send adds a message, waiting for room until ctx ends. Control messages never
-// wait; an acknowledgement or heartbeat beyond controlRoom is dropped and
-// counted.
+// send adds a message. A data message waits for room until ctx ends; control messages
+// never wait, since readers send them, and two readers that wait for each other's
+// rooms would stop two nodes for good. An acknowledgement or heartbeat beyond
+// controlRoom is dropped and counted.
 func (d *dealer) send(ctx context.Context, o outgoing) error {
 	if !o.control {
 		select {
@@ -105,7 +111,7 @@ func (d *dealer) send(ctx context.Context, o outgoing) error {
 	return nil
 }
 
-// drain waits until everything was written, or ctx ends.
+// drain blocks until everything was written, or ctx ends.
 func (d *dealer) drain(ctx context.Context) {
 	d.mu.Lock()
 	if d.idle {
@@ -123,7 +129,7 @@ func (d *dealer) drain(ctx context.Context) {
 	}
 }
 
-// retire ends the dealer when everything was written.
+// retire ends the dealer once everything was written.
 func (d *dealer) retire(ctx context.Context) {
 	d.drain(ctx)
 	d.stop()
@@ -142,6 +148,9 @@ func (d *dealer) run(ctx context.Context) {
 			return
 		}
 		d.failure.Store(err.Error())
+		// A peer that accepts and speaks something else, such as a web server, will
+		// not become a scheduler. Refused connections may: nodes of a job start in
+		// any order.
 		foreign++
 		var syntax *zmtp.SyntaxError
 		if !errors.As(err, &syntax) {
@@ -158,6 +167,8 @@ func (d *dealer) run(ctx context.Context) {
 	}
 }
 
+// connectAndServe makes one connection and uses it until it breaks. It always returns
+// an error.
 func (d *dealer) connectAndServe(ctx context.Context) error {
 	nc, err := d.dialer.DialContext(ctx, "tcp", d.address)
 	if err != nil {
@@ -187,7 +198,7 @@ func (d *dealer) connectAndServe(ctx context.Context) error {
 	gone := make(chan error, 1)
 	broken.Go(func() {
 		gone <- discard(conn)
-		nc.Close() // ends a write that waits
+		nc.Close() // ends a write that is blocked
 	})
 	err = d.writeBatches(ctx, conn, &counted.written, gone)
 	nc.Close()
@@ -195,8 +206,9 @@ func (d *dealer) connectAndServe(ctx context.Context) error {
 	return err
 }
 
-// discard reads what a peer has no reason to send: commands, which the
-// connection answers, and the end.
+// discard reads what a peer has no reason to send: commands, which the connection
+// answers, and the end of the stream, by which a broken connection is noticed while
+// nothing is written.
 func discard(conn *zmtp.Conn) error {
 	var m zmtp.Message
 	for {
@@ -206,7 +218,7 @@ func discard(conn *zmtp.Conn) error {
 	}
 }
 
-// writeBatches writes batches until the connection breaks.
+// writeBatches writes batches of whatever waits until the connection breaks.
 func (d *dealer) writeBatches(ctx context.Context, conn *zmtp.Conn, written *atomic.Int64, gone <-chan error) error {
 	var batch []outgoing
 	for {
@@ -221,6 +233,7 @@ func (d *dealer) writeBatches(ctx context.Context, conn *zmtp.Conn, written *ato
 			}
 			continue
 		}
+		// How much of a batch the kernel has taken decides what is written again.
 		before := written.Load()
 		err := writeBatch(conn, batch)
 		if err != nil {
@@ -231,6 +244,7 @@ func (d *dealer) writeBatches(ctx context.Context, conn *zmtp.Conn, written *ato
 	}
 }
 
+// writeBatch writes messages, small ones together.
 func writeBatch(conn *zmtp.Conn, batch []outgoing) error {
 	for _, o := range batch {
 		if err := conn.Queue(o.frames...); err != nil {
@@ -240,7 +254,8 @@ func writeBatch(conn *zmtp.Conn, batch []outgoing) error {
 	return conn.Flush()
 }
 
-// drainQueue moves what waits to batch.
+// drainQueue moves what waits to batch. Nothing to move means that everything was
+// written.
 func (d *dealer) drainQueue(batch []outgoing) []outgoing {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,7 +272,7 @@ func (d *dealer) drainQueue(batch []outgoing) []outgoing {
 	return batch
 }
 
-// noteSent notes that messages are out.
+// noteSent records that messages were written, and returns their room.
 func (d *dealer) noteSent(batch []outgoing) {
 	control := 0
 	for i, o := range batch {
@@ -279,7 +294,9 @@ func (d *dealer) noteSent(batch []outgoing) {
 	d.mu.Unlock()
 }
 
-// putBack keeps for the next connection what was not wholly written.
+// putBack keeps for the next connection what was not wholly written, in front of what
+// has come since. A message that was written in part is repeated from its beginning:
+// the peer drops the part with the connection.
 func (d *dealer) putBack(batch []outgoing, written int64) {
 	out := 0
 	for out < len(batch) {
@@ -308,7 +325,7 @@ func (d *dealer) state() string {
 	return "not connected yet"
 }
 
-// countingConn knows how many bytes the kernel has taken.
+// countingConn counts the bytes that the kernel has taken.
 type countingConn struct {
 	net.Conn
 	written atomic.Int64
@@ -320,7 +337,7 @@ func (c *countingConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// sleep waits and reports whether ctx is still going on.
+// sleep waits, and reports false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -7,7 +7,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// heartbeats tells the scheduler from time to time that this node is there.
+// heartbeats sends the scheduler a sign of life at every interval.
 func (v *Van) heartbeats(ctx context.Context) error {
 	for sleep(ctx, v.config.Heartbeat) {
 		v.mu.Lock()
@@ -23,7 +23,8 @@ func (v *Van) heartbeats(ctx context.Context) error {
 	return nil
 }
 
-// heartbeat notes a sign of life; the scheduler answers it.
+// heartbeat records a sign of life; the scheduler answers it, so that the node sees
+// the scheduler live as well.
 func (v *Van) heartbeat(ctx context.Context, m *Message) error {
 	for _, n := range m.Meta.Control.Nodes {
 		v.mu.Lock()
@@ -43,8 +44,9 @@ func (v *Van) heartbeat(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// watchHeartbeats logs nodes that have fallen silent: to the scheduler all nodes
-// matter, to the others the scheduler.
+// watchHeartbeats logs nodes that have fallen silent: the scheduler watches all
+// nodes, the others the scheduler. As in PS-lite, a silent node has no consequence
+// but the log: whether it is dead, its connection says (watchConnections).
 func (v *Van) watchHeartbeats(ctx context.Context) error {
 	watched := []int{schedulerID}
 	if v.roster != nil {

@@ -9,24 +9,28 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// A Message is what travels between two nodes: meta, and none to three data
-// frames (keys, values, lengths).
+// A Message is what travels between two nodes: meta, and up to three data frames
+// (keys, values, lengths).
+//
+// A message that is sent refers to its sender's memory. A received message is in
+// memory of the pool and is counted: whoever handles it may Retain it, and the last
+// Release returns it.
 type Message struct {
 	Sender, Recver int
 	Meta           pslite.Meta
 	Data           [][]byte // of a received message: valid until Release
 
-	// Written, where not nil, is called when the data of a message that is
-	// sent is not needed any more.
+	// Written, if not nil, is called when the data of a message that is sent is not
+	// needed any more: it was written, or copied. It may be called by any goroutine.
 	Written func()
 
 	incoming zmtp.Message
-	pool     *sync.Pool // where a received message goes back to
-	users    atomic.Int32
+	pool     *sync.Pool   // to which a received message returns; nil for one that is sent
+	users    atomic.Int32 // of a received message: Releases still to come
 }
 
-// NewMessage returns an empty message to a node, as PS-lite's constructor
-// makes it: head, app, customer and timestamp are not set.
+// NewMessage returns an empty message to a node, as PS-lite's constructor makes it:
+// head, app, customer and timestamp are not set.
 func NewMessage(to int) *Message {
 	m := &Message{Recver: to}
 	m.Meta.Reset()
@@ -34,8 +38,8 @@ func NewMessage(to int) *Message {
 	return m
 }
 
-// AddData appends a data frame. The memory stays the caller's and must not
-// change before the message is answered.
+// AddData appends a data frame. The memory stays the caller's and must not change
+// before the message is answered.
 func (m *Message) AddData(t pslite.DataType, frame []byte) {
 	m.Meta.DataTypes = append(m.Meta.DataTypes, t)
 	m.Meta.DataSize += int32(len(frame))
@@ -44,14 +48,15 @@ func (m *Message) AddData(t pslite.DataType, frame []byte) {
 
 func (m *Message) command() pslite.Command { return m.Meta.Control.Cmd }
 
-// frames returns the message as ZMTP carries it.
+// frames returns the message as ZMTP frames: its meta, and the data where they are.
 func (m *Message) frames(d pslite.Dialect) [][]byte {
 	frames := make([][]byte, 0, 1+len(m.Data))
 	frames = append(frames, m.Meta.Append(nil, d))
 	return append(frames, m.Data...)
 }
 
-// decode takes the message apart that was read from a node.
+// decode takes apart the message that was read from a node. A meta in another dialect
+// gets an error that names it: a job's nodes must all be of one generation.
 func (m *Message) decode(from, to int, d pslite.Dialect) error {
 	m.Sender, m.Recver = from, to
 	frames := m.incoming.Frames
@@ -72,20 +77,20 @@ func (m *Message) decode(from, to int, d pslite.Dialect) error {
 // Retain keeps a received message's data valid until one more Release.
 func (m *Message) Retain() { m.users.Add(1) }
 
-// Release gives a received message's memory back. Its data is no longer valid
-// when all have released it.
+// Release returns a received message's memory once all who retained it have released
+// it. Its data must not be used after that.
 func (m *Message) Release() {
 	if m.pool != nil && m.users.Add(-1) == 0 {
 		m.pool.Put(m)
 	}
 }
 
-// signature is what the resender knows a message by.
+// signature is the number by which the resender recognizes a message.
 func (m *Message) signature(sender, recver int) uint64 {
 	return pslite.Signature(&m.Meta, int32(sender), int32(recver))
 }
 
-// String describes the message for logs.
+// String describes the message for logs, without its data.
 func (m *Message) String() string {
 	meta := &m.Meta
 	if meta.Control.Cmd != pslite.NoCommand {

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// A queue hands messages from the readers of connections to one consumer. It
-// holds a bounded number; a reader that finds it full waits, and with it the
-// peer that sends. Higher priority goes first, as in PS-lite, equal priority
-// in order of arrival.
+// A queue hands messages from the readers of connections to one consumer. It holds a
+// bounded number; a reader that finds it full waits, and with it, by TCP's flow
+// control, the peer that sends. Higher priority goes first, as in PS-lite, equal
+// priority in order of arrival.
 type queue struct {
 	mu    sync.Mutex // guards items and head
-	items []*Message // a ring is not worth it: items are few or drained at once
+	items []*Message // those from head on are in the queue; not a ring, as they are few or drained at once
 	head  int
 	room  chan struct{} // one token per free place
 	some  chan struct{} // signalled when an item was added
@@ -34,6 +34,8 @@ func (q *queue) enqueue(ctx context.Context, m *Message) error {
 	}
 	q.mu.Lock()
 	q.items = append(q.items, m)
+	// Insertion from the end: hardly any message has a priority, and then nothing
+	// moves.
 	for i := len(q.items) - 1; i > q.head && q.items[i-1].Meta.Priority < m.Meta.Priority; i-- {
 		q.items[i-1], q.items[i] = q.items[i], q.items[i-1]
 	}
@@ -60,6 +62,8 @@ func (q *queue) get(ctx context.Context) (*Message, error) {
 	}
 }
 
+// pop removes the next message; nil if there is none. It moves the rest down once the
+// free part in front is the larger one.
 func (q *queue) pop() *Message {
 	q.mu.Lock()
 	defer q.mu.Unlock()

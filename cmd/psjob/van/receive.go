@@ -9,12 +9,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// customerPatience is how long a message waits for its customer to appear. A
-// node may send as soon as it is ready, which another may not be yet.
+// customerPatience is how long a message waits for its customer to appear. A node may
+// send as soon as it is ready, when another may not have made its customers yet.
 const customerPatience = 30 * time.Second
 
-// receive handles one message. It runs in the goroutine of the connection, so
-// that a peer is read in order.
+// receive handles one message. It runs in the goroutine of the connection, so that a
+// peer's messages are handled in order. It must not wait for anything that another
+// connection brings, except for a customer and its room.
 func (v *Van) receive(ctx context.Context, m *Message) error {
 	command := m.command()
 	if v.drops(command) {
@@ -33,6 +34,8 @@ func (v *Van) receive(ctx context.Context, m *Message) error {
 		return v.deliver(ctx, m)
 	}
 	defer m.Release()
+	// A node's message to itself, the last that it sends: everything before it has
+	// been received.
 	if command == pslite.Terminate {
 		if m.Sender == v.ID() {
 			select {
@@ -43,6 +46,7 @@ func (v *Van) receive(ctx context.Context, m *Message) error {
 		}
 		return nil
 	}
+	// An acknowledgement is not acknowledged.
 	if command == pslite.Ack {
 		if v.resender != nil {
 			v.resender.acknowledge(m.Meta.Control.MsgSig)
@@ -55,8 +59,8 @@ func (v *Van) receive(ctx context.Context, m *Message) error {
 	return v.control(ctx, m)
 }
 
-// drops decides whether PS_DROP_MSG throws a message away. What ends the node
-// is kept.
+// drops decides whether PS_DROP_MSG throws a message away. It drops nothing before
+// the node is ready, nor what ends the node.
 func (v *Van) drops(command pslite.Command) bool {
 	if v.config.Drop == 0 || !v.isReady.Load() || command == pslite.Terminate {
 		return false
@@ -68,7 +72,9 @@ func (v *Van) drops(command pslite.Command) bool {
 	return true
 }
 
-// repeated acknowledges a message and reports whether it has come before.
+// repeated acknowledges a message and reports whether it has come before. A
+// repetition is acknowledged again: its first ACK may be lost. The acknowledgement
+// does not wait until the message was handled, just as in PS-lite.
 func (v *Van) repeated(ctx context.Context, m *Message) bool {
 	if v.resender == nil || !v.isReady.Load() || m.Sender == int(pslite.Empty) {
 		return false
@@ -82,12 +88,15 @@ func (v *Van) repeated(ctx context.Context, m *Message) bool {
 	return v.resender.received(signature)
 }
 
-// deliver hands a data message to its customer.
+// deliver hands a data message to its customer, and waits for the customer to appear
+// and to have room.
 func (v *Van) deliver(ctx context.Context, m *Message) error {
 	if m.Sender == int(pslite.Empty) {
 		return fmt.Errorf("a data message from a node without an id: %s", m)
 	}
 	app := int(m.Meta.AppID)
+	// Servers have one customer for an app, whatever customer of the worker's asks;
+	// the answer goes back to that one.
 	customer := app
 	if v.config.Role == pslite.Worker {
 		customer = int(m.Meta.CustomerID)
@@ -140,13 +149,14 @@ func (v *Van) control(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// enroll registers a node with the scheduler and, with the last one, tells
-// everybody about everybody.
+// enroll registers a node with the scheduler and, with the last one, sends the table
+// of all nodes to everybody.
 func (v *Van) enroll(ctx context.Context, m *Message) error {
 	if len(m.Meta.Control.Nodes) != 1 {
 		return fmt.Errorf("a node registers with %d addresses: want 1", len(m.Meta.Control.Nodes))
 	}
 	v.mu.Lock()
+	// A node that has an id already reconnects, or repeats.
 	if m.Sender != int(pslite.Empty) {
 		v.mu.Unlock()
 		return nil
@@ -167,6 +177,8 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 	if !complete {
 		return nil
 	}
+	// Processes with several customers are in the table several times, under one
+	// address: they get one connection.
 	connected := make(map[int32]bool)
 	for _, n := range v.roster.nodes {
 		if !connected[n.ID] {
@@ -187,7 +199,8 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// takeNodeTable takes over the node table.
+// takeNodeTable takes over the node table. The node finds itself in it by its
+// address, and with that its id.
 func (v *Van) takeNodeTable(m *Message) error {
 	if v.isReady.Load() {
 		v.config.Logger.Warn("ignored a second node table: psjob does not replace nodes", "from", m.Sender)
@@ -213,7 +226,8 @@ func (v *Van) takeNodeTable(m *Message) error {
 	return nil
 }
 
-// arrive counts a node at a barrier and opens it with the last one.
+// arrive counts a node at a barrier, and opens the barrier with the last one by
+// answering all.
 func (v *Van) arrive(ctx context.Context, m *Message) error {
 	group := int(m.Meta.Control.BarrierGroup)
 	v.mu.Lock()
@@ -235,7 +249,8 @@ func (v *Van) arrive(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// repeat sends again what was not acknowledged in time.
+// repeat sends again what was not acknowledged in time, and ends the van if that is
+// in vain for too long.
 func (v *Van) repeat(ctx context.Context) error {
 	every := min(max(v.resender.timeout/4, 5*time.Millisecond), time.Second)
 	for sleep(ctx, every) {

@@ -10,7 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// bind listens on the node's address.
+// bind listens on the node's address: the scheduler at the address that all nodes
+// know, others at any port, which they register. It does not accept yet.
 func (v *Van) bind() error {
 	host, err := v.config.ownHost()
 	if err != nil {
@@ -40,9 +41,12 @@ func (v *Van) bind() error {
 	return nil
 }
 
-// register makes this node known and waits for the node table.
+// register registers this node with the scheduler and blocks until the node table has
+// come; the scheduler waits until all have registered.
 func (v *Van) register(ctx context.Context) error {
 	root := pslite.Node{Role: pslite.Scheduler, ID: pslite.SchedulerID, Hostname: v.config.Root, Port: int32(v.config.RootPort)}
+	// The scheduler connects to itself as well: its barriers go the same way as
+	// everybody's.
 	v.connect(root)
 	if v.config.Role != pslite.Scheduler {
 		m := NewMessage(schedulerID)
@@ -85,20 +89,23 @@ func (v *Van) becomeReady() {
 	close(v.ready)
 }
 
-// connect opens a DEALER to a node, in place of an earlier one. Nodes of one
-// role have nothing to say to each other.
+// connect opens a DEALER to a node in place of an earlier one. Nodes of one role have
+// nothing to say to each other, but each has a connection to itself.
 func (v *Van) connect(n pslite.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if n.Role == v.self.Role && n.ID != v.self.ID {
 		return
 	}
+	// A node has no id before the table came, so the first connection to the
+	// scheduler has no identity, and is replaced by one that has.
 	identity := ""
 	if v.self.ID != pslite.Empty {
 		identity = "ps" + strconv.Itoa(int(v.self.ID))
 	}
 	d := newDealer(nodeName(n), address(n), identity, v.config)
 	ctx, stop := context.WithCancel(v.ctx)
+	// What still waits on the old one, such as the registration, is written first.
 	if old := v.dealers[int(n.ID)]; old != nil {
 		v.group.Go(func() error { old.retire(v.ctx); return nil })
 	}
@@ -114,7 +121,8 @@ func nodeName(n pslite.Node) string {
 	return fmt.Sprintf("%v %d", n.Role, n.ID)
 }
 
-// describe names nodes and how their connections are, for logs and errors.
+// describe names nodes and the state of their connections, for logs and errors: at
+// most four of them.
 func (v *Van) describe(ids []int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()

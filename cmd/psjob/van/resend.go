@@ -13,30 +13,31 @@ const (
 	seenRoom    = 1 << 20 // signatures of received messages that are remembered
 )
 
-// A resender keeps what it sends until it is acknowledged and repeats it when
-// that takes too long, and it recognises what it has received before. It is
-// PS-lite's resender but for its end: it gives up after the van's patience
-// and not after ten repetitions, and it remembers a bounded number of
-// signatures.
+// A resender keeps what it sends until it is acknowledged, and repeats it if that
+// takes too long; and it recognizes what it has received before. It is PS-lite's
+// resender except for two things: it gives up after the van's patience and not after
+// ten repetitions, and it remembers a bounded number of signatures.
 type resender struct {
 	timeout time.Duration
-	room    chan struct{}
+	room    chan struct{} // holds one element for each entry of unacked
 
 	mu      sync.Mutex          // guards unacked, seen, order and oldest
 	unacked map[uint64]*unacked // by signature
-	seen    map[uint64]struct{} // signatures; invariant: those of order
-	order   []uint64            // of seen, a ring
-	oldest  int                 // in order
+	seen    map[uint64]struct{} // signatures of received messages; the same as in order
+	order   []uint64            // in order of arrival, a ring once it is full
+	oldest  int                 // the oldest in order, then
 
 	repeats    atomic.Int64
 	duplicates atomic.Int64
 }
 
+// unacked is a message without an acknowledgement. due and repeats are guarded by the
+// resender's mu.
 type unacked struct {
 	to      int
 	frames  [][]byte
-	first   time.Time
-	due     time.Time
+	first   time.Time   // when it was sent, to give up by
+	due     time.Time   // when it is repeated
 	queued  atomic.Bool // it has not been written yet
 	repeats int
 }
@@ -47,8 +48,9 @@ func newResender(timeout time.Duration) *resender {
 	return r
 }
 
-// keepFrames copies a message that is about to be sent to a node. The caller passes
-// frames and written on to the dealer.
+// keepFrames copies a message that is about to be sent to a node, and returns the
+// copy for the dealer. The caller's memory is free after that. It blocks while too
+// many messages are without an acknowledgement.
 func (r *resender) keepFrames(ctx context.Context, signature uint64, to int, frames [][]byte) (o outgoing, err error) {
 	select {
 	case r.room <- struct{}{}:
@@ -67,6 +69,8 @@ func (r *resender) keepFrames(ctx context.Context, signature uint64, to int, fra
 		u.frames = append(u.frames, copied[at:])
 	}
 	r.mu.Lock()
+	// PS-lite's signatures do not cover everything: two customers of an app may use
+	// the same. An ACK for one would be taken for both.
 	if _, twice := r.unacked[signature]; twice {
 		r.mu.Unlock()
 		<-r.room
@@ -77,7 +81,9 @@ func (r *resender) keepFrames(ctx context.Context, signature uint64, to int, fra
 	return r.outgoing(u), nil
 }
 
-// outgoing is u as the dealer takes it. Its time runs from when it is written.
+// outgoing returns u for the dealer. Its time runs from when it is written: a message
+// that waits for a connection is not overdue. Each repetition is given more time than
+// the one before.
 func (r *resender) outgoing(u *unacked) outgoing {
 	u.queued.Store(true)
 	return outgoing{frames: u.frames, written: func() {
@@ -88,7 +94,8 @@ func (r *resender) outgoing(u *unacked) outgoing {
 	}}
 }
 
-// acknowledge forgets a message that has arrived.
+// acknowledge forgets a message that has arrived. Repeated acknowledgements mean
+// nothing.
 func (r *resender) acknowledge(signature uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,7 +117,8 @@ func (r *resender) dropNode(node int) {
 	}
 }
 
-// received notes a message and reports whether it has come before.
+// received records a message's signature and reports whether it has come before.
+// Signatures older than the last seenRoom are forgotten.
 func (r *resender) received(signature uint64) (before bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +137,8 @@ func (r *resender) received(signature uint64) (before bool) {
 	return false
 }
 
-// overdue returns the messages to retransmit now. It is an error for a message to
-// stay unacknowledged for longer than patience.
+// overdue returns the messages to repeat now. It is an error for a message to stay
+// without an acknowledgement for longer than patience.
 func (r *resender) overdue(now time.Time, patience time.Duration) ([]*unacked, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +156,7 @@ func (r *resender) overdue(now time.Time, patience time.Duration) ([]*unacked, e
 	return due, nil
 }
 
-// left returns how many messages are not acknowledged.
+// left returns how many messages are without an acknowledgement.
 func (r *resender) left() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,11 +17,11 @@ const (
 	Everyone = int(pslite.SchedulerGroup + pslite.ServerGroup + pslite.WorkerGroup)
 )
 
-// schedulerID is also the id of a group of one.
+// schedulerID is also the id of the group of the scheduler alone.
 const schedulerID = int(pslite.SchedulerID)
 
-// members returns the ids of a group's nodes: servers, workers, scheduler. An
-// id of a single node is a group of one.
+// members returns the ids of a group's nodes: servers, workers, scheduler. The id of
+// a single node is a group of one.
 func members(group, servers, workers int) []int {
 	if group > Everyone {
 		return []int{group}
@@ -44,13 +44,14 @@ func members(group, servers, workers int) []int {
 }
 
 // A roster is the scheduler's list of registered nodes. It is a pure state machine:
-// nodes in, ids out.
+// nodes in, ids out. Its owner's lock guards it.
 type roster struct {
 	servers, workers int
-	nodes            []pslite.Node
+	nodes            []pslite.Node // in order of registration; once complete, with ids
 	complete         bool
-	// aliases are ids of further customers of a process, which shares the
-	// address and connection of its first one: id -> id of the first.
+	// aliases has ids of further customers of a process, which share the address and
+	// connection of its first one: id -> id of the first. Such ids count at barriers,
+	// but get no messages of their own.
 	aliases map[int]int
 	counts  map[int]int // barrier group -> how many have come
 }
@@ -61,9 +62,10 @@ func newRoster(servers, workers int) *roster {
 
 func address(n pslite.Node) string { return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port))) }
 
-// registerNode registers a node that has no id yet. With the last one, all get their
-// ids: ranks ascend by port within a host, hosts come in descending order, as
-// PS-lite has it.
+// registerNode registers a node that has no id yet. With the last one all get their
+// ids: ranks ascend by port within a host, hosts come in descending order, as PS-lite
+// has it. Anything else would give a job's nodes other ranks with psjob's scheduler
+// than with PS-lite's own.
 func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 	count := 0
 	for _, other := range r.nodes {
@@ -93,6 +95,7 @@ func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 	return r.complete, nil
 }
 
+// assign sorts the nodes and gives them their ids.
 func (r *roster) assign() {
 	slices.SortStableFunc(r.nodes, func(a, b pslite.Node) int {
 		return cmp.Or(cmp.Compare(b.Hostname, a.Hostname), cmp.Compare(a.Port, b.Port))
@@ -126,8 +129,8 @@ func (r *roster) addressees(group int) []int {
 	})
 }
 
-// arrive counts one more node at a group's barrier and reports whether it was
-// the last.
+// arrive counts one more node at a group's barrier and reports whether it was the
+// last. Which nodes have come is not recorded, as in PS-lite: each comes once.
 func (r *roster) arrive(group int) (released bool, err error) {
 	if group <= 0 || group > Everyone {
 		return false, fmt.Errorf("a node waits at the barrier of group %d: want 1 to %d", group, Everyone)
@@ -140,7 +143,7 @@ func (r *roster) arrive(group int) (released bool, err error) {
 	return true, nil
 }
 
-// missing lists the nodes that have not registered yet.
+// missing says how many nodes have registered, and how many are expected.
 func (r *roster) missing() string {
 	servers, workers := 0, 0
 	for _, n := range r.nodes {

@@ -15,7 +15,8 @@ import (
 // maxConnections bounds how many peers may be connected at a time.
 const maxConnections = 1 << 16
 
-// accept serves the peers' connections until the van ends.
+// accept serves the peers' connections, each in a goroutine of its own, until the van
+// ends.
 func (v *Van) accept(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { v.listener.Close() })
 	defer stop()
@@ -51,8 +52,9 @@ func (v *Van) accept(ctx context.Context) error {
 	}
 }
 
-// serve reads one connection. Only what goes wrong with a node of the job is
-// an error; strangers are logged and counted.
+// serve reads one connection until it ends. Only what goes wrong with a node of the
+// job is an error; strangers are logged and counted. The same peer may have several
+// connections for a while: an old one that is being read to its end, and a new one.
 func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 	defer nc.Close()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
@@ -86,6 +88,7 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 			return nil
 		}
 		if err := m.decode(from, v.ID(), v.config.Dialect); err != nil {
+			// Whoever has no id may be anything: a port scanner does not end the job.
 			if from == int(pslite.Empty) {
 				v.refused.Add(1)
 				v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
@@ -99,7 +102,7 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 	}
 }
 
-// nodeOf returns the node id of an identity "ps9", and Empty for none.
+// nodeOf returns the node id of an identity "ps9", and Empty if there is none.
 func nodeOf(identity []byte) (int, error) {
 	if len(identity) == 0 {
 		return int(pslite.Empty), nil
@@ -111,6 +114,8 @@ func nodeOf(identity []byte) (int, error) {
 	return int(id), nil
 }
 
+// connectionCame and connectionWent count a node's connections, by which
+// watchConnections sees whether it lives.
 func (v *Van) connectionCame(from int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -4,14 +4,15 @@ import (
 	"slices"
 )
 
-// Traffic is what went to one node.
+// Traffic is what was sent to one node.
 type Traffic struct {
 	Node     int   `json:"node"`
 	Messages int64 `json:"messages"`
 	Bytes    int64 `json:"bytes"` // of frame bodies
 }
 
-// Statistics counts what a van did.
+// Statistics counts what a van has done. With PS_RESEND, repetitions are counted in
+// Sent, too.
 type Statistics struct {
 	Sent            []Traffic `json:"sent"`
 	Received        int64     `json:"received"`         // messages

@@ -14,9 +14,9 @@ func (v *Van) Finalize(ctx context.Context) error {
 	return errors.Join(err, v.Stop(ctx))
 }
 
-// Stop ends the node in order: queued messages are written, and acknowledgements
-// are awaited as long as the peers are there. It returns what ended the van early,
-// if anything did.
+// Stop ends the node in order: queued messages are written, and acknowledgements are
+// awaited as long as the peers are there. It returns what ended the van early, if
+// anything did. It blocks for some seconds at most if peers are gone.
 func (v *Van) Stop(ctx context.Context) error {
 	v.stopping.Store(true)
 	if v.ctx.Err() == nil {
@@ -32,14 +32,17 @@ func (v *Van) Stop(ctx context.Context) error {
 	return nil
 }
 
-// linger gives messages a last chance, and sends TERMINATE to this node, as
-// PS-lite does.
+// linger gives messages a last chance, and then sends TERMINATE to this node, as
+// PS-lite does: when it has come back, everything that was sent to this node over its
+// own connection has been handled.
 func (v *Van) linger(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(v.config.Patience, max(5*time.Second, 10*v.config.ResendTimeout)))
 	defer cancel()
 	v.mu.Lock()
 	var dealers []*dealer
 	for id, d := range v.dealers {
+		// A node without a connection to us has ended before; what waits for it would
+		// wait in vain.
 		if id == int(v.self.ID) || v.inbound[id] > 0 {
 			dealers = append(dealers, d)
 		}
@@ -67,8 +70,8 @@ func (v *Van) linger(ctx context.Context) {
 	}
 }
 
-// forgetGone drops unacknowledged messages to nodes that have closed their
-// connections: they will not acknowledge any more.
+// forgetGone drops messages to nodes that have closed their connections: they will
+// not acknowledge them any more.
 func (v *Van) forgetGone() {
 	v.mu.Lock()
 	var gone []int

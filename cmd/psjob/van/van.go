@@ -1,12 +1,18 @@
-// Package van connects a node of a PS-lite job with the others: it registers with
-// the scheduler (or is it), learns the other nodes, carries messages, waits at
-// barriers, retransmits lost messages and sends heartbeats, all as PS-lite does on
-// the wire, so that its nodes and PS-lite's can stand in one job.
+// Package van connects a node of a PS-lite job with the others: it registers with the
+// scheduler (or is it), learns the other nodes, carries messages, waits at barriers,
+// retransmits lost messages and sends heartbeats, all as PS-lite does on the wire, so
+// that its nodes and PS-lite's can be in one job.
 //
-// Every node listens on one ROUTER socket and has a DEALER to each node of
-// another role, to the scheduler and to itself. Package kv stands on top of
-// it. Nothing waits for ever: every wait is logged from time to time and ends
-// with an error when the van's patience does.
+// Every node listens on one ROUTER socket (router.go) and has a DEALER (dealer.go) to
+// each node of another role, to the scheduler and to itself. So messages between two
+// nodes take two connections, one in each direction. Package kv builds on it.
+//
+// Goroutines: one accepts, one reads each connection and handles its messages
+// (receive.go), one writes to each node, one serves each customer (customer.go). All
+// belong to the van's group and end with its context. Nothing waits forever: every
+// wait is logged from time to time, and ends with an error when the van's patience
+// does, except for the end of the job, which may take as long as it likes while all
+// nodes are connected (wait.go).
 package van
 
 import (
@@ -23,12 +29,15 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// A Van is safe for concurrent use.
+// A Van is safe for concurrent use. mu guards the tables of nodes and customers and,
+// on the scheduler, the roster; it is held briefly, never while waiting. self changes
+// once, when the node table gives the node its id. resender is set at the same
+// moment.
 type Van struct {
 	config   Config
 	ctx      context.Context // ends with the van; its cause is why
 	cancel   context.CancelCauseFunc
-	group    *errgroup.Group
+	group    *errgroup.Group // of all its goroutines
 	listener net.Listener
 	resender *resender  // nil without PS_RESEND
 	incoming *sync.Pool // of *Message
@@ -38,24 +47,24 @@ type Van struct {
 	dealers   map[int]*dealer // by node id
 	customers map[[2]int]*Customer
 	added     chan struct{}     // closed and renewed when a customer is added
-	inbound   map[int]int       // connections from each node
+	inbound   map[int]int       // how many connections each node has to this one
 	goneSince map[int]time.Time // when the last connection of a node ended
 	lastHeard map[int]time.Time
 
-	roster     *roster // of the scheduler
-	ready      chan struct{}
+	roster     *roster       // nil unless this is the scheduler
+	ready      chan struct{} // closed when all nodes are known
 	isReady    atomic.Bool
 	barrier    chan struct{} // a token when a barrier opens
-	terminated chan struct{}
-	stopping   atomic.Bool
-	timestamp  atomic.Int32
+	terminated chan struct{} // closed when this node's TERMINATE has come
+	stopping   atomic.Bool   // peers that vanish are no news any more
+	timestamp  atomic.Int32  // of control messages
 	received   atomic.Int64
 	droppedIn  atomic.Int64
 	refused    atomic.Int64 // connections that were not PS-lite's
 }
 
-// Start binds the node's address, registers it and waits until all nodes are
-// there. The van lives until Stop, or until ctx ends.
+// Start binds the node's address, registers it and blocks until all nodes are there.
+// The van lives until Stop, or until ctx ends.
 func Start(ctx context.Context, c Config) (*Van, error) {
 	c = c.withDefaults()
 	v := &Van{config: c, dealers: make(map[int]*dealer), customers: make(map[[2]int]*Customer),
@@ -87,7 +96,7 @@ func (v *Van) startGoroutine(f func(context.Context) error) {
 	})
 }
 
-// fail ends the van with a cause, which all waiters get.
+// fail ends the van with a cause, which all waiters get. The first cause counts.
 func (v *Van) fail(err error) { v.cancel(err) }
 
 // closeAll closes everything and waits for the van's goroutines.
@@ -99,10 +108,10 @@ func (v *Van) closeAll() error {
 
 var errStopped = errors.New("the node has stopped")
 
-// resendSettle is how long a node with PS_RESEND is silent after it has learnt
-// the node table: PS-lite's nodes notice with a delay of up to 100 ms, neither
-// acknowledge nor recognise what comes before, and would count a repetition
-// twice.
+// resendSettle is how long a node with PS_RESEND stays silent after it has received
+// the node table. PS-lite's nodes notice the table with a delay of up to 100 ms;
+// before that they neither acknowledge nor recognize what comes, and would count a
+// repetition twice.
 const resendSettle = 250 * time.Millisecond
 
 // ID returns this node's id.
@@ -129,8 +138,9 @@ func (v *Van) Members(group int) []int { return members(group, v.config.Servers,
 
 func (v *Van) nextTimestamp() int32 { return v.timestamp.Add(1) - 1 }
 
-// Send sends m to m.Recver. It does not copy m's data, which must not change
-// before the message has been answered (with PS_RESEND it is copied).
+// Send sends m to m.Recver. It does not copy m's data, which must not change before
+// the message has been answered (with PS_RESEND it is copied). A data message may
+// block while too many wait for the same node; control messages never do.
 func (v *Van) Send(ctx context.Context, m *Message) error {
 	v.mu.Lock()
 	d, from := v.dealers[m.Recver], int(v.self.ID)
@@ -158,11 +168,12 @@ func (v *Van) Send(ctx context.Context, m *Message) error {
 	return d.send(ctx, o)
 }
 
-// goneAfter is how long a node may be without a connection to us before we
-// take it for gone when we stop; one that only lost it connects again sooner.
+// goneAfter is how long a node may be without a connection to this one before it is
+// taken for gone when this one stops; a node that only lost its connection connects
+// again sooner.
 const goneAfter = 10 * reconnectEvery
 
-// addCustomer makes c reachable.
+// addCustomer makes c reachable, and wakes the readers that hold messages for it.
 func (v *Van) addCustomer(c *Customer) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// wait waits for done at most as long as patience, or without a bound where
-// that is 0. It logs from time to time what it waits for. Whatever ends the
-// van ends it.
+// wait blocks until done is closed or has an element, at most as long as patience, or
+// without a bound if that is 0. It logs from time to time what it waits for. Whatever
+// ends the van ends it.
 func (v *Van) wait(ctx context.Context, done <-chan struct{}, patience time.Duration, what func() string) error {
 	select {
 	case <-done:
@@ -42,9 +42,10 @@ func (v *Van) wait(ctx context.Context, done <-chan struct{}, patience time.Dura
 	}
 }
 
-// watchConnections ends the van when a node that should be connected to this
-// one has not been for too long: it must have died, and without it the job
-// would wait for ever.
+// watchConnections ends the van when a node that should be connected to this one has
+// not been for too long: it must have died, and the job would wait for it forever.
+// Before the node is ready only its own connections can be watched: nobody else knows
+// it yet.
 func (v *Van) watchConnections(ctx context.Context) error {
 	var began time.Time // since all were known
 	for sleep(ctx, min(time.Second, v.config.LostAfter/4)) {
