@@ -93,6 +93,7 @@ func newMarket(o ClickOptions) *market {
 
 func (m *market) click(r *rand.Rand) Click {
 	var k Click
+	// About a quarter of the rows become clicks.
 	odds := -1.6
 	for c := range k.Categories {
 		k.Categories[c] = m.columns[c].draw(r)

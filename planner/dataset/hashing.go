@@ -196,6 +196,7 @@ func (h *Hasher) distribute(ids []uint64, values []float32) error {
 			return fmt.Errorf("%d values for %d features", len(values), len(ids))
 		}
 		for i, v := range values {
+			// The negated comparison also catches NaN.
 			if !(v >= 0) || math.IsInf(float64(v), 1) {
 				return fmt.Errorf("feature %d has the value %g: bcws needs finite values that are not negative, use oph", ids[i], v)
 			}
@@ -205,6 +206,8 @@ func (h *Hasher) distribute(ids []uint64, values []float32) error {
 		h.next, h.hash = append(h.next, -1), append(h.hash, 0)
 		if h.options.Scheme == BCWS {
 			h.log = append(h.log, math.Log(float64(values[i])))
+			// A zero is no feature. It keeps its place in the lists so that they stay indexed by
+			// position.
 			if values[i] == 0 {
 				continue
 			}

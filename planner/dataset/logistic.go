@@ -37,6 +37,8 @@ func Evaluate(ctx context.Context, rows *Rows, seed uint64) (Accuracy, error) {
 	if err != nil {
 		return Accuracy{}, err
 	}
+	// The split depends on the number of rows and the seed only, so that a set and its hashed form
+	// are tested on the same rows.
 	order := rand.New(rand.NewPCG(seed, 0x10615)).Perm(rows.Len())
 	test, train := order[:len(order)/testShare], order[len(order)/testShare:]
 	random := rand.New(rand.NewPCG(seed, 2))
@@ -75,6 +77,7 @@ func newLogistic(rows *Rows) (*logistic, error) {
 		return nil, fmt.Errorf("%w: %d different labels, want 2", ErrNotTwoClasses, len(classes))
 	}
 	l := &logistic{rows: rows, feature: make([]int32, len(rows.ID)), length: make([]float64, rows.Len()), positive: classes[1]}
+	// Ids are anywhere in 64 bits; weights need dense numbers.
 	number := make(map[uint64]int32)
 	for i, id := range rows.ID {
 		n, ok := number[id]

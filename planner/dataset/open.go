@@ -44,6 +44,7 @@ func compressions() []compression {
 // only produce a confusing error.
 func decompress(r io.Reader, name string) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, 1<<20)
+	// Six bytes are the longest magic number.
 	start, err := buffered.Peek(6)
 	if err != nil && err != io.EOF {
 		return nil, fmt.Errorf("reading %s: %w", name, err)

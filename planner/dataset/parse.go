@@ -78,6 +78,7 @@ func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
 			return 0, err
 		}
 		to = i
+		// Ascending ids cannot repeat, so the check for duplicates is not needed.
 		if n := len(rows.ID); n > first+1 && rows.ID[n-1] <= rows.ID[n-2] {
 			ascending = false
 		}
@@ -87,6 +88,7 @@ func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
 			return 0, err
 		}
 	}
+	// The row counts only now that all of it was parsed.
 	rows.Line = append(rows.Line, line)
 	rows.Label = append(rows.Label, label)
 	rows.Start = append(rows.Start, len(rows.ID))
@@ -165,6 +167,7 @@ func parseID(text []byte, i int) (uint64, int, error) {
 	var n uint64
 	from := i
 	for {
+		// An unsigned difference is above 9 for every byte that is no digit, the line end included.
 		c := text[i] - '0'
 		if c > 9 {
 			break
@@ -203,6 +206,7 @@ func parseValue(text []byte, i int) (float32, int, error) {
 		mantissa = mantissa*10 + uint64(c)
 		i++
 	}
+	// mantissa may overflow, but only with more digits than the fast path accepts.
 	count, scale := i-digits, 0
 	if text[i] == '.' {
 		i++

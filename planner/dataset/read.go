@@ -43,6 +43,8 @@ func ReadFile(ctx context.Context, path string, o Options, each func(*Rows) erro
 		return err
 	}
 	defer f.Close()
+	// The fraction is of the compressed file, since the size of the text is not known before its
+	// end.
 	if progress := o.Progress; progress != nil {
 		next := each
 		each = func(rows *Rows) error {
@@ -65,6 +67,8 @@ func Read(ctx context.Context, r io.Reader, name string, o Options, each func(*R
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
+	// One goroutine reads, several parse, one calls each. The first error ends all of them through
+	// ctx.
 	p := newPipeline(name, workers)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.cut(ctx, plain) })
@@ -75,6 +79,7 @@ func Read(ctx context.Context, r io.Reader, name string, o Options, each func(*R
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	// An empty file is most likely the wrong one.
 	if p.empty {
 		return fmt.Errorf("%s: %w", name, ErrEmpty)
 	}
@@ -142,6 +147,7 @@ func (p *pipeline) cut(ctx context.Context, r io.Reader) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		// The buffer that this job had before is reused.
 		text, last, err := fill(r, append(j.text[:0], rest...))
 		if err != nil {
 			return fmt.Errorf("reading %s, after line %d: %w", p.name, line-1+bytes.Count(text, []byte{'\n'}), cutShort(err))
@@ -150,6 +156,7 @@ func (p *pipeline) cut(ctx context.Context, r io.Reader) error {
 			return &LineError{File: p.name, Line: line, Err: fmt.Errorf("longer than %d MiB: not libsvm text", maxLine>>20)}
 		}
 		end := bytes.LastIndexByte(text, '\n') + 1
+		// Copied, because the job's buffer is parsed in parallel from here on.
 		rest = append(rest[:0], text[end:]...)
 		j.text, j.line = text[:end], line
 		line += bytes.Count(j.text, []byte{'\n'})
@@ -176,6 +183,7 @@ func fill(r io.Reader, text []byte) (_ []byte, last bool, err error) {
 				return nil, false, nil
 			}
 		}
+		// Grow for a long line; otherwise the buffer has its full size from the first use on.
 		if free := cap(text) - len(text); free < chunkSize/4 {
 			text = append(make([]byte, 0, max(chunkSize+chunkSize/4, 2*cap(text))), text...)
 		}
@@ -202,6 +210,7 @@ func (p *pipeline) parse(ctx context.Context) error {
 		}
 		j.rows.reset()
 		j.err = parser.chunk(j.text, j.line, &j.rows)
+		// The channel has room for one, so a parser never waits for deliver.
 		j.parsed <- struct{}{}
 	}
 	return nil
@@ -222,6 +231,7 @@ func (p *pipeline) deliver(ctx context.Context, each func(*Rows) error) error {
 			return j.err
 		}
 		if len(j.rows.ID) > 0 {
+			// A parser checks within its chunk only.
 			if features && ffm != (len(j.rows.Field) > 0) {
 				return &LineError{File: p.name, Line: j.rows.Line[0], Err: errMixed}
 			}
@@ -233,6 +243,7 @@ func (p *pipeline) deliver(ctx context.Context, each func(*Rows) error) error {
 				return err
 			}
 		}
+		// each has returned, so the rows may be overwritten.
 		p.free <- j
 	}
 	return ctx.Err()

@@ -16,6 +16,7 @@ func HashDataset(ctx context.Context, rows *Rows, o HashOptions) (*Rows, error) 
 	if err != nil {
 		return nil, err
 	}
+	// Each core hashes consecutive rows into a list of its own; the lists are then joined in order.
 	parts := make([]Rows, runtime.GOMAXPROCS(0))
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range parts {

@@ -41,6 +41,7 @@ func newAlias(weights []float64) alias {
 		s, l := small[len(small)-1], large[len(large)-1]
 		small = small[:len(small)-1]
 		a.other[s] = l
+		// The large weight fills up the small one's slot and shrinks by what it gives.
 		a.keep[l] -= 1 - a.keep[s]
 		if a.keep[l] < 1 {
 			large = large[:len(large)-1]

@@ -114,9 +114,11 @@ func newLanguage(o TextOptions) *language {
 	general := zipfWeights(o.Features, o.Skew)
 	l.general = newAlias(general)
 	l.words = permutation(r, o.Features)
+	// A topic's vocabulary is a few times its share of all words, so that topics overlap.
 	size := min(o.Features, max(20, 3*o.Features/o.Topics))
 	topical := zipfWeights(size, o.Skew)
 	l.topical = newAlias(topical)
+	// The probability that a random word of a row is this feature, averaged over topics.
 	chance := make([]float64, o.Features)
 	normalize(general)
 	normalize(topical)
@@ -193,6 +195,7 @@ func (w *writer) row(r *rand.Rand) SyntheticRow {
 		square += float64(v) * float64(v)
 		w.values = append(w.values, v)
 	}
+	// Rows of unit length make step sizes independent of the length of a text.
 	scale := float32(1 / math.Sqrt(square))
 	for i := range w.values {
 		w.values[i] *= scale
@@ -221,6 +224,8 @@ func (w *writer) writeCounts(r *rand.Rand, distinct, mainTopic, sideTopic int) {
 		switch p := r.Float64(); {
 		case p >= w.TopicShare:
 			f = w.words[w.general.draw(r)]
+		// Four fifths of the topical words are of the main topic, so the label can be learned from
+		// them.
 		case p < 0.8*w.TopicShare:
 			f = w.vocabulary[mainTopic][w.topical.draw(r)]
 		default:

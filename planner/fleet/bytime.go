@@ -19,9 +19,12 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 		return h, err
 	}
 	h.Times = page.RowsOf(s.began(q.Range.From, now), ended(q.Range.To, now), q.Rows)
+	// A nil grid is a row without uses.
 	grids := make([]*page.Grid, len(h.Times))
 	var all []*page.Grid
 	for i, row := range h.Times {
+		// Rows are close in time, so consecutive ones may rest on the same reports and then show
+		// nothing.
 		reports, _, err := s.during(job, row)
 		if err != nil {
 			return h, err
@@ -38,6 +41,7 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 			sums[i] = g.Regroup(firsts)[0]
 		}
 	}
+	// Unused blocks would take up room that the used ones need: the number of blocks is limited.
 	firsts, sums = inUse(firsts, sums)
 	if each := (len(firsts) + q.Blocks - 1) / max(q.Blocks, 1); each > 1 {
 		h.Finest = false

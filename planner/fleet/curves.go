@@ -41,6 +41,7 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 	var host history.Host
 	jobs := map[string]*gain{}
 	newest := map[string]*api.HostReport{}
+	// Nodes are matched by name across reports, so all reports of a job use the same names.
 	names := allNames(reports)
 	for _, r := range reports {
 		newest[r.GetHost()] = r
@@ -49,6 +50,7 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 		}
 		before, known := c.before[r.GetHost()]
 		began := time.Unix(0, r.GetAgent().GetStartedUnixNanos())
+		// The time between the two reports, by the host's own clock.
 		span := float64(r.GetUnixNanos()-before.GetUnixNanos()) / 1e9
 		switch {
 		// A new agent counts from zero: everything in its report has happened since the last call.
@@ -59,6 +61,7 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 		case !known:
 			before, span = r, 0 // what it saw before is not of now
 		}
+		// A host without a new report contributes nothing to this point.
 		share := 0.0
 		if span > 0 {
 			share = seconds / span
@@ -76,6 +79,7 @@ func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 		}
 	}
 	if !first {
+		// The empty name is the whole fleet, which has no steps of its own.
 		c.log.Add("", history.Point{From: c.at, To: now, Sums: history.Sums{Host: host}})
 		for name, g := range jobs {
 			sums := g.sums()
@@ -164,6 +168,8 @@ func (g *gain) addReport(r, before *api.JobReport, share, large float64) {
 	if g.of.Pairs() {
 		return // how long their requests took is not known
 	}
+	// Each request is in both distributions. Which one is merged depends on what is selected, so
+	// that none counts twice.
 	times, asked := (*api.JobReport).GetByServer, g.of.Server
 	if len(g.of.Workers) > 0 {
 		times, asked = (*api.JobReport).GetByWorker, g.of.Worker
@@ -197,6 +203,7 @@ func (g *gain) sums() history.Sums {
 func (c *Curves) History(job string, q page.HistoryQuery) (page.History, error) {
 	points := c.log.Of(job, q.From, q.To)
 	if q.Some() && job != "" {
+		// The log has only sums over nodes. For some of them the kept reports are compared again.
 		points = history.Among(points, c.parts(job, q.Selection))
 	}
 	return page.NewHistory(job, q, points), nil
@@ -208,6 +215,7 @@ func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) 
 	if c.Kept == nil {
 		return nil
 	}
+	// The names are copied out, so that Note does not wait for the reports below to be compared.
 	c.mu.Lock()
 	names := allNames(slices.Collect(maps.Values(c.before)))[job]
 	c.mu.Unlock()

@@ -12,10 +12,12 @@ import (
 // each host, and the range that these really cover: hosts report every few seconds, and older
 // reports are kept less densely. The zero range is all that is known, and costs nothing.
 func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, error) {
+	// This also decides whether the job exists.
 	newest, err := s.job(job)
 	if err != nil || r == (page.Range{}) {
 		return newest, r, err
 	}
+	// Without a history only the newest reports are known, whatever their age.
 	if s.Past == nil {
 		return nil, r, page.ErrNoRange
 	}
@@ -45,6 +47,8 @@ func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, 
 		if span.From.IsZero() || from.Before(span.From) {
 			span.From = from
 		}
+		// Each host's difference is of its own two reports, which need not be of the same moment as
+		// another host's.
 		parts = append(parts, minus(renamed(last, names), jobOf(first, job), names))
 	}
 	return parts, span, nil
@@ -113,6 +117,8 @@ func minus(last, first *api.JobReport, names map[string]string) *api.JobReport {
 	}
 	// Rates of a range of time are means over the range.
 	d.Recent = &api.Recent{FirstUnixNanos: d.FirstUnixNanos, LastUnixNanos: d.LastUnixNanos, Bytes: d.Bytes}
+	// A light report has the traffic of the last whole one, so a short range may show none, and the
+	// next one more.
 	d.Traffic = trafficMinus(last.GetTraffic(), first.GetTraffic())
 	// A worker that the earlier report does not have has made all of its steps since.
 	steps := map[string]uint64{}
@@ -187,6 +193,7 @@ func usesMinus(d, last, first *api.JobReport) {
 			}
 		}
 	}
+	// Bring both to the block edges that they share, then subtract block by block.
 	after, before := gridOf(last, rows, len(rows)), gridOf(first, rows, len(rows))
 	firsts := page.CommonEdges([]*page.Grid{after, before})
 	// Numbers of keys are no sums over time: those of the end of the range are shown.

@@ -129,6 +129,7 @@ func renamed(r *api.JobReport, better map[string]string) *api.JobReport {
 		_, ok := better[*name]
 		return ok
 	}
+	// Look first, copy second: most reports need no copy.
 	some := false
 	for name := range namesIn(r) {
 		if some = known(name); some {
@@ -210,11 +211,14 @@ func (s *State) Jobs() []page.Job {
 // number of servers, are the maximum, since an agent that has not seen the node table reports 0.
 func joined(name string, of *reported) page.Job {
 	reports := of.reports
+	// The pace needs the reports of all hosts together: which of them are silent shows only beside
+	// the others.
 	steps := paceOf(reports)
 	j := page.Job{
 		Name: name, Exact: true, StepsPerSecond: steps.median, BytesPerSecond: steps.bytes, Stragglers: steps.stragglers,
 		Latency: latency(timesOf(reports, (*api.JobReport).GetByWorker).all()),
 	}
+	// These two are not sums, as bytes and accesses below are.
 	j.DistinctKeys, j.KeysAtLeast = distinct(reports)
 	for _, r := range reports {
 		j.Dialect = cmp.Or(j.Dialect, r.GetDialect())
@@ -276,6 +280,7 @@ func nodesOf(of *reported) (list []page.Node) {
 // names returns names in order, with worker2 before worker10.
 func names(all map[string]bool) []string {
 	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		// Within one prefix a shorter number is a smaller one.
 		as, bs := strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")
 		if as != bs {
 			return strings.Compare(as, bs)

@@ -52,6 +52,8 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 			workers[u.GetWorker()] = true
 		}
 	}
+	// Finest says that the blocks are as fine as the reports allow; it is cleared below if they are
+	// joined.
 	h := page.Heatmap{Job: job, Range: span, Measure: q.Measure, Exact: true, Workers: names(workers), Finest: true}
 	rows := map[string]int{}
 	for i, name := range h.Workers {
@@ -78,6 +80,7 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 	}
 	keys := keysIn(reports, firsts)
 	sums := make([][]page.Sums, len(h.Workers))
+	// Every host's grid is regrouped to the common edges, and rows of one worker are added.
 	for _, g := range grids {
 		for w, row := range g.Regroup(firsts) {
 			if sums[w] == nil {
@@ -128,6 +131,7 @@ func fill(h *page.Heatmap, q page.HeatmapQuery, firsts []uint64, keys map[uint64
 		if i+1 < len(firsts) {
 			last = firsts[i+1] - 1
 		}
+		// Blocks that overlap the queried keys are shown whole.
 		if last < uint64(q.First) || first > uint64(q.Last) {
 			continue
 		}

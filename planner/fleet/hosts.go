@@ -35,6 +35,8 @@ func (s *State) Agent() page.Agent {
 		a.Counters = append(a.Counters, c)
 	}
 	slices.SortFunc(a.Counters, func(x, y page.Counter) int { return cmp.Compare(x.Reason, y.Reason) })
+	// A planner has no sketch of its own. What it shows is how well the agents' sketches count a
+	// job together.
 	for job, of := range s.byJob() {
 		a.Sketches = append(a.Sketches, sketch(job, of.reports))
 	}

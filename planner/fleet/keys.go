@@ -19,16 +19,20 @@ func (s *State) Keys(job string, n int) (page.Keys, error) {
 	workers := map[string]bool{}
 	servers := 0
 	for _, r := range reports {
+		// Agents that have not seen the node table report no servers.
 		servers = max(servers, int(r.GetServers()))
 		for _, u := range r.GetUses() {
 			workers[u.GetWorker()] = true
 		}
 	}
+	// hottest indexes by these names, so they must be complete.
 	k := page.Keys{Job: job, Workers: names(workers), Sketch: sketch(job, reports)}
 	hot := hottest(reports, k.Workers)
 	k.Skew = skew(reports, hot)
+	// skew needs all of them; only then is the list cut.
 	k.Hottest = hot[:min(n, len(hot))]
 	for i := range k.Hottest {
+		// The server shown is the key's home, whether or not a plan has moved the key.
 		if rank, ok := pslite.Owner(uint64(k.Hottest[i].Key), servers); servers > 0 && ok {
 			k.Hottest[i].Server = pslite.NodeName(pslite.ServerID(rank))
 		}
@@ -119,6 +123,7 @@ func envelope(points []page.SkewPoint) []page.SkewPoint {
 	slices.SortFunc(points, func(a, b page.SkewPoint) int {
 		return cmp.Or(cmp.Compare(a.Keys, b.Keys), cmp.Compare(b.Accesses, a.Accesses))
 	})
+	// The points are sorted by keys, so a point is exceeded only by one that is kept already.
 	kept := points[:0]
 	for i, p := range points {
 		last := i == len(points)-1
@@ -136,12 +141,14 @@ func distinct(reports []*api.JobReport) (keys uint64, atLeast bool) {
 	var grids []*page.Grid
 	users := 0
 	for _, r := range reports {
+		// This host runs servers only, or its workers have used nothing yet.
 		if r.GetDistinctKeys() == 0 {
 			continue
 		}
 		users++
 		keys = max(keys, r.GetDistinctKeys())
 		if len(r.GetBlocks()) > 0 {
+			// The first block is taken to begin at key 0, as in gridOf.
 			g := &page.Grid{Firsts: []uint64{0}}
 			for _, b := range r.GetBlocks()[1:] {
 				g.Firsts = append(g.Firsts, b.GetFirst())
@@ -173,6 +180,8 @@ func sketch(job string, reports []*api.JobReport) page.Sketch {
 		s.MemoryBytes += int(k.GetMemoryBytes())
 		if !k.GetExact() {
 			s.Bound += k.GetBound()
+			// The union bound: the chance that any of the hosts exceeds its bound is at most the
+			// sum of their chances.
 			s.Percent = max(0, s.Percent-(100-k.GetPercent()))
 		}
 	}

@@ -22,6 +22,7 @@ func (s *State) measure(jobs []page.Job) {
 	if s.Measures != nil {
 		hosts = s.Measures()
 	}
+	// Jobs that are over have no connections, so they cannot be the one that an unnamed line is of.
 	running := 0
 	for i := range jobs {
 		if jobs[i].State != page.Over {

@@ -18,6 +18,7 @@ func Plan(p *api.JobPlan) page.Plan {
 		Job: p.GetJob(), Strategy: p.GetStrategy(), Mode: "proposes", Trouble: p.GetTrouble(), DisplacedKeys: p.GetDisplacedKeys(),
 		Owned: p.GetOwned(), Epochs: []page.PlanEpoch{}, Handlers: []page.PlanHandler{}, Proxies: int(p.GetProxies()),
 	}
+	// That the store does not know the owners is more urgent than any other trouble.
 	if p.GetLost() != "" {
 		shown.Trouble = p.GetLost()
 	}

@@ -75,6 +75,8 @@ const (
 // paceOf returns the pace by the recent stretch of time of each report.
 func paceOf(reports []*api.JobReport) pace {
 	p := pace{workers: map[string]float64{}, stragglers: []string{}}
+	// The job's last message on any host is the measure for all hosts; their clocks are assumed to
+	// agree to within silence.
 	last := int64(0)
 	for _, r := range reports {
 		last = max(last, r.GetRecent().GetLastUnixNanos())
@@ -88,6 +90,7 @@ func paceOf(reports []*api.JobReport) pace {
 			end = last
 		}
 		seconds := float64(end-recent.GetFirstUnixNanos()) / 1e9
+		// An agent that has seen a single message has no stretch of time.
 		if recent.GetFirstUnixNanos() == 0 || seconds <= 0 {
 			continue
 		}
@@ -131,6 +134,7 @@ func (s *State) Servers(job string, r page.Range) (page.Servers, error) {
 func serverLoads(t *page.Traffic, reports []*api.JobReport) []page.ServerLoad {
 	loads := []page.ServerLoad{}
 	took := timesOf(reports, (*api.JobReport).GetByServer)
+	// Shares are of what passed all servers in the range.
 	all := uint64(0)
 	for i, name := range t.Servers {
 		load := page.ServerLoad{Name: name, Latency: latency(took[name])}
@@ -158,6 +162,8 @@ func workerLoads(t *page.Traffic, reports []*api.JobReport) []page.WorkerLoad {
 	for _, r := range reports {
 		for _, s := range r.GetSteps() {
 			timestamps[s.GetWorker()] = max(timestamps[s.GetWorker()], int64(s.GetTimestamp()))
+			// A worker is reported by its own host. Under two names, while its rank was unknown,
+			// the counts are of the same steps.
 			made[s.GetWorker()] = max(made[s.GetWorker()], s.GetSteps())
 		}
 	}

@@ -47,6 +47,7 @@ func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 	}
 	j.Cause, j.What = causeOf(j, reports)
 	for _, r := range reports {
+		// The job has stood still only since the last of its hosts has.
 		if at := time.Unix(0, r.GetSinceUnixNanos()); r.GetSinceUnixNanos() > 0 && j.State == page.Stalled && at.After(j.Since) {
 			j.Since = at
 		}
@@ -63,6 +64,7 @@ func causeOf(j *page.Job, reports []*api.JobReport) (cause, what string) {
 		if r.GetWhat() == "" || r.GetState() == page.Over && j.State != page.Over {
 			continue
 		}
+		// Causes compete by how many stalls they explain.
 		weight := 0
 		if r.GetCause() != "" {
 			weight++

@@ -61,6 +61,7 @@ const maxRemarks = 16
 // claims are ignored.
 func (c *claims) add(r *api.JobReport, running bool) {
 	c.first = min(c.first, r.GetFirstUnixNanos())
+	// The job has run since the first of its processes was seen on any host.
 	if since := r.GetRunningSinceUnixNanos(); since > 0 && running && (c.since == 0 || since < c.since) {
 		c.since = since
 	}
@@ -74,6 +75,7 @@ func (c *claims) add(r *api.JobReport, running bool) {
 		return
 	}
 	claim := policy.Claim{Tenant: said.GetTenant(), Name: said.GetName(), From: policy.ParseSource(said.GetFrom()), Role: said.GetRole(), Authority: said.GetAuthority()}
+	// Claims come from users' annotations and environments.
 	if claim.Check() == nil {
 		c.all = append(c.all, claim)
 	}
@@ -155,6 +157,7 @@ type recentTitles struct {
 // label their metrics with them.
 func (s *State) JobNames(r *api.HostReport) []*api.JobName {
 	s.recent.mu.Lock()
+	// The lock is held while titles are computed: others that wait for it need the same titles.
 	if now := time.Now(); now.Sub(s.recent.at) > titlesFor {
 		s.recent.titles, s.recent.at = s.Titles(), now
 	}
@@ -162,6 +165,7 @@ func (s *State) JobNames(r *api.HostReport) []*api.JobName {
 	s.recent.mu.Unlock()
 	var names []*api.JobName
 	for _, j := range r.GetJobs() {
+		// An older job of the same name keeps its address as its name.
 		if t, ok := titles[j.GetJob()]; ok && t.Current && t.Name != j.GetJob() {
 			names = append(names, &api.JobName{Job: j.GetJob(), Name: t.Name})
 		}
@@ -183,6 +187,7 @@ func (s *State) call(jobs []page.Job) {
 			continue // it was reported a moment ago
 		}
 		j.Remarks = c.wrong
+		// slices.Clip makes append copy: the claims' list is shared.
 		if s.Forgetful && c.move == "true" {
 			j.Remarks = append(slices.Clip(j.Remarks), forgets)
 		}
@@ -190,6 +195,7 @@ func (s *State) call(jobs []page.Job) {
 			continue
 		}
 		j.Called, j.CalledFrom = t.Name, c.best.From.String()
+		// Another job holds the name that this one claims.
 		if t.Holder != "" {
 			j.Remarks = append(j.Remarks, policy.Taken(t, c.best))
 		}

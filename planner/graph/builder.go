@@ -69,6 +69,7 @@ func (b *Builder) AddRow(ids []uint64) {
 		free := blockEdges - last.len()
 		part := ids[:min(free, len(ids))]
 		ids = ids[len(part):]
+		// The first large id. Only this block is converted; earlier ones stay narrow.
 		if last.wide == nil && slices.Max(part) > math.MaxUint32 {
 			last = b.widen()
 		}
@@ -112,6 +113,7 @@ func (b *Builder) widen() *block {
 // Build returns the graph of the rows added, using all cores, and leaves the builder empty. Memory
 // is the concern: at each step the previous form is dropped before the next one is allocated.
 func (b *Builder) Build(ctx context.Context) (*Graph, error) {
+	// The starts become the graph's, so they exist only once.
 	g := &Graph{sampleStart: append(b.starts, b.edges)}
 	// Drop what reading the rows has left behind.
 	collect(b.edges)
@@ -120,6 +122,7 @@ func (b *Builder) Build(ctx context.Context) (*Graph, error) {
 		return nil, err
 	}
 	g.features = numbers.features()
+	// Numbers are 32 bits in all tables of the partitioners.
 	if len(g.features) >= math.MaxInt32 {
 		return nil, fmt.Errorf("more than %d different parameters: hash the feature ids to fewer", math.MaxInt32)
 	}
@@ -127,6 +130,8 @@ func (b *Builder) Build(ctx context.Context) (*Graph, error) {
 	if err := b.renumber(ctx, numbers, g.sampleParams); err != nil {
 		return nil, err
 	}
+	// The numbering has been needed for the last time. Without this it would be in use until Build
+	// returns.
 	numbers = nil
 	collect(b.edges)
 	*b = Builder{}

@@ -90,11 +90,13 @@ func newDirectory(ctx context.Context, blocks []block, edges int64) (*directory,
 		return nil, err
 	}
 	ids = slices.Compact(ids)
+	// Most ids repeat, and the slice is kept for as long as the graph.
 	if len(ids) < cap(ids)*3/4 {
 		ids = slices.Clone(ids)
 		collect(edges)
 	}
 	d := &directory{ids: ids}
+	// About four ids per range if they are spread evenly.
 	ranges := len(ids)/4 + 1
 	d.shift = max(0, bits.Len64(ids[len(ids)-1])-bits.Len(uint(ranges)))
 	d.start = make([]uint32, ids[len(ids)-1]>>d.shift+2)
@@ -144,6 +146,7 @@ func sortParallel(ctx context.Context, ids []uint64) error {
 	split = func(ids []uint64) {
 		for len(ids) > least && ctx.Err() == nil {
 			low, high := partitionIDs(ids)
+			// The pivot is the smallest id, as when most are equal. Sort the rest directly.
 			if len(low) == 0 || len(high) == 0 {
 				break
 			}

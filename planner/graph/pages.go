@@ -18,10 +18,12 @@ func MakeHuge[T any](n int) []T {
 func AdviseHuge[T any](list []T) {
 	var item T
 	size := uintptr(cap(list)) * unsafe.Sizeof(item)
+	// A smaller list may not contain a single aligned huge page.
 	if size < 2*hugePage {
 		return
 	}
 	memory := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), size)
+	// The bytes up to the first boundary of a huge page.
 	skip := -uintptr(unsafe.Pointer(&memory[0])) % hugePage
 	advise(memory[skip : skip+(size-skip)/hugePage*hugePage])
 }

@@ -116,6 +116,7 @@ func (r *Random) rank(u float64) float64 {
 // poisson draws from the Poisson distribution with the given mean, by its normal approximation if
 // the mean is large.
 func poisson(random *rand.Rand, mean float64) int {
+	// The loop below takes time in proportion to the mean.
 	if mean > 60 {
 		return max(0, int(math.Round(mean+math.Sqrt(mean)*random.NormFloat64())))
 	}

@@ -47,6 +47,8 @@ func (g *Graph) transposeParallel(ctx context.Context) error {
 	m := len(g.features)
 	// While filling, paramStart[p+1] is where the next sample of p goes.
 	g.paramStart = MakeHuge[int64](m + 2)
+	// The table is shifted by one while it is filled, so that no copy of it is needed: in the end
+	// next[p] has advanced to the start of p+1.
 	next := g.paramStart[1:]
 	err := inRanges(ctx, m, func(from, to int) {
 		for _, p := range g.sampleParams {
@@ -64,6 +66,7 @@ func (g *Graph) transposeParallel(ctx context.Context) error {
 	g.paramSamples = MakeHuge[uint32](len(g.sampleParams))
 	// Ranges of about the same number of edges.
 	cores := runtime.GOMAXPROCS(0)
+	// Popular parameters have many edges, so equal numbers of parameters would be unequal work.
 	bounds := make([]int, cores+1)
 	for i := range cores {
 		share := int64(i) * int64(len(g.sampleParams)) / int64(cores)

@@ -19,6 +19,7 @@ func (pl *placing) flatten(ctx context.Context, lend bool) error {
 	// By machine, the items that cost it something to own and may move.
 	owned := make([][]int32, len(pl.load))
 	for i, at := range pl.owner {
+		// Owning an item costs nothing extra to a machine that has at least half of its uses.
 		if pl.items[i].fixed < 0 && pl.items[i].extra(at) > 0 {
 			owned[at] = append(owned[at], int32(i))
 		}
@@ -27,6 +28,7 @@ func (pl *placing) flatten(ctx context.Context, lend bool) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		// Only the busiest machine matters: its load is the objective.
 		if b := pl.busiest(); !pl.relieve(b, owned) && !(lend && pl.lend(b, owned)) {
 			return nil
 		}

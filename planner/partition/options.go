@@ -100,6 +100,7 @@ func (o *Options) Validate(g *graph.Graph) error {
 	case o.Theta < 0:
 		return fmt.Errorf("theta %d: must be positive, or 0 for no bound", o.Theta)
 	}
+	// An empty list means the default, so only lists of another length are wrong.
 	for _, list := range []struct {
 		name      string
 		got, want int

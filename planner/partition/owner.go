@@ -99,6 +99,8 @@ func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([
 	}
 	for p, machine := range o.FixedParams {
 		if machine >= 0 {
+			// A fixed parameter fixes its whole group; Options.Validate has checked that there is
+			// no contradiction.
 			items[itemOf[p]].fixed = machine
 		}
 	}
@@ -215,6 +217,7 @@ func (pl *placing) ratio(i int32, more int64) float64 {
 // greedy gives every item an owner: first those that keep theirs, then the heaviest, since light
 // ones can level out what heavy ones have left.
 func (pl *placing) greedy(ctx context.Context) error {
+	// Every user pays its use whoever owns the item.
 	for i := range pl.items {
 		for _, u := range pl.items[i].use {
 			pl.load[u.machine] += u.weight

@@ -33,6 +33,7 @@ func Random(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error)
 	// Evenly: each machine gets its share of what is free, in turn.
 	for i, s := range free {
 		machine := i % o.K
+		// A machine with a small capacity, or with many fixed samples, is full earlier.
 		for tries := 0; room[machine] <= 0 && tries < o.K; tries++ {
 			machine = (machine + 1) % o.K
 		}

@@ -115,6 +115,7 @@ func decode(j *runJSON) (PlacedRun, error) {
 	for i := range j.Count {
 		if i > 0 {
 			gap, n := binary.Uvarint(gaps)
+			// The second condition is an overflow of 64 bits.
 			if n <= 0 || key+gap+1 <= key {
 				return r, fmt.Errorf(`"gaps" ends or overflows after %d keys of %d`, i, j.Count)
 			}

@@ -39,6 +39,7 @@ func Merge(lessons []Lesson, servers int) (owners Owners, waits []string) {
 		x := &lessons[i+1]
 		var still []Keys
 		for _, k := range unsure {
+			// Split the range by whether this host holds the keys, too.
 			for part := range x.Held.Within(k) {
 				if part.Owner != Home {
 					still = append(still, part.Keys)
@@ -51,6 +52,7 @@ func Merge(lessons []Lesson, servers int) (owners Owners, waits []string) {
 		}
 		unsure = still
 	}
+	// Every key was released by some host, or was never held. Other hosts need not teach.
 	if len(unsure) == 0 {
 		return owners, nil
 	}

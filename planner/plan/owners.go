@@ -167,6 +167,7 @@ func (o *Owners) splice(c, i, end, j int, put []Range) {
 	switch n := len(o.chunks[c]); {
 	case n == 0:
 		o.chunks = slices.Delete(o.chunks, c, c+1)
+	// Halves have room for insertions on both sides.
 	case n > chunkRanges:
 		o.chunks = slices.Insert(o.chunks, c+1, slices.Clone(o.chunks[c][n/2:]))
 		o.chunks[c] = o.chunks[c][:n/2]

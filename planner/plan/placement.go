@@ -48,6 +48,7 @@ func NewPlacement(g *graph.Graph, a *partition.Assignment, k int, key func(id ui
 		if err != nil {
 			return nil, fmt.Errorf("placing feature id %d: %w", g.Feature(p), err)
 		}
+		// PS-lite's ranges end before it, so no server would answer for it.
 		if wire == math.MaxUint64 {
 			return nil, fmt.Errorf("placing feature id %d: key 2^64-1 is beyond PS-lite's last key", g.Feature(p))
 		}

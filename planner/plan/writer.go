@@ -50,6 +50,7 @@ func (w *PlacementWriter) Add(key uint64, owner int32) error {
 		return fmt.Errorf("writing a placement: owner %d of key %d: only machines 0..%d exist", owner, key, w.k-1)
 	}
 	w.next = key + 1
+	// A streak takes no memory, however long it is.
 	if w.streak && key == w.last+1 && owner == w.owner {
 		w.last = key
 		return nil

@@ -29,6 +29,7 @@ type Checkpoint struct {
 // Load returns the state in the file, nil if there is no file. It refuses a damaged file and one of
 // another kind: to overwrite it could destroy hours of work, or something that is not ours.
 func (c *Checkpoint) Load() ([]byte, error) {
+	// The first save is due one interval from now, not at once.
 	c.last = time.Now()
 	text, err := os.ReadFile(c.Path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -41,6 +42,8 @@ func (c *Checkpoint) Load() ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s is not the state of a partition: name another file", c.Path)
 	}
+	// The length is checked as well as the sum, so that a file that was cut gets the clearer
+	// message.
 	if len(rest) < 12 || binary.LittleEndian.Uint64(rest[4:]) != uint64(len(rest)-12) {
 		return nil, fmt.Errorf("%s is damaged: it has %d bytes, not as many as it says; remove it to start anew", c.Path, len(text))
 	}

@@ -11,7 +11,8 @@ import (
 
 // A Cost is what a partition took in time and memory.
 type Cost struct {
-	ProcessorSeconds float64 `json:"processor_seconds"` // of all cores, without reading
+	// ProcessorSeconds is of all cores, without reading the data.
+	ProcessorSeconds float64 `json:"processor_seconds"`
 	// PeakBytes is the largest memory of the process so far, with reading and the graph; 0 if the
 	// system does not report it.
 	PeakBytes int64 `json:"peak_bytes"`
@@ -57,6 +58,7 @@ func (m *meter) begin(name string) {
 // end ends the last phase and returns the cost of everything, for a graph with that many edges.
 func (m *meter) end(edges int64) Cost {
 	m.begin("")
+	// The peak is of the whole process. It is read last, so that owners and checks are in it.
 	cpu, peak := usage()
 	m.cost.ProcessorSeconds = (cpu - m.cpu).Seconds()
 	m.cost.PeakBytes, m.cost.BytesPerEdge = peak, float64(peak)/float64(max(edges, 1))

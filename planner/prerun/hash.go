@@ -68,12 +68,15 @@ func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al Algorit
 	if err != nil {
 		return err
 	}
+	// Each side has a baseline of its own: hashing changes what a random partition moves as well.
 	random, err := RandomBaseline(ctx, g, o)
 	if err != nil {
 		return err
 	}
 	s.Report = Judge(g, a, o, random)
 	s.Report.Algorithm, s.Report.Seconds = al.Name, cost.Took().Seconds()
+	// The size is that of the text which WriteRows would write, also for the side that was read
+	// from a file: numbers there may be written with more digits.
 	var size byteCount
 	if err := WriteRows(&size, rows); err != nil {
 		return err
@@ -135,6 +138,7 @@ func (r *HashReport) Table(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	// Hashing makes rows of equal length, which pays only for data whose rows are longer.
 	if a.Edges >= b.Edges {
 		_, err := fmt.Fprintf(w, "\nEach row has an entry for every bin, and had %.0f on average before: fewer bins make this set smaller.\n", float64(b.Edges)/float64(b.Report.Samples))
 		return err

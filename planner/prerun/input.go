@@ -14,8 +14,8 @@ import (
 // An Input is training data to be partitioned: a file, or the hashed form of it.
 type Input struct {
 	Path string
-	// Hash, where not nil, hashes each row (DW23 section 4); the graph and the
-	// shards are then those of the hashed rows.
+	// Hash, if not nil, hashes each row (DW23 section 4). The graph and the shards are then those
+	// of the hashed rows.
 	Hash     *dataset.HashOptions
 	Progress func(done float64) // of reading; may be nil
 }
@@ -54,6 +54,7 @@ func (in Input) readRows(ctx context.Context, each func(rows *dataset.Rows, hash
 		return err
 	}
 	crew := []*dataset.Hasher{h}
+	// Hashing costs more than parsing, so each batch is hashed on all cores.
 	for len(crew) < runtime.GOMAXPROCS(0) {
 		crew = append(crew, h.Clone())
 	}

@@ -16,6 +16,8 @@ type Host struct {
 // or all known hosts in the given order if there are no names. The number must be k.
 func Machines(known []Host, names []string, k int) ([]Host, error) {
 	if len(names) == 0 {
+		// Without names the order is the planner's, so the number of hosts must fit exactly: a
+		// shard on the wrong machine would only cost speed, but silently.
 		if len(known) != k {
 			return nil, fmt.Errorf("the planner knows %d hosts, the run has %d machines: name its hosts, in the order of the machines", len(known), k)
 		}
@@ -57,6 +59,7 @@ func shares(hosts []Host, of func(Host) float64) []float64 {
 			sum += all[i]
 		}
 	}
+	// Nothing is known, so all are alike, which nil says.
 	if known == 0 {
 		return nil
 	}

@@ -33,6 +33,7 @@ type Output struct {
 // [partition.WriteAssignment], and placement.json. It reads the input again for the shards.
 // placement.json comes last, so that a directory with it is complete.
 func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partition.Assignment) error {
+	// This fails if a feature has no key, which must be known before anything is written.
 	p, err := plan.NewPlacement(g, a, out.K, out.KeyMap.Key)
 	if err != nil {
 		return err
@@ -69,6 +70,7 @@ func (out Output) Prepare() error {
 		ours = append(ours, filepath.Join(out.Dir, ShardName(i)))
 	}
 	for _, path := range found {
+		// Shards of fewer machines are all overwritten.
 		if _, known := slices.BinarySearch(ours, path); !known {
 			return fmt.Errorf("%s is of another partition, not one among %d machines: remove the old shards or name another directory", path, out.K)
 		}
@@ -91,6 +93,7 @@ func TryFile(path string) error {
 		return openErr
 	}
 	openErr = f.Close()
+	// The file was not there: opening it has created it.
 	if errors.Is(err, os.ErrNotExist) {
 		openErr = errors.Join(openErr, os.Remove(path))
 	}
@@ -117,6 +120,7 @@ func (out Output) shards(ctx context.Context, in Input, machine []int32) (err er
 	files := make([]*os.File, out.K)
 	writers := make([]*dataset.Writer, out.K)
 	defer func() {
+		// The first error counts; a failed close may be the only sign of a full disk.
 		for _, f := range files {
 			if f != nil {
 				if closeErr := f.Close(); err == nil && closeErr != nil {
@@ -133,6 +137,8 @@ func (out Output) shards(ctx context.Context, in Input, machine []int32) (err er
 	}
 	next := 0
 	err = in.readRows(ctx, func(rows *dataset.Rows, hashed [][]uint64) error {
+		// The file may have grown since the graph was built. Without this check its rows would
+		// index beyond the assignment.
 		if next+rows.Len() > len(machine) {
 			return errChanged
 		}

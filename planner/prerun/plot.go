@@ -54,6 +54,7 @@ func Plot(w io.Writer, title string, reports []*Report) error {
 	var names []string
 	for machine := range k {
 		name := fmt.Sprint(machine)
+		// Beyond 20 machines the labels would overlap.
 		if k > 20 && machine%8 != 0 {
 			name = ""
 		}

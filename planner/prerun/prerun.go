@@ -141,6 +141,7 @@ func Judge(g *graph.Graph, a *partition.Assignment, o partition.Options, random 
 	if o.Theta > 0 {
 		r.UsedPerMachine = partition.Used(g, a, o.K)
 	}
+	// Otherwise the loads equal the traffic.
 	if g.Weighted() || o.Speed != nil {
 		r.LoadPerMachine = partition.Loads(g, a, o)
 	}

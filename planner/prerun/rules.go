@@ -81,6 +81,7 @@ func (rules *Rules) addRule(words []string, line, k int) error {
 		}
 	}
 	if isSample {
+		// Two lines could contradict each other, and the order of a file should not decide.
 		if _, twice := rules.samples[int(id-1)]; twice {
 			return fmt.Errorf("sample %d has a rule already", id)
 		}
@@ -113,6 +114,7 @@ func (rules *Rules) parse(r *rule, word string, isSample bool, k int) error {
 	case key == "group" && !isSample && value != "":
 		r.group = int32(slices.Index(rules.groups, value))
 		if r.group < 0 {
+			// Groups are numbered in the order in which they are first named.
 			r.group = int32(len(rules.groups))
 			rules.groups = append(rules.groups, value)
 		}
@@ -127,6 +129,7 @@ func (rules *Rules) parse(r *rule, word string, isSample bool, k int) error {
 // beyond the data is an error: the rules are probably of other data.
 func (rules *Rules) Apply(g *graph.Graph, o *partition.Options) (weighted *graph.Graph, unused int, err error) {
 	n, m := g.Samples(), g.Params()
+	// Everything starts as if no rule existed; lists that stay so are dropped at the end.
 	bytes, weights := fill(m, uint32(1)), fill(n, uint32(1))
 	o.Group, o.FixedParams, o.FixedSamples = fill(m, int32(-1)), fill(m, int32(-1)), fill(n, int32(-1))
 	used := 0
@@ -146,6 +149,7 @@ func (rules *Rules) Apply(g *graph.Graph, o *partition.Options) (weighted *graph
 		o.FixedSamples[s] = r.machine
 		weights[s] = max(1, r.weight)
 	}
+	// A list without any rule must not turn on an algorithm's slower path.
 	o.Group, o.FixedParams, o.FixedSamples = unless(-1, o.Group), unless(-1, o.FixedParams), unless(-1, o.FixedSamples)
 	weighted, err = g.WithWeights(unless(1, bytes), unless(1, weights))
 	return weighted, len(rules.features) - used, err

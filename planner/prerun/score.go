@@ -24,6 +24,8 @@ func Score(ctx context.Context, in Input, assignment string, k int) (*Report, er
 	if err != nil {
 		return nil, err
 	}
+	// Only the number of machines is checked: a foreign assignment has no other constraints of
+	// ours.
 	o := partition.Options{K: k}
 	if err := o.Validate(g); err != nil {
 		return nil, fmt.Errorf("%s: %w", in.Path, err)

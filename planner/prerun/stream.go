@@ -56,6 +56,7 @@ func Stream(ctx context.Context, shards []Input, o stream.Options, out Output) (
 		if err == nil {
 			err = files.finish(ctx)
 		}
+		// Close also removes the placement if it is not complete.
 		err = errors.Join(err, files.Close())
 	}
 	if err != nil {
@@ -106,6 +107,7 @@ func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 					if err != nil {
 						return err
 					}
+					// Only the machines of the last pass are final.
 					if pass != passes || files == nil {
 						continue
 					}
@@ -195,6 +197,8 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 	s.assignment = bufio.NewWriterSize(a, 256<<10)
 	s.finished = filepath.Join(out.Dir, "placement.json")
 	s.unfinished = s.finished + ".part"
+	// A proxy that finds placement.json may start at any time, so the file appears only when it is
+	// complete.
 	f, err := create(filepath.Base(s.unfinished))
 	if err != nil {
 		return nil, err
@@ -209,6 +213,7 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 	if s.keys, err = plan.NewPlacementWriter(s.placement, p); err != nil {
 		return nil, err
 	}
+	// Keys are in another order than ids if a key map spreads them.
 	s.byKey, err = stream.NewSpillSorter(o.Scratch, sortBytes)
 	return s, err
 }
@@ -276,6 +281,7 @@ func (s *streamFiles) Close() error {
 	if s.byKey != nil {
 		all = append(all, s.byKey.Close())
 	}
+	// After finish the name does not exist any more.
 	if err := os.Remove(s.unfinished); err != nil && s.unfinished != "" && !errors.Is(err, os.ErrNotExist) {
 		all = append(all, err)
 	}

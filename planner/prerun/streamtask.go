@@ -45,6 +45,7 @@ func (t *StreamTask) Run(ctx context.Context) (*Report, error) {
 		shards[i] = t.Input
 		shards[i].Path = path
 	}
+	// Memory is a promise to the user about the process, not only about the tables.
 	defer boundGarbage(t.Memory + readingRoom)()
 	r, err := Stream(ctx, shards, t.options(), t.Output)
 	if errors.Is(err, partition.ErrInfeasible) { // others name the file

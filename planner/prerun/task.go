@@ -72,9 +72,11 @@ func (t *Task) Run(ctx context.Context) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Rules come after the options, since groups and fixed machines refer to the graph's numbers.
 	if g, err = t.applyRules(g, &o); err != nil {
 		return nil, err
 	}
+	// Before any algorithm runs, so that a contradiction is reported at once.
 	if err := o.Validate(g); err != nil {
 		return nil, fmt.Errorf("%s: %w", t.Input.Path, err)
 	}
@@ -88,6 +90,7 @@ func (t *Task) Run(ctx context.Context) ([]*Report, error) {
 			return nil, err
 		}
 	}
+	// The plot comes last; if it fails, the partition is on disk all the same.
 	return reports, t.drawPlot(ctx, g, o, reports)
 }
 
@@ -155,6 +158,7 @@ func (t *Task) applyRules(g *graph.Graph, o *partition.Options) (*graph.Graph, e
 
 // divide runs and judges the algorithms, and also returns the last assignment.
 func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) ([]*Report, *partition.Assignment, error) {
+	// One baseline serves all algorithms: it depends on the graph only.
 	random, err := RandomBaseline(ctx, g, o)
 	if err != nil {
 		return nil, nil, err
@@ -167,6 +171,7 @@ func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) 
 		if errors.Is(err, partition.ErrOtherState) {
 			return nil, nil, fmt.Errorf("--resume %s: %w; remove it to start anew, or name another file", t.Resume, err)
 		}
+		// The state was saved at most a few seconds ago.
 		if errors.Is(err, context.Canceled) && t.Resume != "" {
 			return nil, nil, fmt.Errorf("%w; the same command goes on from %s", err, t.Resume)
 		}

@@ -162,9 +162,11 @@ func (a *aggregating) take(u *recording.Use, worker, server int, values float64)
 // pulled adds the answer to a pull from another machine.
 func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 	a.out.Pulls++
+	// A host with one worker has nobody to share with, and proxies leave small values alone.
 	if u.Push || u.Bytes < leastShared || a.workers[to.machine] < 2 {
 		return
 	}
+	// If none of the keys was pushed since the machine last got the list, it has the values.
 	newest := a.forgotten
 	for _, key := range u.Keys {
 		newest = max(newest, a.pushed[key])
@@ -188,12 +190,15 @@ func (a *aggregating) sum(u *recording.Use, to listOf, worker, at int) {
 		return
 	}
 	sum := a.open[to]
+	// A worker that pushes the list again is in its next step, whose values must not be added to
+	// those of this one.
 	if sum == nil || slices.Contains(sum.workers, worker) || u.UnixNanos-sum.began > int64(a.wait) {
 		keep(a.open, a.most, to, &openSum{began: u.UnixNanos, workers: []int{worker}})
 		return
 	}
 	sum.workers = append(sum.workers, worker)
 	a.out.Carried++
+	// The values of this push are added to those of the first on the host, and cross the link once.
 	between(a.summing, int32(to.machine), int32(at), float64(u.Bytes))
 }
 

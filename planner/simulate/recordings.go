@@ -96,8 +96,11 @@ func RunRecorded(paths []string, o RecordedOptions) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Steps are counted here, from timestamps: a request says to which call it belongs, not to
+	// which step.
 	clocks, sums := make([]clock, len(m.worker)), newAggregating(m, o.KeyBytes, o.Wait)
 	err = merge(paths, func(u *recording.Use) error {
+		// Requests that are neither a push nor a pull are control messages of the application.
 		if u.Job != s.job || !u.Push && !u.Pull {
 			return nil
 		}
@@ -168,6 +171,7 @@ func (c *clock) step(u *recording.Use) int {
 	switch {
 	case !c.begun:
 		c.begun = true
+	// Another part of the same call, or one that was recorded late.
 	case u.App == c.app && u.Customer == c.cust && u.Timestamp <= c.last:
 		return c.now
 	case u.Push && !u.Pull && !c.push: // the pushes after the pulls
@@ -197,6 +201,7 @@ func merge(paths []string, each func(*recording.Use) error) error {
 			if err != nil {
 				return err
 			}
+			// With a handful of hosts a linear search is as good as a heap.
 			if u != nil && (first < 0 || u.UnixNanos < sources[first].next.UnixNanos) {
 				first = i
 			}
@@ -250,6 +255,7 @@ func (s *source) peek() (*recording.Use, error) {
 	u, ok := <-s.uses
 	if !ok {
 		err := <-s.ended
+		// A second peek at the end must not block.
 		s.ended <- nil
 		return nil, err
 	}

@@ -142,6 +142,7 @@ func New(o Options) (*Simulation, error) {
 		return nil, fmt.Errorf("keys of %d bytes: want 1 or more", o.KeyBytes)
 	case len(o.Machine) == 0:
 		return nil, fmt.Errorf("no workers")
+	// Every request indexes by these.
 	case slices.Max(o.Machine) >= o.Machines || slices.Min(o.Machine) < 0:
 		return nil, fmt.Errorf("workers on machines %v: there are %d", o.Machine, o.Machines)
 	}
@@ -171,7 +172,11 @@ func (s *Simulation) Add(r *Request) error {
 	if r.Worker < 0 || r.Worker >= len(s.o.Machine) || r.Sizes != nil && len(r.Sizes) != len(r.Keys) {
 		return fmt.Errorf("a request of worker %d of %d with %d sizes of %d keys", r.Worker, len(s.o.Machine), len(r.Sizes), len(r.Keys))
 	}
+	// A new step of this worker. Requests of an earlier step may still come late; they count in the
+	// present epoch.
 	if r.Step >= s.steps[r.Worker] {
+		// An epoch ends between steps: the first request of the step after it triggers the
+		// decision.
 		if s.begun-s.first >= s.o.EpochSteps*len(s.o.Machine) {
 			if err := s.decide(); err != nil {
 				return err
@@ -229,6 +234,7 @@ func (s *Simulation) item(key uint64, size uint32) int32 {
 		s.number[key] = n
 		s.home = append(s.home, s.o.Home(key))
 		s.size = append(s.size, 0)
+		// Every strategy has owners of its own, which begin at home.
 		for _, r := range s.runs {
 			r.items.Owner = append(r.items.Owner, s.home[n])
 		}
@@ -284,6 +290,7 @@ func (s *Simulation) decide() error {
 			return fmt.Errorf("strategy %s, epoch %d: %w", r.result.Strategy, s.epoch, err)
 		}
 		for _, m := range moves {
+			// Charged to the epoch that begins now.
 			between(r.moved, r.items.Owner[m.Item], m.To, float64(s.size[m.Item]))
 			r.items.Owner[m.Item] = m.To
 		}
@@ -303,6 +310,8 @@ func (s *Simulation) account() *dynamic.Epoch {
 		b.newest = nil
 	}
 	for _, r := range s.runs {
+		// A reactor's traffic was counted use by use, with the owner at that moment. That of the
+		// others follows from the sums, since their owners have not changed within the epoch.
 		if r.reactor == nil {
 			r.traffic = dynamic.Loads(&r.items, e.Uses, s.o.Machines)
 		}

@@ -103,6 +103,8 @@ func (s *survey) measure(u *recording.Use) {
 		if s.all == 0 {
 			s.all = size
 		}
+		// Only sizes that differ take memory: a recording may have many millions of keys, whose
+		// values are usually alike.
 		if size == s.all {
 			continue
 		}
@@ -170,9 +172,12 @@ func (s *survey) machines() (*machines, error) {
 		return strings.Compare(a, b)
 	})
 	for i, name := range names {
+		// Workers are numbered by name, worker2 before worker10, so that the numbers do not depend
+		// on who asked first.
 		s.workers[name] = i
 	}
 	m := &machines{worker: make([]int, len(names)), server: make([]int, s.servers)}
+	// Every recording is of a host of its own, so all hosts of the job must have been recorded.
 	if len(s.hosts) > 1 {
 		m.count = len(s.hosts)
 		for i, name := range names {
@@ -187,6 +192,7 @@ func (s *survey) machines() (*machines, error) {
 		}
 		return m, nil
 	}
+	// One recording: machines are made up, one for each rank.
 	m.count = max(len(names), s.servers)
 	for i, name := range names {
 		m.worker[i] = i

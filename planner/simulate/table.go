@@ -36,6 +36,7 @@ func Table(w io.Writer, results []Result) error {
 		return t.Flush()
 	}
 	n := len(results[0].Epochs)
+	// Group epochs so that they fit in tableRows rows.
 	each := max(1, (n+tableRows-1)/tableRows)
 	for from := 0; from < n; from += each {
 		to := min(from+each, n)

@@ -103,6 +103,7 @@ func (l *Line) Judge() {
 // Lack adds a gap, or its connections to an equal one.
 func (l *Line) Lack(g Gap) {
 	for i := range l.Not {
+		// Equal words only: the same reason may have different explanations on different hosts.
 		if n := &l.Not[i]; n.Reason == g.Reason && n.Why == g.Why {
 			n.Connections += g.Connections
 			return
@@ -147,6 +148,7 @@ func Sum(hosts ...[]Line) []Line {
 		for _, l := range lines {
 			at := slices.IndexFunc(all, func(o Line) bool { return o.Job == l.Job && o.Measure == l.Measure })
 			if at < 0 {
+				// The caller's gaps must not be merged into.
 				l.Not = slices.Clone(l.Not)
 				all = append(all, l)
 				continue
@@ -171,6 +173,7 @@ func (l *Line) addLine(o *Line) {
 		l.Setting = "differs from host to host"
 	}
 	if o.From != "" && o.From != l.From {
+		// The source of a sum lists every host's, each once, in a fixed order.
 		all := append(strings.Split(l.From, " and "), strings.Split(o.From, " and ")...)
 		slices.Sort(all)
 		l.From = strings.TrimPrefix(strings.Join(slices.Compact(all), " and "), " and ")

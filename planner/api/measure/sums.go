@@ -85,6 +85,7 @@ func ParseSumRules(text string) ([]SumRule, error) {
 	if err := d.Decode(&rules); err != nil {
 		return nil, fmt.Errorf("reading rules: %w", err)
 	}
+	// Decode stops after the first value.
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("reading rules: more than one list")
 	}
@@ -110,8 +111,8 @@ func CheckSumRules(rules []SumRule) error {
 }
 
 // DecideSums reports whether a push whose keys lie within a range is summed. It is if that is so
-// for every key of the range; otherwise is the answer for keys that no rule covers. A push is never
-// divided, since its sum must go to the server as a whole.
+// for every key of the range; otherwise is the answer for keys that no rule covers. A push is
+// summed as a whole or not at all.
 func DecideSums(rules []SumRule, keys KeyRange, otherwise bool) bool {
 	for i := range rules {
 		r := rules[i].Range()
@@ -121,6 +122,8 @@ func DecideSums(rules []SumRule, keys KeyRange, otherwise bool) bool {
 		if rules[i].Form != SumHost {
 			return false
 		}
+		// The rule decides on the keys in its range. Those on either side of it are left to the
+		// rules after it.
 		rest := rules[i+1:]
 		return (r.First <= keys.First || DecideSums(rest, KeyRange{keys.First, r.First - 1}, otherwise)) &&
 			(r.Last >= keys.Last || DecideSums(rest, KeyRange{r.Last + 1, keys.Last}, otherwise))

@@ -120,6 +120,7 @@ func (a *annealer[T]) sweep(ctx context.Context, temp float64) error {
 		a.team.runAll(func(i int) {
 			a.propose(&a.members[i], part(chunks, i, a.team.members), float32(temp))
 		})
+		// One goroutine: the limits couple all decisions of the batch.
 		a.settleAll()
 		a.applyMoves()
 		a.adjustPrices(float64(len(chunks)) / float64(len(a.order)))
@@ -144,6 +145,8 @@ func part[E any](list []E, i, n int) []E { return list[len(list)*i/n : len(list)
 // random number of a vertex depends on seed, sweep and vertex alone.
 func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
 	m.proposals = m.proposals[:0]
+	// Random numbers are a function of vertex and sweep, so they do not depend on which member
+	// visits the vertex.
 	salt := a.seed + a.sweeps*0x9e3779b97f4a7c15
 	for _, c := range chunks {
 		first := int(c) * a.chunk
@@ -205,6 +208,7 @@ func (a *annealer[T]) applyMoves() {
 	for _, p := range moves {
 		from := int(a.block[p.v])
 		a.work += 2 * int64(len(a.h.row(int(p.v))))
+		// Last, because moveRow reads the block that the vertex leaves.
 		a.shift(int(p.v), from, int(p.to))
 	}
 }

@@ -80,6 +80,7 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 		}
 	}
 	fresh := func(k *keeping) (*partition.Assignment, error) {
+		// Other starts and algorithms would not stay near the earlier assignment.
 		if o.From != nil || len(all)+len(quick) == 1 {
 			return divideFrom(ctx, g, o, work, runtime.GOMAXPROCS(0), nil, k)
 		}
@@ -130,6 +131,7 @@ func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work i
 	job.startFrom(samples, start)
 	var block []int32
 	switch {
+	// The smallest word that holds a bit per block keeps the cells of most nets in the cache.
 	case o.K <= 8:
 		block, err = blocks[uint8](ctx, job)
 	case o.K <= 16:
@@ -139,6 +141,7 @@ func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work i
 	default:
 		block, err = blocks[uint64](ctx, job)
 	}
+	// The hypergraph is the largest table, and placing the owners needs the memory.
 	job.h = nil
 	t.close()
 	if err != nil {
@@ -202,6 +205,8 @@ func (j *job) startFrom(samples []int, machines []int32) {
 		return
 	}
 	j.was = ofSamples(from)
+	// A further round begins from the last result, but moves are counted from the earlier
+	// assignment.
 	if j.start = j.was; machines != nil {
 		j.start = ofSamples(machines)
 	}

@@ -50,6 +50,7 @@ func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want 
 		label: make([]int32, n), weight: slices.Clone(h.weight), joined: make([]bool, n),
 	}
 	var err error
+	// Vertices look for others through the nets that they share, so the nets' pins are needed.
 	if c.netStart, c.netPins, err = h.transpose(ctx); err != nil {
 		return nil, 0, err
 	}
@@ -76,6 +77,8 @@ func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want 
 			}
 		})
 		for v := from; v < to && left > want; v++ {
+			// The choices of a batch may conflict. They are carried out in the order of vertices,
+			// whoever has made them.
 			if choice[v] >= 0 && c.join(v, choice[v]) {
 				left--
 			}
@@ -89,6 +92,8 @@ func (h *hypergraph) cluster(ctx context.Context, t *team, heaviest int32, want 
 // Each common net counts its weight divided by the number of its other pins.
 func (c *clustering) favourite(r *rating, v int) int32 {
 	row := c.h.row(v)
+	// Nets ascend by weight and, within a weight, from many pins to few. So the end of the row has
+	// the heavy and rare ones.
 	for i, left := len(row)-1, ratedInAll; i >= 0 && left > 0; i-- {
 		e := row[i]
 		pins := c.netPins[c.netStart[e]:c.netStart[e+1]]

@@ -30,6 +30,7 @@ func (h *hypergraph) contract(ctx context.Context, label []int32, clusters int) 
 					home[l] = h.home[v]
 				}
 				for _, e := range h.row(int(v)) {
+					// A net that several members pin is pinned once by the cluster.
 					if seen[e] != int32(l)+1 {
 						seen[e] = int32(l) + 1
 						r.pins = append(r.pins, e)
@@ -91,6 +92,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 	var prints []uint64
 	var nets []uint32
 	for e, d := range degree {
+		// Nets of one pin become lone in build.
 		if d > 1 && (r.anchor == nil || r.anchor[e] < 0) {
 			prints = append(prints, print[e])
 			nets = append(nets, uint32(e))
@@ -117,6 +119,8 @@ func (r *rows) drop(ctx context.Context, gone []bool) error {
 	err := partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {
 		for v := from; v < to; v++ {
 			row := r.row(v)
+			// Rows are compacted in place. A row is read before its start is overwritten, since
+			// nothing moves to the right.
 			r.start[v] = out
 			for _, e := range row {
 				if !gone[e] {

@@ -44,6 +44,7 @@ func (c *cooling) next(x, wish float64) float64 {
 		if c.Wished == 0 {
 			c.Wished = wish
 		}
+		// Too many still wish to move for this point of time. The temperature only ever falls.
 		if want := c.Wished * (1 - x); wish > want {
 			c.Temp *= max(coolFastest, math.Pow(want/wish, coolGain))
 		}

@@ -91,6 +91,7 @@ func (s *state[T]) move(nets []uint32, i int, from uint32, a, b int, c *costs) {
 func moveCounts[T word, C uint8 | uint32](s *state[T], counts []C, nets []uint32, first uint32, a, b int, weight int64, c *costs) {
 	const many = 64
 	var inA, inB [many]C // pins in the two blocks after the move
+	// The general case, net by net.
 	if len(s.cells) > 1 || s.h.anchor != nil {
 		for _, e := range nets {
 			own := counts[int(e-first)*s.k:][:s.k]
@@ -115,6 +116,7 @@ func moveCounts[T word, C uint8 | uint32](s *state[T], counts []C, nets []uint32
 			own[b]++
 		}
 		for i, e := range some {
+			// Otherwise neither block's bits change.
 			if inA[i] < 2 || inB[i] < 3 {
 				cells[e] = d.move(was[i], uint32(inA[i]), uint32(inB[i]))
 			}

@@ -89,6 +89,7 @@ func (h *hypergraph) renumber(ctx context.Context, r rows, number []int32, degre
 	ends := make([]int, partition.LoopParts())
 	begins := make([]int, partition.LoopParts())
 	for part := range begins {
+		// A part of no vertices is never called, and contributes nothing.
 		begins[part] = -1
 	}
 	err := partition.ShareLoop(ctx, n, func(part, first, last int) {
@@ -106,6 +107,7 @@ func (h *hypergraph) renumber(ctx context.Context, r rows, number []int32, degre
 					h.lone[v] += int64(r.netWeight[e])
 				}
 			}
+			// Rows are read class by class, in the order of the new numbers.
 			slices.Sort(r.pins[from:to])
 			length[v+1] = to - from
 		}
@@ -139,6 +141,7 @@ func (r *rows) degrees(ctx context.Context) ([]uint32, error) {
 		own := degree[first : nets*(part+1)/parts]
 		return partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {
 			for _, e := range r.pins[r.start[from]:r.start[to]] {
+				// One comparison instead of two: a negative i becomes a large unsigned number.
 				if i := int(e) - first; uint(i) < uint(len(own)) {
 					own[i]++
 				}
@@ -155,6 +158,7 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	number := make([]int32, len(degree))
 	for e, d := range degree {
 		number[e] = -1
+		// A net of one pin whose parameter is fixed elsewhere costs something after all.
 		if d > 1 || d == 1 && r.anchor != nil && r.anchor[e] >= 0 {
 			order = append(order, uint32(e))
 		}
@@ -163,6 +167,7 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	for _, e := range order {
 		keys = append(keys, key(e))
 	}
+	// The complement of the degree sorts the most pinned nets first.
 	partition.RadixSort(keys, order)
 	h.nets = len(order)
 	h.cuts = cutsOf(len(order), func(e int) int { return int(degree[order[e]]) })

@@ -91,6 +91,8 @@ func openKeeping(g *graph.Graph, o partition.Options) (*keeping, error) {
 		Graph: digestGraph(g), Options: digestOptions(o),
 		K: o.K, Samples: g.Samples(), Params: g.Params(), Edges: g.Edges(),
 	}}
+	// Digests come before the state is used: continuing with other data would end in a plausible
+	// but wrong assignment.
 	text, err := o.Keeper.Load()
 	if err != nil || text == nil {
 		return k, err
@@ -178,6 +180,7 @@ func keepGoing(ctx context.Context, g *graph.Graph, o partition.Options, work in
 		a, err = fresh(k)
 	} else {
 		again := o
+		// Each round draws other random numbers, or it would repeat the last one.
 		again.Seed ^= k.saved.Rounds << 40
 		a, err = divideFrom(ctx, g, again, work, members, base, k)
 	}
@@ -189,6 +192,7 @@ func keepGoing(ctx context.Context, g *graph.Graph, o partition.Options, work in
 		if was.Params, err = partition.FlatOwners(ctx, g, base, o); err != nil {
 			return nil, err
 		}
+		// The round may have ended worse. Then the result of the rounds before stands.
 		if compareLoads(partition.Loads(g, was, o), partition.Loads(g, a, o)) <= 0 && partition.Check(g, was, o) == nil {
 			a = was
 		}

@@ -67,6 +67,8 @@ func (a *annealer[T]) adjustPrices(part float64) {
 		if a.theta > 0 {
 			over = max(over, thetaHaste*(float64(a.cost.used[b])/bearable-1))
 		}
+		// A lasting part that raisePrices has made negative is not lowered further here, and a
+		// positive one falls back to 0 at most.
 		stays := a.lasting[b] + float32(part*touchGain*over)
 		a.lasting[b] = min(max(stays, min(0, a.lasting[b])), dearest)
 		a.price[b] = 1 + a.lasting[b] + float32(min(steepness*max(0, over), dearest))
@@ -140,6 +142,7 @@ func (a *annealer[T]) adjustRents(temp float64) {
 		least = min(least, a.rent[b])
 		a.in[b], a.out[b] = 0, 0
 	}
+	// Only differences matter, so the lowest rent is kept at 0.
 	for b := range a.rent {
 		a.rent[b] -= least
 	}

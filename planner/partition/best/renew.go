@@ -40,6 +40,7 @@ func (s *solver[T]) renew(ctx context.Context, h *hypergraph, start, was []int32
 		}
 	}
 	a := newAnnealer(st, s.limits, s.tariff, s.team, s.seed)
+	// Vertices that balance had to move count as moved already.
 	a.stays = newStays(was, st.block, mayMove)
 	if under != nil {
 		s.restore(a, under)

@@ -30,6 +30,8 @@ func (s *solver[T]) balance(st *state[T]) error {
 					st.relocate(int(e.v), to)
 				}
 			}
+			// A pass without a move: everything left in the block is fixed, or no other block has
+			// room.
 			if st.size[b] == before {
 				return fmt.Errorf("machine %d keeps samples of weight %d, more than %d: those fixed to others leave no room for the rest", b, before, s.limits.size[b])
 			}

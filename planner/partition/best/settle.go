@@ -56,6 +56,7 @@ func (a *annealer[T]) settle(p proposal) {
 	w := int64(a.h.weight[p.v])
 	if s.size[to]+w <= a.limits.size[to] {
 		a.accept(p, from, w)
+		// The vertex has left room behind.
 		a.admitWaiting(from)
 		return
 	}

@@ -33,6 +33,7 @@ func ask(ctx context.Context, g *graph.Graph, o partition.Options, all []partiti
 		if err == nil {
 			err = partition.Check(g, a, o)
 		}
+		// A cancelled run must not return the result of the starts that were finished by chance.
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

@@ -172,6 +172,7 @@ func (s *solver[T]) firstBlocks(levels []level) (first int, block []int32, err e
 	if u.Level >= len(levels) || len(u.Block) != levels[u.Level].h.vertices() {
 		return 0, nil, errOtherVersion
 	}
+	// The coarser levels are behind us; release them.
 	clear(levels[u.Level+1:])
 	return u.Level, slices.Clone(u.Block), nil
 }
@@ -183,6 +184,8 @@ var errOtherVersion = fmt.Errorf("%w: of another version, which made other clust
 // schedule returns the fraction of the budget at which level i ends, and the fraction of its
 // initial temperature at which it should then be. last is the coarsest level.
 func (s *solver[T]) schedule(i, last int) (until, cool float64) {
+	// Coarsening counts too where time is the budget, so what is left is divided anew at each
+	// level.
 	left := annealingEnds - s.clock.spent()
 	switch {
 	case i == 0 && last == 0:
@@ -238,6 +241,7 @@ func project(block, label []int32) []int32 {
 // freezes it. It continues a saved state if there is one.
 func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool, until, cool float64) error {
 	a := newAnnealer(st, s.slack(st.h), s.tariff, s.team, s.seed)
+	// A resumed run continues within this level, at the saved temperature.
 	if u := s.keep.take(); u != nil {
 		s.restore(a, u)
 		return s.coolDown(ctx, a, &u.Cooling, u.From, u.Until)
@@ -252,6 +256,7 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	}
 	c := cooling{Hot: hot, Cool: cool, Last: last, ByWish: random && last && !s.flat}
 	if c.ByWish {
+		// Cooling by wishes needs less of the work, so the clock runs faster.
 		s.clock.all = int64(workByWish * float64(s.clock.all))
 	}
 	return s.coolDown(ctx, a, &c, s.clock.spent(), until)
@@ -305,6 +310,8 @@ func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) err
 			s.clock.progress(annealingEnds + (1-annealingEnds)*float64(i)/levelSweeps)
 		}
 		worst := a.raisePrices(levelGain)
+		// Prices that level the loads also raise the total, so the busiest block's load is
+		// compared, not its excess.
 		if peak := (1 + worst) * float64(a.cost.total); peak < least {
 			least = peak
 			kept = append(kept[:0], a.block...)
@@ -316,6 +323,7 @@ func (s *solver[T]) level(ctx context.Context, a *annealer[T], temp float64) err
 			return err
 		}
 	}
+	// The sweeps since have not helped.
 	for v, b := range kept {
 		if a.block[v] != b {
 			a.relocate(v, int(b))

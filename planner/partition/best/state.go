@@ -140,6 +140,7 @@ func (s *state[T]) summarize(e uint32, counts []uint32, weight int64, to *costs)
 			s.cells[w][e].single |= bit
 		}
 	}
+	// A net within one block crosses no link.
 	if n < 2 {
 		return
 	}
@@ -163,6 +164,7 @@ func (s *state[T]) touched(e uint32, a, b int, inA, inB uint32, weight int64, c 
 	}
 	left, joined := false, false
 	switch {
+	// At least two pins stay in the block, and so do its bits.
 	case inA > 1:
 	case anchor == a:
 		if inA == 0 {
@@ -197,6 +199,7 @@ func (s *state[T]) touched(e uint32, a, b int, inA, inB uint32, weight int64, c 
 // joining it. A block shares a net if another block touches it too, so when the set shrinks to one
 // or grows from one, a block that did not move changes its touch cost as well.
 func (s *state[T]) account(e uint32, a, b int, left, joined bool, weight int64, c *costs) {
+	// The number of blocks that touch the net now.
 	after := 0
 	for w := range s.cells {
 		after += bits.OnesCount64(uint64(s.cells[w][e].touch))

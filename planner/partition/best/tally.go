@@ -51,6 +51,8 @@ func tally[T word](p *planes[T], cells []cell[T], nets []uint32, own T) {
 		fours, carry = add3(fours, f0, f1)
 		p.add(3, carry)
 	}
+	// What the adders still hold has the weights 1, 2 and 4. add has only been called from bit 3
+	// on.
 	p[0], p[1], p[2] = ones, twos, fours
 	for _, e := range nets {
 		p.add(0, cells[e].others(own))
@@ -63,6 +65,7 @@ func (p *planes[T]) addTo(out []float32, n int, weight float32) {
 	for q := 0; q < len(out); q += 8 {
 		to := out[q:min(q+8, len(out))]
 		scale := weight
+		// Eight bits of the counters at a time, in eight lanes of a byte each.
 		for i := 0; i < n; i += 8 {
 			var lanes uint64
 			for j := i; j < min(i+8, n); j++ {

@@ -46,6 +46,7 @@ func (p *probe) outlook(temp float64) (undecided, rise float64) {
 		var z, zz, rises float64
 		for _, c := range costs {
 			d := float64(c - costs[own])
+			// The bounds keep a sum of k such terms, and its square, within float64.
 			w := math.Exp(max(-300, min(300, -d/temp)))
 			z += w
 			zz += w * w
@@ -76,6 +77,7 @@ func (p *probe) lowest(tooHot func(undecided, rise float64) bool) float64 {
 		return 1
 	}
 	low, high := 1e-3, 1e9
+	// The geometric mean, since temperatures span orders of magnitude.
 	for high/low > 1.01 {
 		mid := math.Sqrt(low * high)
 		if tooHot(p.outlook(mid)) {

@@ -55,6 +55,8 @@ func (c *clustering) savedBy(r *rating, v int) (saved int) {
 		}
 		if one || two {
 			saved++
+			// If the cluster has all pins of a net, the net becomes lone and the last pin is saved
+			// too.
 			pins := c.netStart[e+1] - c.netStart[e]
 			if pins == 2 || pins == 3 && one && two {
 				saved++

@@ -28,6 +28,7 @@ func (r *refinement) balance(ctx context.Context, limits []int64) error {
 		}
 		j := r.target(v)
 		if r.load[j] >= limits[j] || !r.fitsMemory(v, j) || r.load[j]+r.l.weight[v] > limits[j] && r.l.weight[v] > 1 && r.load[j]+r.l.weight[v] >= r.load[from] {
+			// No room there; try the vertex's next best machine later.
 			r.leaveOut(v, j)
 			r.enqueue(v)
 			continue
@@ -41,5 +42,6 @@ func (r *refinement) balance(ctx context.Context, limits []int64) error {
 			return ctx.Err()
 		}
 	}
+	// The last moves were forced. Within the exact limits some of their loss can be won back.
 	return r.makePasses(ctx)
 }

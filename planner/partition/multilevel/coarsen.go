@@ -53,6 +53,7 @@ func (m *matching) samples(random *rand.Rand) {
 	var near []int32
 	for _, at := range random.Perm(m.l.samples) { // step 2
 		v := int32(at)
+		// Fixed vertices stay alone, so a merged vertex is never bound to two machines.
 		if m.mate[v] >= 0 || m.l.fixed[v] >= 0 {
 			continue
 		}
@@ -159,6 +160,7 @@ func (m *matching) merge() *level {
 		if int(v) == l.samples {
 			next.samples = len(next.weight)
 		}
+		// The partner with the lower number has made the vertex.
 		if u := m.mate[v]; u >= 0 && u < v {
 			next.finer[v] = next.finer[u]
 			next.weight[next.finer[u]] += l.weight[v]

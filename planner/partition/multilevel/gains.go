@@ -109,6 +109,7 @@ func (g *gains) move(v, j int32) {
 	for _, e := range g.l.netsOf(v) {
 		count, w := g.at(e), g.l.netCost[e]
 		before := g.spread[e]
+		// The order matters: with the target counted first a net never seems to be on no machine.
 		switch count[j]++; count[j] {
 		case 1: // e comes to j
 			g.spread[e]++

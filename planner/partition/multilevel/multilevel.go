@@ -56,6 +56,7 @@ func MBP(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.A
 	}
 	levels := []*level{finest}
 	for {
+		// Each level has at most 95% of the samples of the one before, usually about half.
 		next := coarsen(levels[len(levels)-1], verticesPerMachine*o.K, o.K, random)
 		if next == nil {
 			break
@@ -110,6 +111,8 @@ func finish(ctx context.Context, g *graph.Graph, o partition.Options, l *level, 
 	for p := range a.Params {
 		a.Params[p] = part[l.home[p]]
 	}
+	// The refinement has minimized the sum. Alg. 2 goes for the maximum, which is what counts in
+	// the end.
 	placed, err := twostep.PlaceParams(ctx, g, o, a.Samples)
 	if err != nil {
 		return nil, err

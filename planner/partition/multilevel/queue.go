@@ -41,6 +41,7 @@ func (q *queue) set(v, gain int32) {
 		return
 	}
 	q.gain[v] = gain
+	// Only one of the two moves it.
 	q.down(q.up(int(q.place[v])))
 }
 

@@ -124,6 +124,7 @@ func (r *refinement) pass(ctx context.Context) (int64, error) {
 			return 0, ctx.Err()
 		}
 	}
+	// Undo in reverse order, so that every intermediate state is one that has existed.
 	for i := len(r.moves) - 1; i >= kept; i-- {
 		r.carry(r.moves[i].vertex, r.moves[i].from)
 	}

@@ -30,6 +30,7 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 	for i := range has {
 		has[i] = make([]uint64, (g.Params()+63)/64)
 	}
+	// In the order of the data a part could be of one kind of sample only.
 	order := rand.New(rand.NewPCG(o.Seed, 0)).Perm(n)
 	turn := 0
 	for from := 0; from < n; from += partSamples {
@@ -106,6 +107,7 @@ func (p *part) assign(i int, machine []int32) {
 		// cheaper for it.
 		p.has[i][e/64] |= 1 << (e % 64)
 		for _, other := range p.g.SamplesOf(int(e)) {
+			// Samples of other parts have their costs computed when their part begins.
 			if v := p.index[other]; v >= 0 {
 				p.lists[i].decrement(v)
 			}

@@ -14,6 +14,7 @@ import (
 // weights.
 func Graph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 	n := rapid.IntRange(1, maxSamples).Draw(t, "n")
+	// A sample may have no parameter at all; partitioners must cope with that.
 	row := rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(maxParams)), 0, min(maxParams, 12), rapid.ID)
 	g, err := graph.FromRows(rapid.SliceOfN(row, n, n).Draw(t, "rows"))
 	if err != nil {
@@ -23,6 +24,7 @@ func Graph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 		if n == 0 || rapid.IntRange(0, 2).Draw(t, name+"?") > 0 {
 			return nil
 		}
+		// Weights are small, so that sums of a few of them coincide and ties occur.
 		return rapid.SliceOfN(rapid.Uint32Range(1, 5), n, n).Draw(t, name)
 	}
 	g, err = g.WithWeights(weights("parameter weights", g.Params()), weights("sample weights", n))
@@ -36,6 +38,7 @@ func Graph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 // constraint is present a quarter of the time, so that most combinations occur.
 func Options(t *rapid.T, g *graph.Graph, maxK int) partition.Options {
 	maybe := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
+	// Constraints drawn independently may contradict each other; draw again until they do not.
 	for {
 		o := partition.Options{K: rapid.IntRange(1, min(maxK, g.Samples())).Draw(t, "k"), Seed: rapid.Uint64().Draw(t, "seed")}
 		if maybe("capacity?") {

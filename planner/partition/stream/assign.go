@@ -83,6 +83,7 @@ func (a *assigner) choose(ids []uint64, old int) int {
 	}
 	a.edges += int64(len(ids))
 	a.followed += int64(len(a.slots))
+	// The table does not know who uses these, so each sample pays for them anew.
 	a.beyond = int64(len(ids) - len(a.slots))
 	if old >= 0 {
 		a.Rank[old] -= a.beyond

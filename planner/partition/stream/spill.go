@@ -91,6 +91,7 @@ func (s *SpillSorter) shrink() error {
 	if len(s.pairs) <= cap(s.pairs)/2 {
 		return nil
 	}
+	// Merge before there are more runs than readers.
 	if len(s.runs) == fanIn-1 {
 		if err := s.mergeRuns(); err != nil {
 			return err
@@ -204,6 +205,7 @@ func (s *SpillSorter) merge(ctx context.Context, runs []*os.File, list []Spilled
 		h := queue[0]
 		copy(queue, queue[1:])
 		queue = queue[:len(queue)-1]
+		// Each run has a pair once, but several runs may have the same.
 		if visited == 0 || h.SpilledPair != last {
 			if err := visit(h.SpilledPair); err != nil {
 				return err

@@ -196,6 +196,7 @@ func (s *state) run(ctx context.Context, source Source, place func(id uint64, ow
 	if err != nil {
 		return nil, err
 	}
+	// Only now is the number of samples known, and with it the limit of each machine.
 	s.samples = s.assigner.Row
 	if int64(s.o.K) > s.samples {
 		return nil, fmt.Errorf("%w: %d machines for %d samples: each machine must get a sample, use at most k = %d",
@@ -233,6 +234,7 @@ func (s *state) pass(ctx context.Context, source Source, pass int) error {
 	s.assigner.begin(pass == 1, s.samples)
 	last := pass == s.o.Passes
 	err := source(ctx, pass, func(ids []uint64) (int, error) {
+		// More rows than in pass 0 would exceed all limits.
 		if s.assigner.Row == s.samples {
 			return 0, errChanged
 		}

@@ -132,6 +132,8 @@ func (t *table) clear(s int) {
 // forgetRare drops the features that were seen least often, until less than three quarters of the
 // table are used.
 func (t *table) forgetRare() {
+	// Doubling bounds the number of scans of the table; one after the other would take thousands
+	// for popular features.
 	for least := uint32(1); t.used >= len(t.ids)/4*3; least *= 2 {
 		t.retainFeatures(func(s int) bool { return t.seen[s] > least })
 	}
