@@ -27,6 +27,7 @@ func (s *Codecs) SetSums(ctx context.Context, r *api.JobRules) (*api.CodecsSet, 
 	return s.set(ctx, s.sums, sumsPrefix, r)
 }
 
+// checkSums returns the first fault of rules on sums.
 func checkSums(r *api.JobRules) error {
 	if err := check(r); err != nil {
 		return err

@@ -68,6 +68,7 @@ func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) 
 	return c, nil
 }
 
+// portOf returns the port of a TCP listener.
 func portOf(l net.Listener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
 // setLeader records a new leader. Connections that are being forwarded to the old one are dropped:

@@ -72,6 +72,8 @@ type market struct {
 	pairs   [6][2]int // columns that act together
 }
 
+// newMarket draws what all impressions have in common: the sizes of columns, the pairs that
+// interact, and the slopes.
 func newMarket(o ClickOptions) *market {
 	r := stream(o.Seed, 0)
 	m := &market{seed: o.Seed}
@@ -91,6 +93,8 @@ func newMarket(o ClickOptions) *market {
 	return m
 }
 
+// click draws one impression and its outcome. One number in eight is unknown, as in the logs of
+// Criteo.
 func (m *market) click(r *rand.Rand) Click {
 	var k Click
 	// About a quarter of the rows become clicks.

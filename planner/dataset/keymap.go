@@ -106,6 +106,7 @@ func readKeyMap(path string) (KeyMap, error) {
 	return m, nil
 }
 
+// parsePair parses an id and its key, each within its range.
 func parsePair(fields [][]byte) (id, key uint64, err error) {
 	if len(fields) != 2 {
 		return 0, 0, fmt.Errorf("want a feature id and its key, got %d words", len(fields))

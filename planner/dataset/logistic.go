@@ -130,6 +130,7 @@ func (l *logistic) step(feature int32, gradient float64) {
 	l.weight[feature] -= stepSize * gradient / (math.Sqrt(l.squares[feature]) + smoothing)
 }
 
+// accuracy returns the fraction of the given rows that the model classifies correctly.
 func (l *logistic) accuracy(rows []int) float64 {
 	right := 0
 	for _, r := range rows {

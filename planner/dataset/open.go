@@ -27,6 +27,7 @@ type compression struct {
 // zstdWindow bounds the memory that a zstd file may ask for.
 const zstdWindow = 256 << 20
 
+// compressions returns the compressions that can be read. None of the readers needs to be closed.
 func compressions() []compression {
 	return []compression{
 		{".gz", []byte{0x1f, 0x8b}, func(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) }},

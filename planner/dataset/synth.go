@@ -54,6 +54,7 @@ func newAlias(weights []float64) alias {
 	return a
 }
 
+// draw returns an index with a probability proportional to its weight.
 func (a alias) draw(r *rand.Rand) uint32 {
 	i := uint32(r.IntN(len(a.keep)))
 	if r.Float64() < a.keep[i] {

@@ -67,6 +67,7 @@ func scramble(x uint32) uint32 {
 	return x ^ x>>16
 }
 
+// appendHex appends x as 8 hexadecimal digits.
 func appendHex(b []byte, x uint32) []byte {
 	const digits = "0123456789abcdef"
 	for shift := 28; shift >= 0; shift -= 4 {

@@ -29,6 +29,8 @@ type SyntheticRow struct {
 	Values []float32 // one per id; the squares sum to 1
 }
 
+// withDefaults returns the options with defaults for fields that are zero. The default number of
+// words is smaller for a small vocabulary, so that Check accepts it.
 func (o TextOptions) withDefaults() TextOptions {
 	def := func(v *int, d int) {
 		if *v == 0 {
@@ -138,6 +140,7 @@ func newLanguage(o TextOptions) *language {
 	return l
 }
 
+// normalize scales weights to a sum of 1.
 func normalize(w []float64) {
 	var sum float64
 	for _, v := range w {
@@ -148,6 +151,7 @@ func normalize(w []float64) {
 	}
 }
 
+// permutation returns 0..n-1 in random order.
 func permutation(r *rand.Rand, n int) []uint32 {
 	p := make([]uint32, n)
 	for i := range p {

@@ -70,6 +70,7 @@ type Epoch struct {
 	MaxMoves int
 }
 
+// share returns Share with its default.
 func (e *Epoch) share() float64 {
 	if e.Share == 0 {
 		return 1
@@ -167,6 +168,7 @@ type home struct{}
 
 func (home) Name() string { return "home" }
 
+// Plan returns keys that somebody has moved to their homes.
 func (home) Plan(it *Items, _ *Epoch) ([]Move, error) {
 	var moves []Move
 	for i, owner := range it.Owner {

@@ -130,8 +130,6 @@ func (b *Builder) Build(ctx context.Context) (*Graph, error) {
 	if err := b.renumber(ctx, numbers, g.sampleParams); err != nil {
 		return nil, err
 	}
-	// The numbering has been needed for the last time. Without this it would be in use until Build
-	// returns.
 	numbers = nil
 	collect(b.edges)
 	*b = Builder{}

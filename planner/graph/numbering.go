@@ -59,6 +59,8 @@ func (m *bitmap) features() []uint64 {
 	return ids
 }
 
+// rank counts the bits before each id: those of all words before its own, and those below it within
+// the word.
 func (m *bitmap) rank(ids *block, to []uint32) {
 	for i, id := range ids.narrow {
 		below := m.words[id/64] & (1<<(id%64) - 1)
@@ -111,6 +113,8 @@ func newDirectory(ctx context.Context, blocks []block, edges int64) (*directory,
 
 func (d *directory) features() []uint64 { return d.ids }
 
+// rank looks up each id. A directory is the choice for sparse ids, so blocks may be of either
+// width.
 func (d *directory) rank(ids *block, to []uint32) {
 	for i, id := range ids.narrow {
 		to[i] = d.find(uint64(id))

@@ -49,6 +49,7 @@ type useList struct {
 // again.
 const compactFrom = 1 << 14
 
+// addUse appends a use. Merging is amortized: it happens only when the list has doubled.
 func (l *useList) addUse(item int32, bytes float32) {
 	if len(l.all) >= 2*l.merged+compactFrom {
 		l.merge()

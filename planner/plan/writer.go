@@ -98,6 +98,8 @@ func (w *PlacementWriter) endPacked() error {
 	return err
 }
 
+// writeRun writes one run on a line of its own. The comma goes before it, since the last run is not
+// known as such.
 func (w *PlacementWriter) writeRun(r *PlacedRun) error {
 	line, err := json.Marshal(encode(r))
 	if err != nil {

@@ -141,6 +141,8 @@ func (j *job) lastEpoch() uint64 {
 	return j.epochs[len(j.epochs)-1].info.GetEpoch()
 }
 
+// describe returns everything about the run for operators. It copies what may change, so the caller
+// may send it without the lock.
 func (j *job) describe() *api.JobPlan {
 	j.mu.Lock()
 	defer j.mu.Unlock()

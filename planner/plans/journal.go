@@ -106,6 +106,8 @@ func (j *job) epochEntry(e *epoch) (store.Entry, error) {
 	return protoEntry(j.epochName(e.info.GetEpoch()), e.info)
 }
 
+// headEntry returns the head as it is in memory now. It is written last among the entries that it
+// refers to.
 func (j *job) headEntry() store.Entry {
 	h := head{Format: headFormat, Servers: j.servers, Held: j.held, Snapshot: j.snapshot, SnapParts: j.snapParts, Mark: j.snapMark, Stores: j.stores}
 	value, err := json.Marshal(h)

@@ -207,6 +207,7 @@ func (t *Task) drawPlot(ctx context.Context, g *graph.Graph, o partition.Options
 	return writePlot(t.Plot, fmt.Sprintf("%s, %d machines", t.Input.Path, t.K), drawn)
 }
 
+// writePlot draws the reports into a file.
 func writePlot(path, title string, reports []*Report) error {
 	file, err := os.Create(path)
 	if err != nil {

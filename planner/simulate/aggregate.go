@@ -114,6 +114,7 @@ type openSum struct {
 	workers []int
 }
 
+// newAggregating returns an aggregating that has seen nothing. wait is how long a sum stays open.
 func newAggregating(m *machines, keyBytes int, wait time.Duration) *aggregating {
 	a := &aggregating{
 		machines: m, workers: make([]int, m.count), keyBytes: keyBytes, wait: wait, seed: maphash.MakeSeed(), most: maxKept,

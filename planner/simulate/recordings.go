@@ -80,6 +80,7 @@ func RunRecorded(paths []string, o RecordedOptions) (*Report, error) {
 			return nil, err
 		}
 		r.Complete = r.Complete && complete
+		// The survey learns who runs on a host when the recording made there has been read.
 		s.host(header.Host)
 	}
 	m, err := s.machines()
@@ -178,6 +179,7 @@ func (c *clock) step(u *recording.Use) int {
 	default:
 		c.now++
 	}
+	// Customers of one worker count their timestamps separately.
 	c.last, c.push, c.app, c.cust = u.Timestamp, u.Push, u.App, u.Customer
 	return c.now
 }

@@ -213,6 +213,8 @@ func (s *Simulation) use(r *Request) {
 			}
 		}
 		if int(item) >= len(used.bytes) {
+			// Items appear as the trace goes on; a machine's list grows when it first uses a later
+			// one.
 			used.bytes = append(used.bytes, make([]float32, int(item)+1-len(used.bytes))...)
 		}
 		if used.bytes[item] == 0 {
@@ -357,6 +359,8 @@ func (b *batch) close(machine int32, keep int) {
 	if len(b.pulled)+len(b.pushed) == 0 {
 		return
 	}
+	// A strategy expects both sets. A worker that only pulls, or only pushes, is taken to do both
+	// with the same keys.
 	d := dynamic.Batch{Machine: machine, Pulled: set(b.pulled), Updated: set(b.pushed)}
 	if len(d.Pulled) == 0 { // a worker that only pushes
 		d.Pulled = d.Updated

@@ -39,6 +39,7 @@ type survey struct {
 	scratch         []uint32
 }
 
+// newSurvey returns a survey of the given job, or of the only one if job is "".
 func newSurvey(job string) *survey {
 	return &survey{
 		want: job, others: map[string]bool{}, workers: map[string]int{}, size: map[uint64]uint32{}, alike: true,
@@ -177,7 +178,7 @@ func (s *survey) machines() (*machines, error) {
 		s.workers[name] = i
 	}
 	m := &machines{worker: make([]int, len(names)), server: make([]int, s.servers)}
-	// Every recording is of a host of its own, so all hosts of the job must have been recorded.
+	// With recordings of several hosts, all hosts of the job must have been recorded.
 	if len(s.hosts) > 1 {
 		m.count = len(s.hosts)
 		for i, name := range names {

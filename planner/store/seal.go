@@ -68,6 +68,8 @@ const (
 	inventorySize   = 1 + 3*8
 )
 
+// addEntry and remove keep the inventory in step with the entries. An entry is replaced by removing
+// the old value and adding the new one.
 func (v *inventory) addEntry(name, value []byte) { v.change(name, value, 1) }
 func (v *inventory) remove(name, value []byte)   { v.change(name, value, ^uint64(0)) }
 

@@ -16,6 +16,7 @@ type draft struct {
 	size    int
 }
 
+// newDraft returns a draft without changes.
 func newDraft(p *page) *draft { return &draft{p, map[string]*record{}, p.size} }
 
 // get returns the entry as it will be after the flush.

@@ -163,6 +163,7 @@ func Sum(hosts ...[]Line) []Line {
 	return all
 }
 
+// addLine adds another host's line of the same job and measure.
 func (l *Line) addLine(o *Line) {
 	l.On += o.On
 	l.Connections += o.Connections

@@ -14,6 +14,7 @@ const noiseSize = 1 << 14
 // each sweep. The first k are repeated at the end, so that no read wraps around.
 type noise []float32
 
+// newNoise returns the table in an order that rng decides.
 func newNoise(rng *rand.Rand, k int) noise {
 	n := make(noise, noiseSize+k)
 	for i := range noiseSize {

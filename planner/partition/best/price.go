@@ -16,6 +16,7 @@ type tariff struct {
 	rent []float32
 }
 
+// newTariff returns a tariff without any pressure.
 func newTariff(k int) *tariff {
 	t := &tariff{price: make([]float32, k), lasting: make([]float32, k), rent: make([]float32, k)}
 	for b := range t.price {

@@ -18,6 +18,7 @@ type shares struct {
 	took []time.Duration
 }
 
+// newShares returns equal shares for that many members; adjust corrects them.
 func newShares(h *hypergraph, members int) *shares {
 	s := &shares{cuts: h.cuts, took: make([]time.Duration, members)}
 	for i := range members + 1 {

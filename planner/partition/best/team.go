@@ -31,6 +31,7 @@ type team struct {
 	wake  sync.Cond // the epoch has changed
 }
 
+// newTeam starts a goroutine for each member but the caller. The team must be closed.
 func newTeam(members int) *team {
 	t := &team{members: members, begun: make([]atomic.Uint64, members)}
 	t.wake.L = &t.mutex

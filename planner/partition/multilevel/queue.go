@@ -21,6 +21,7 @@ func newQueue(vertices int) queue {
 	return q
 }
 
+// clear empties the queue in time proportional to its length.
 func (q *queue) clear() {
 	for _, v := range q.heap {
 		q.place[v] = -1

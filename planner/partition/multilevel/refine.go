@@ -32,6 +32,7 @@ type refinement struct {
 	moves []move
 }
 
+// A vertexState says whether a vertex may move in this pass.
 type vertexState uint8
 
 const (

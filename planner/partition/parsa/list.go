@@ -20,6 +20,7 @@ type list struct {
 	least int
 }
 
+// newList returns a list without samples, for numbers below samples.
 func newList(samples int) list {
 	l := list{cost: make([]int32, samples), next: make([]int32, samples), prev: make([]int32, samples)}
 	for u := range l.prev {

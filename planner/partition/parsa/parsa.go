@@ -65,6 +65,8 @@ type part struct {
 	lists []list
 }
 
+// newPart enters all samples of a part in the lists of all machines, with their cost at this
+// moment.
 func newPart(g *graph.Graph, samples []int, has [][]uint64) *part {
 	p := &part{g: g, samples: samples, index: slices.Repeat([]int32{-1}, g.Samples()), has: has}
 	for u, s := range samples {

@@ -33,8 +33,10 @@ func newAssigner(k int, memory int64) *assigner {
 	return a
 }
 
+// users returns the set of machines with a user of the feature in a slot, by what is known.
 func (a *assigner) users(s int) []uint64 { return a.table.wordsOf(s)[:a.words] }
 
+// now returns the set of machines on which this pass has put a user of the feature.
 func (a *assigner) now(s int) []uint64 { return a.table.wordsOf(s)[a.words:] }
 
 // countFeatures adds the features of a sample to the table. It is pass 0.

@@ -22,6 +22,8 @@ type baseline struct {
 	row  int
 }
 
+// newBaseline returns a baseline whose table takes up to memory bytes. Its seeds are fixed, so that
+// runs can be compared.
 func newBaseline(k int, memory int64) *baseline {
 	words := SetWords(k)
 	b := &baseline{k: k, words: words, limit: 1<<64 - 1}

@@ -33,6 +33,7 @@ type book struct {
 	total int64
 }
 
+// newBook creates the file in dir, for k machines.
 func newBook(dir string, k int) (*book, error) {
 	f, err := os.CreateTemp(dir, "parameters-*")
 	if err != nil {

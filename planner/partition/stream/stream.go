@@ -283,6 +283,7 @@ func (s *state) assignLast(ids []uint64, old int) (int, error) {
 	return machine, nil
 }
 
+// result returns the figures of the finished partition.
 func (s *state) result(used []int64) *Result {
 	r := &Result{
 		Samples: s.samples, Params: s.book.params, Edges: s.assigner.edges,
@@ -303,6 +304,8 @@ type machineFile struct {
 	buf *bufio.ReadWriter
 }
 
+// newMachineFile creates an empty file in dir. Its reader and writer share one buffer's worth of
+// memory.
 func newMachineFile(dir string) (*machineFile, error) {
 	f, err := os.CreateTemp(dir, "machines-*")
 	if err != nil {

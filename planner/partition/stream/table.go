@@ -84,6 +84,7 @@ func (t *table) add(id uint64) int {
 	return s
 }
 
+// wordsOf returns the words of a slot, countsOf its counters. Both are views into the table.
 func (t *table) wordsOf(s int) []uint64 { return t.words[s*t.perSlot : (s+1)*t.perSlot] }
 
 func (t *table) countsOf(s int) []uint8 { return t.counts[s*t.counters : (s+1)*t.counters] }

@@ -73,6 +73,7 @@ type tree[T number] struct {
 	bound [][]T
 }
 
+// newTree returns the tree of the given costs, which fit into T.
 func newTree[T number](full []uint32) *tree[T] {
 	c := &tree[T]{cost: graph.MakeHuge[T](len(full))}
 	for s, v := range full {
@@ -89,6 +90,7 @@ func newTree[T number](full []uint32) *tree[T] {
 }
 
 func (c *tree[T]) clone() costs {
+	// Machines change their costs in parallel, so each has a copy of everything.
 	other := &tree[T]{cost: graph.MakeHuge[T](len(c.cost))}
 	copy(other.cost, c.cost)
 	for _, level := range c.bound {

@@ -103,6 +103,8 @@ func (f *finder) addition(i int32) (cost int64) {
 	return cost
 }
 
+// choose adds a candidate to the chosen ones and counts its parameters; those with a count cost no
+// further candidate anything.
 func (f *finder) choose(i int32) {
 	f.deep.chosen = append(f.deep.chosen, i)
 	for _, p := range f.deep.g.ParamsOf(int(f.candidate[i].sample)) {
@@ -110,6 +112,7 @@ func (f *finder) choose(i int32) {
 	}
 }
 
+// unchoose removes the last chosen candidate. After the search all counts are 0 again.
 func (f *finder) unchoose() {
 	last := len(f.deep.chosen) - 1
 	for _, p := range f.deep.g.ParamsOf(int(f.candidate[f.deep.chosen[last]].sample)) {

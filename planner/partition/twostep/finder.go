@@ -37,6 +37,7 @@ type finder struct {
 	deep  descent
 }
 
+// A candidate is a sample and what it alone costs the machine.
 type candidate struct {
 	sample uint32
 	cost   int64

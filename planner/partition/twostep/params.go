@@ -59,6 +59,7 @@ type supply interface {
 	next(i int) (unit uint32, ok bool)
 }
 
+// newPlacement returns a placement without owners: every machine pays for all that it uses.
 func newPlacement(g *graph.Graph, o partition.Options, u *users) *placement {
 	p := &placement{
 		g: g, users: u, k: o.K,

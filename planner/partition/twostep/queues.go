@@ -14,6 +14,7 @@ type queues struct {
 	units [][]uint32
 }
 
+// newQueues sorts the units of each machine, in parallel.
 func newQueues(p *placement) *queues {
 	q := &queues{placement: p, units: make([][]uint32, p.k)}
 	crew := newCrew(p.k)
@@ -51,6 +52,7 @@ func (p *placement) unitsOf(i int) []uint32 {
 	return units
 }
 
+// next implements supply.
 func (q *queues) next(i int) (uint32, bool) {
 	for len(q.units[i]) > 0 {
 		unit := q.units[i][0]

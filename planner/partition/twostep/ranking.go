@@ -23,6 +23,8 @@ type ranking struct {
 	at []int
 }
 
+// newRanking sorts the parameters that have no owner yet, and enters the places that each machine
+// uses.
 func newRanking(p *placement) *ranking {
 	keys := make([]uint64, 0, len(p.owner))
 	r := &ranking{params: make([]uint32, 0, len(p.owner)), at: make([]int, p.k)}
@@ -48,6 +50,8 @@ func newRanking(p *placement) *ranking {
 	return r
 }
 
+// next implements supply. Each machine goes through its bitmap once, so all calls together take
+// time in proportion to machines times parameters / 64.
 func (r *ranking) next(i int) (uint32, bool) {
 	uses := r.uses[i]
 	for w := r.at[i]; w < len(uses); w++ {

@@ -9,6 +9,8 @@ type turns struct {
 	winner []int32 // node -> the least machine below it, or -1; the root is 1
 }
 
+// newTurns returns the tree of that many machines. less must be a strict order; it is called again
+// after moved.
 func newTurns(machines int, less func(i, j int) bool) *turns {
 	t := &turns{less: less, leaves: 1}
 	for t.leaves < machines {

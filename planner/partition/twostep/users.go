@@ -36,6 +36,7 @@ func usersOf(ctx context.Context, g *graph.Graph, samples []int32, k int) (*user
 	return u, ctx.Err()
 }
 
+// usedBy reports whether machine i uses parameter p.
 func (u *users) usedBy(p, i int) bool { return u.mask[p*u.words+i/64]>>(i%64)&1 == 1 }
 
 // count returns lambda, the number of machines that use p.
