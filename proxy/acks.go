@@ -46,10 +46,14 @@ func (l *keptLink) farEnded(left int) error {
 		end, orderly, news := l.farEnd, n.orderly, n.news()
 		n.mu.Unlock()
 		switch {
+		// The link had everything that the far process has sent.
 		case end != nil && *end == l.written.Load()+uint64(left):
 			return nil
+		// Bytes are missing: the link broke after the far proxy had announced the end.
 		case end != nil:
 			return relay.ErrBroken
+		// Nothing could be resumed, so there is no point in telling a broken link from an
+		// ended one.
 		case orderly || !l.window.Kept():
 			return nil
 		}

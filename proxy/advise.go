@@ -68,6 +68,8 @@ func (p *Proxy) Advise(ctx context.Context, during time.Duration) (map[string]ad
 	if p.opts.Values == nil {
 		return nil, ErrNoValues
 	}
+	// A trial costs several times what the codecs in use do; two at a time would disturb each
+	// other's figures.
 	if !p.advising.TryLock() {
 		return nil, ErrAdvising
 	}
@@ -78,6 +80,7 @@ func (p *Proxy) Advise(ctx context.Context, during time.Duration) (map[string]ad
 	case <-ctx.Done():
 	case <-time.After(during):
 	}
+	// see may still be running for some connection, hence the lock below.
 	p.opts.Values.Watch(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()

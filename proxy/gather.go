@@ -26,7 +26,9 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 		before, c.transit.gathered = c.transit.gathered, gathered{}
 	}
 	switch {
+	// Without a codec nobody knows where a message begins.
 	case p.opts.Aggregate == nil || c.pipe.Sender == nil || c.pipe.Receiver == nil || c.kept != nil:
+	// To a server on this host nothing leaves the host, so there is nothing to save.
 	case c.kind == kindLink && c.peer != p.instance:
 		far, alters := c.pipe.Far, func() bool { return false }
 		if a, ok := c.pipe.Sender.(interface{ DropsPushes() bool }); ok {
@@ -56,6 +58,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 		c.pipe.Hearer = h
 		return c.gathers(gathered{hearer: h}), nil
 	}
+	// The connection came from a link with summing, and this one has none.
 	if before.queue != nil && before.queue.Waiting() {
 		err = aggregate.ErrLost
 	}

@@ -259,6 +259,7 @@ func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 			g.mu.Unlock()
 			return
 		}
+		// A new agent has none of the policies, or those of another proxy.
 		g.meetAgent(agent.Session())
 		g.forgetEnded()
 		due := g.due()
@@ -275,6 +276,7 @@ func (g *Guard) apply(ctx context.Context, beat *health.Beat) {
 			g.told[c.cgroup] = false // it may be closed from now on, whatever the agent answers
 		}
 		g.mu.Unlock()
+		// Without the lock: the agent may take seconds, and Need is called under jobs' locks.
 		asked, cancel := context.WithTimeout(ctx, patience)
 		err := agent.SetFailClosed(asked, c.cgroup, c.closed)
 		cancel()

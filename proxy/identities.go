@@ -122,6 +122,7 @@ func (o *peerOf) At(ctx context.Context, host netip.Addr) error {
 		if ok {
 			return nil
 		}
+		// It was asked a moment ago, and another proxy answered.
 		if time.Since(asked) < identityAgain {
 			return reason.Errorf(reason.Forged, "another proxy is at %s", host)
 		}

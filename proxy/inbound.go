@@ -86,6 +86,8 @@ func (p *Proxy) inbound(a arrival) error {
 	from, far, hello := addrPort(a.conn.RemoteAddr()), a.far, a.hello
 	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
 	c.pipe.Far = far
+	// The destination is connected before the codec is opened and the answer sent: only then
+	// is it known whether the link can be accepted.
 	scope, err := p.admit(c, a)
 	if err != nil {
 		p.refuse(far, err)
@@ -106,6 +108,7 @@ func (p *Proxy) inbound(a arrival) error {
 			answer.Accepted = append(answer.Accepted, beginOffer(o.Session))
 		}
 	}
+	// A session survives more than a transit does, so it comes first.
 	if o, ok := passOffered(hello.Offers); ok && c.kept == nil {
 		p.passes.beginTransit(c, keep.State{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup, Netns: scope.Netns})
 		if c.transit != nil {

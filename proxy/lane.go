@@ -238,6 +238,7 @@ func (l *keptLink) announceEnd() {
 // make it, and uses it until it ends.
 func (n *lane) serveLane(host netip.AddrPort) {
 	defer n.endLinks()
+	// The end that dialed the links dials the lane as well, since it can reach the other.
 	if n.key.dialed {
 		conn, err := n.ls.k.dialLane(host)
 		if err != nil {
@@ -250,6 +251,7 @@ func (n *lane) serveLane(host netip.AddrPort) {
 	defer late.Stop()
 	for {
 		n.mu.Lock()
+		// attachConn may set it at any time, and wakes this loop.
 		conn := n.conn
 		n.mu.Unlock()
 		if conn != nil {
@@ -275,6 +277,8 @@ func (n *lane) attachConn(conn net.Conn) bool {
 	if holder == nil || tcp == nil {
 		return false
 	}
+	// The keeper holds sockets with pages only; this one tells the next proxy that the socket
+	// is a lane.
 	page, err := keep.NewPage(keep.Meta{Lane: true})
 	if err != nil {
 		k.p.log.Warn("connections do not outlive a proxy that is killed", "error", err)

@@ -91,6 +91,7 @@ func (p *Proxy) carried() []carried {
 			continue // the dialer's host tells of it
 		}
 		job := c.job
+		// The codec for values has seen the node table, which names the job.
 		if job == "" && p.opts.Values != nil {
 			job = p.opts.Values.JobOf(c.origin)
 		}
@@ -264,6 +265,7 @@ var valueMeasures = []valueMeasure{
 // connections to other hosts, local those for connections within the host.
 func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local []values.Held) measure.Line {
 	setting, from := m.asked(held)
+	// Nobody asks for it: the line says so once, and not for each connection.
 	if setting == "" {
 		l := measure.Line{Job: job, Measure: m.name, Connections: len(all)}
 		l.Lack(m.unset(held))

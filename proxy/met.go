@@ -67,6 +67,7 @@ func (p *peers) writeFile() error {
 	}
 	p.mu.Unlock()
 	slices.Sort(all)
+	// Without p.mu: connections ask for peers while the file is written.
 	if err := os.MkdirAll(filepath.Dir(p.file), 0o700); err != nil {
 		return err
 	}

@@ -280,6 +280,7 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 // has offered.
 func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) error {
 	l = p.linkOf(c, l)
+	// All connections to one proxy share what is known of the path there.
 	if !p.encodesAlways(c) {
 		m := &payoff.Meter{Path: p.paths.To(c.peer)}
 		c.pipe.Payoff, l.Pays = m, func() bool { return m.Encode(time.Now()) }
@@ -289,6 +290,8 @@ func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) erro
 			if o.Codec != codec.Name() {
 				continue
 			}
+			// The codec dials it only when it finds several processes of the other host
+			// behind this one's links.
 			l.Lane = func(ctx context.Context, data []byte) (net.Conn, error) {
 				return p.dialShared(ctx, c.destination, codec.Name(), data)
 			}

@@ -287,6 +287,7 @@ func (s *passes) heirStays() bool {
 		if heir == nil {
 			return false
 		}
+		// No agent, or one that holds nothing: it has gone while this proxy waited.
 		if _, within := (*heir).Holds(); within == 0 {
 			return false
 		}
@@ -355,6 +356,7 @@ func (s *passes) drains(why string) {
 // under a number. Both files become the proxy's.
 func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 	st, err := keep.ReadState(file)
+	// The state is read: the duplicate that the agent holds is released below.
 	file.Close()
 	conn, failed := net.FileConn(socket)
 	socket.Close()

@@ -63,6 +63,8 @@ func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 		if s.p.life.Err() != nil {
 			return nil, reason.Errorf(reason.Stopped, "going on over another link: %w", context.Cause(s.p.life))
 		}
+		// A host that refuses the TCP connection has no proxy at the moment. Until then the
+		// next one may come.
 		if refused(err) || errors.Is(err, unix.ECONNREFUSED) && keep.Monotonic() > t.Until {
 			return nil, reason.Errorf(reason.NotKept, "going on over another link: %w", err)
 		}
@@ -164,6 +166,7 @@ func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 		p.refuse(a.far, err)
 		return nil, err
 	}
+	// The process's connection is the same as before; only the link is new.
 	c := t.connection(kindAccepted)
 	c.peer, c.linkID, c.pipe.Far = a.hello.Instance, a.hello.ID, a.far
 	answer := link.Answer{Instance: p.instance, Accepted: p.accepted(a.hello.Offers)}
@@ -214,10 +217,12 @@ func (s *passes) resume(a arrival, o keep.Pass) error {
 	s.mu.Unlock()
 	var err error
 	switch {
+	// The agent has not named everything yet. The connection may be among what comes.
 	case t == nil && o.Kind == keep.Resume && !settled:
 		err = reason.Errorf(reason.Starting, "it is not known yet which connections were handed over")
 	case t == nil:
 		err = reason.Errorf(reason.NotKept, "the connection was not handed over to here")
+	// This end has not noticed yet that the link ended.
 	case !waits:
 		err = reason.Errorf(reason.Starting, "the connection has a link")
 	default:

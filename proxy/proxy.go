@@ -248,8 +248,11 @@ func New(opts Options) (*Proxy, error) {
 		reach:   newReach(opts.Reach),
 		holdFor: holdFor, restFor: restFor, identities: newIdentities(),
 	}
+	// Hosts of the previous proxy are known before the first connection comes.
 	p.peers.keepFile(opts.PeersFile, opts.Log)
 	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)
+	// Handshakes take descriptors too, but no slots, so they are subtracted from what slots
+	// may use.
 	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.Most()))
 	if n := p.entry.most; n < opts.MaxConnections {
 		p.log.Warn("the limit of open files allows fewer connections than asked for", "connections", n, "asked", opts.MaxConnections)
@@ -404,12 +407,15 @@ func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPC
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			continue
 		case err == nil:
+			// The pause is only for errors in a row.
 			wait = shortest
 			p.serveConn(conn, serve)
 			continue
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
 		case reason.IsNoDescriptors(err):
+			// The connection stays in the kernel's queue after a failed accept, and would
+			// fail the next one too.
 			p.conns.failed(reason.NoDescriptors)
 			p.entry.ranShort()
 			p.entry.shed(l)
@@ -425,6 +431,8 @@ func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPC
 	}
 }
 
+// serveConn serves a connection in a goroutine of its own, which counts in work, and closes
+// it afterwards.
 func (p *Proxy) serveConn(conn net.Conn, serve func(*net.TCPConn) error) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

@@ -49,6 +49,8 @@ func (s *session) await(held []*lane) (*connection, error) {
 	}
 	ctx, cancel := context.WithTimeout(s.k.p.life, takenUpWithin)
 	defer cancel()
+	// gone is closed when the last lane has ended: then nobody holds the other end. Without
+	// lanes it stays open.
 	gone := make(chan struct{})
 	if len(held) > 0 {
 		var waiting sync.WaitGroup
@@ -124,6 +126,7 @@ func (s *session) dialAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 		if p.life.Err() != nil {
 			return nil, reason.Errorf(reason.Stopped, "taking a connection up again: %w", context.Cause(p.life))
 		}
+		// A proxy has answered, and does not have the connection.
 		if refused(err) {
 			return nil, reason.Errorf(reason.NotKept, "taking a connection up again: %w", err)
 		}
@@ -296,6 +299,8 @@ func (p *Proxy) resume(a arrival, o keep.Offer) error {
 		return refuse(reason.Errorf(why, "the connection is not held here"))
 	}
 	m := s.page.Meta()
+	// The id is secret, but not proof enough: the link must come from the same host, for the
+	// same connection.
 	if err := p.isSame(a, sameAs{m.Client, m.Destination, m.Far, m.Cgroup}); err != nil {
 		return refuse(err)
 	}

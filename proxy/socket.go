@@ -104,6 +104,7 @@ func kernelState(c net.Conn) (s sockState) {
 		if err != nil {
 			return
 		}
+		// Retransmissions count as sent in tcp_info, and would count twice.
 		s = sockState{
 			received: info.Bytes_received, sent: info.Bytes_sent - info.Bytes_retrans,
 			quiet:  time.Duration(info.Last_data_recv) * time.Millisecond,

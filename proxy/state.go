@@ -87,6 +87,7 @@ type Direction struct {
 // State returns the current state.
 func (p *Proxy) State() State {
 	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Shared: p.sharedState(), Aggregate: p.aggregateState(), Kept: p.kept.state(), Passed: p.passes.state()}
+	// One snapshot for all figures, so that they agree.
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
 		s.Errors[string(r)] = n

@@ -15,6 +15,8 @@ import (
 // number with its page or state. Both files become the proxy's. Call it after Keep and
 // LeaveTo, for all connections, and then [Proxy.Settled]. It does not block.
 func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
+	// The previous proxy ended in order, and left a transit. Otherwise it was killed, and
+	// left a session or a lane.
 	if keep.IsState(page) {
 		p.passes.adoptConn(number, socket, page)
 		return
@@ -43,6 +45,8 @@ func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 	if holder := p.kept.keeper.Load(); holder != nil {
 		(*holder).Took(number, tcp, kept.File())
 	}
+	// It carries nothing any more, and is held only for what its being open tells the other
+	// proxy.
 	if kept.Meta().Lane {
 		p.work.Go(func() { p.holdLane(number, tcp, kept) })
 		return

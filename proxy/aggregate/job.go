@@ -43,6 +43,7 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 			at = net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port)))
 		}
 	}
+	// A recovery's table for nodes that stayed: it has no scheduler, so the job is unknown.
 	if at == "" {
 		return
 	}
@@ -56,6 +57,7 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 		if j.scheduler != at {
 			continue
 		}
+		// The same run: a recovery, or another process of the scope that gets its table.
 		if !j.moved(m) {
 			j.nodes.Learn(m)
 			return
@@ -64,6 +66,7 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 		t.forget(j)
 		break
 	}
+	// The oldest goes. Its connections are not affected; new ones of it go unsummed.
 	if len(all) >= maxJobs {
 		t.forget(all[0])
 		all = all[1:]

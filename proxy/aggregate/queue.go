@@ -204,6 +204,8 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	if ok {
 		q.say(why)
 	}
+	// A push of which only the beginning is held cannot be summed, as Wants has not asked for
+	// all of it.
 	if !ok || why != "" || shown.Rest {
 		return q.pass(m, ok, why, &s)
 	}
@@ -240,13 +242,17 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	values := m.Values().Bytes
 	b := g.joinable(q, func(b *batch) bool { return b.subject.equal(s) })
 	switch {
+	// A connection that is about to end takes nothing more; a worker that sends far ahead
+	// waits.
 	case q.failed || len(q.items) >= maxItems:
 		return relay.Waits
+	// The values are added to the sum of an open batch: no memory is needed but for the item.
 	case b != nil:
 		add(b.sum, values)
 	case len(q.items) == 0 && g.opts.Wait == 0 && g.flying == nil && len(g.open) == 0 && g.quiet():
 		q.writing = true
 		return relay.Passes
+	// Without memory the push waits for some, unless nothing of this group would free any.
 	case !g.reserve(len(values)):
 		if len(q.items) > 0 || g.bytes > 0 {
 			g.starved[q] = true
@@ -288,9 +294,11 @@ func (q *Queue) Due() (frames [][]byte, err error) {
 	b := it.batch
 	values := b.sum
 	switch {
+	// The carrier goes now. What joins from here on is in the next batch.
 	case b.state == isChosen && b.carrier == it:
 		g.goes(b, g.opts.now())
 		q.out = append(q.out, b)
+	// The carrier's answer has been heard: the values are at the server.
 	case b.state == isOver:
 		g.counts.Carried++
 		g.counts.SparedBytes += uint64(b.size)
@@ -301,6 +309,7 @@ func (q *Queue) Due() (frames [][]byte, err error) {
 	default:
 		return nil, nil
 	}
+	// The slice's head is dropped; the pointer would keep the item alive.
 	q.items[0] = nil
 	q.items = q.items[1:]
 	q.writing = true

@@ -106,6 +106,8 @@ func (t *trial) judge(now time.Time, took time.Duration) {
 	if singly {
 		mine, other = other, mine
 	}
+	// The way that is tried is clearly worse: the job should not suffer from it until the
+	// turn's end.
 	if t.turn%2 == 0 && took > worst*turnTime && took.Seconds() > worst**other*float64(max(t.answers, turnAnswers)) {
 		t.decide(now, t.off)
 		return
@@ -122,6 +124,7 @@ func (t *trial) judge(now time.Time, took time.Duration) {
 		t.turn++
 		return
 	}
+	// All rounds must agree, so that one that was disturbed does not decide.
 	slower := true
 	for i := range rounds {
 		slower = slower && t.host[i] > gain*t.single[i]

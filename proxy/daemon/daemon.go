@@ -86,9 +86,12 @@ type Daemon struct {
 // which an agent that starts later may make, or stateWait is over.
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	d := &Daemon{}
+	// Shared by the proxy and the codec for values, and filled by the agent.
 	if o.Proxy.Titles == nil {
 		o.Proxy.Titles = &policy.Titles{}
 	}
+	// Set before the proxy exists: Daemon.owner answers that there is no agent until Run has
+	// made one.
 	if o.Socket != "" || o.Connect != nil {
 		o.Proxy.Reach.Owner = d.owner
 	}
@@ -136,11 +139,15 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 		client = handover.NewLocalClient(d.opts.Connect, d.serve)
 	case d.opts.Socket != "":
 		client = handover.NewClient(d.opts.Socket, d.serve)
+		// A proxy that is stuck must not answer pings, so that the agent lets connects go
+		// direct.
 		client.Alive(d.opts.Proxy.Health.Late)
 		client.Carried(d.proxy.Carried)
 		if d.opts.Outlive {
 			d.proxy.Keep(client)
 		}
+		// Before Run, as all of these: the first connection may come with the first message
+		// of the agent.
 		d.proxy.LeaveTo(client)
 		client.Keeps(d.proxy.TakeKept, d.proxy.Settled)
 		client.StayUntil(ended)
@@ -155,6 +162,7 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 	client.Titles(func(t handover.Title) {
 		d.opts.Proxy.Titles.Set(originOf(t.Cgroup, t.Netns), t.Job, policy.JobTitle{Name: t.Name, Wishes: t.Wishes})
 	})
+	// From here on the guard can set policies, and links can be judged by owners.
 	d.guard.Intercepting(client)
 	d.agent.Store(client)
 	return client
@@ -182,6 +190,7 @@ func (d *Daemon) serve(ctx context.Context, l *handover.Listener) error {
 	if l.Mesh {
 		return d.proxy.ServeLinks(ctx, l, l.Netns)
 	}
+	// The guard must know the cgroup before a connection of it is carried.
 	defer d.guard.Add(proxy.GuardedListener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()
 	return d.proxy.Serve(ctx, proxy.Listener{
 		Listener: l, Destination: proxy.OriginalDestination, Job: l.Job, Origin: originOf(l.Cgroup, l.Netns),

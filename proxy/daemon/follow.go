@@ -98,10 +98,12 @@ func (f *follower) session(ctx context.Context, client api.CodecsClient) error {
 	f.mu.Lock()
 	f.report = &api.CodecReport{Host: f.opts.Host} // numbers are the planner's, which may be another
 	f.mu.Unlock()
+	// gRPC reports why sending failed by Recv.
 	if err := stream.Send(f.report); err != nil {
 		_, err = stream.Recv()
 		return err
 	}
+	// Orders are received while a trial runs: rules must not wait for it.
 	trials := make(chan *api.CodecTrial, 1)
 	news := make(chan struct{}, 1)
 	group.Go(func() error { return f.trying(ctx, trials, news) })
@@ -211,6 +213,7 @@ func (f *follower) reporting(ctx context.Context, stream grpc.BidiStreamingClien
 // applyRules takes over rules: all of them, or none where one is wrong, which is reported
 // with the reason.
 func (f *follower) applyRules(all *api.CodecRules) {
+	// Both kinds are parsed before either takes effect.
 	rules, err := parse(all)
 	onSums, bad := parseSums(all)
 	err = errors.Join(err, bad)

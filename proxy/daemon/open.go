@@ -58,6 +58,7 @@ func (f *Settings) forwards(listen Listen) ([]proxy.Listener, error) {
 		if !ok {
 			return nil, cli.Usagef("--forward %q: want LISTEN=DEST, each host:port", pair)
 		}
+		// Resolved once, at the start: a listener has one destination as long as it lasts.
 		destination, err := net.ResolveTCPAddr("tcp", to)
 		if err == nil && (destination.IP == nil || destination.Port == 0) {
 			err = errors.New("want host:port")

@@ -45,6 +45,7 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 		return o, cli.Usagef("--handler %q: want add, assign or none", f.Handler)
 	}
 	switch {
+	// Two sources of where keys are would contradict each other from the first move on.
 	case f.Act && f.Placement != "":
 		return o, cli.Usagef("--act and --placement exclude each other: with --act the planner says where keys are")
 	case f.Act && f.Planner == "":
@@ -64,6 +65,7 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	if o.Host, err = cli.HostName(f.Host); err != nil {
 		return o, err
 	}
+	// Read now, so that a faulty file ends the start and not a job.
 	if f.Placement != "" {
 		if o.Placement, err = plan.ReadPlacementFile(f.Placement); err != nil {
 			return o, fmt.Errorf("--placement: %w", err)
@@ -92,6 +94,8 @@ func (f *RoutingSettings) parts() (int, error) {
 	switch {
 	case !f.Act:
 		return 0, cli.Usagef("--split %s needs --act, on all hosts of the job from its start: the planner's store has which values are in parts", f.Split)
+	// A value in parts is moved by pulling it and pushing it to other keys, which only adding
+	// servers make exact.
 	case f.Handler != "add" && !f.Probe:
 		return 0, cli.Usagef("--split %s is for servers that add up what they get: say so with --handler add, or let --allow-probe find it out", f.Split)
 	}

@@ -21,6 +21,7 @@ import (
 // again returns the flags as the file sets them now. Flags that were set on the command line
 // or in the environment keep their values: they come before the file.
 func (f *RuleFlags) again() (*RuleFlags, error) {
+	// A flag set of its own, in which each flag has its default until it is set below.
 	fresh := &RuleFlags{}
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	set.String("config", f.path(), "")
@@ -36,6 +37,8 @@ func (f *RuleFlags) again() (*RuleFlags, error) {
 	var failed error
 	set.VisitAll(func(flag *pflag.Flag) {
 		was := f.set.Lookup(flag.Name)
+		// A value that came from the file is replaced by what the file has now; if it is gone
+		// the default returns.
 		_, byFile := was.Annotations[cli.FromFile]
 		value, there := was.Value.String(), was.Changed && !byFile
 		if node, ok := file[flag.Name]; ok && !there {
@@ -83,6 +86,7 @@ func (r *ruleFile) follow(ctx context.Context) {
 	defer signal.Stop(hup)
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
+	// The stamp is taken before reading: a change in between is seen at the next look.
 	last := stampOf(path)
 	r.reload(true)
 	for {

@@ -75,6 +75,7 @@ func (f *Settings) Options() (proxy.Options, error) {
 		}
 		o.Allow = append(o.Allow, prefix)
 	}
+	// Without a state folder the next proxy does not know which hosts have one.
 	if f.Routing.Dir != "" {
 		o.PeersFile = filepath.Join(f.Routing.Dir, "peers")
 	}
@@ -133,6 +134,7 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 	if err != nil {
 		return err
 	}
+	// Both codecs get the same limits, since either may be used with a given peer.
 	limits := compact.DefaultLimits
 	switch f.Share {
 	case ShareAuto:
@@ -156,6 +158,7 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 				return cli.UsageError{Err: err}
 			}
 			o.ValuesFile = filepath.Join(f.Routing.Dir, "values.waiting")
+			// In order of preference: an older peer may know compact only.
 			o.Codecs = append(o.Codecs, o.Values, compact.New(limits))
 		default:
 			return cli.Usagef("--codec %q: there are %s, %s and none", name, AutoCodec, compact.Name)
@@ -177,6 +180,7 @@ func (f *Settings) identity() (*link.Identity, error) {
 		return nil, nil
 	case t.Cert == "" || t.Key == "" || t.CA == "":
 		return nil, cli.Usagef("--tls-cert, --tls-key and --tls-ca go together")
+	// --insecure says that links may be plain, which certificates rule out.
 	case f.Insecure:
 		return nil, cli.Usagef("--insecure and --tls-cert exclude each other")
 	}

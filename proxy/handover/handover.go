@@ -136,6 +136,7 @@ func Pair() (a, b *net.UnixConn, err error) {
 	var ends [2]*net.UnixConn
 	var failed error
 	for i, fd := range fds {
+		// FileConn duplicates the descriptor, so the file is closed in any case.
 		file := os.NewFile(uintptr(fd), "handover")
 		c, err := net.FileConn(file)
 		failed = errors.Join(failed, err, file.Close())
@@ -243,6 +244,7 @@ func (c *Conn) ReceiveAll() (m Message, all []*os.File, err error) {
 	if err != nil {
 		return m, nil, fmt.Errorf("receiving a message: %w", err)
 	}
+	// Descriptors are installed in this process already, whatever is wrong with the message.
 	files, err := descriptors(rights[:rightsLen])
 	defer func() {
 		if all == nil {
@@ -256,6 +258,7 @@ func (c *Conn) ReceiveAll() (m Message, all []*os.File, err error) {
 		return m, nil, err
 	case n == 0:
 		return m, nil, io.EOF
+	// A packet that was cut cannot be decoded, and the rest of it is gone.
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		return m, nil, fmt.Errorf("a message of more than %d bytes, or with too many descriptors", maxMessage)
 	}
@@ -371,6 +374,7 @@ func newListener(m Message, file *os.File) (*Listener, error) {
 	if listening != 1 {
 		return nil, errors.New("a socket that does not listen")
 	}
+	// It duplicates the descriptor, and makes it non-blocking.
 	l, err := net.FileListener(file)
 	if err != nil {
 		return nil, fmt.Errorf("using a listener: %w", err)

@@ -113,6 +113,7 @@ func (c *Client) Run(ctx context.Context) error {
 			switch {
 			case talking.Err() != nil:
 				return nil
+			// Another attempt would be refused as well, for instance because of the version.
 			case errors.Is(err, errRefused):
 				return err
 			case err.Error() != told: // not every half second
@@ -142,6 +143,7 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 	defer conn.Close()
 	stop := context.AfterFunc(talking, func() { conn.Close() })
 	defer stop()
+	// Before anything is taken from the socket.
 	if err := trust(conn); err != nil {
 		return err
 	}
@@ -158,6 +160,7 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 		return err
 	case m.Kind == Refused:
 		return fmt.Errorf("%w: %s", errRefused, m.Error)
+	// A different version may mean anything by the same words.
 	case m.Kind != Hello || m.Version != Version:
 		return fmt.Errorf("%w: it speaks version %d of the protocol, this is %d", errRefused, m.Version, Version)
 	}
@@ -165,6 +168,8 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 		m.Keeps = 0
 	}
 	c.attach(conn, m)
+	// Questions without an answer fail at once, and nothing is asked until there is another
+	// agent.
 	defer c.attach(nil, Message{})
 	c.look()
 	for {
@@ -199,6 +204,8 @@ func (c *Client) attach(conn *Conn, hello Message) {
 // messages.
 func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files []*os.File) error {
 	switch m.Kind {
+	// The listener is served even if this proxy serves one of the same place: the agent may
+	// have been replaced, and opened another.
 	case Listening:
 		defer files[0].Close()
 		if ctx.Err() != nil {
@@ -232,6 +239,7 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files
 		if c.yield != nil {
 			c.yield()
 		}
+	// In a goroutine of its own: what it calls may block on the network.
 	case LastPush:
 		if c.ended != nil {
 			g.Go(func() error { c.ended(ctx, m.Job, m.Node); return nil })
@@ -255,6 +263,8 @@ func (c *Client) start(ctx context.Context, g *errgroup.Group, l *Listener) {
 	at := place{l.Cgroup, l.Netns, l.Addr().(*net.TCPAddr).IP.To4() == nil, l.Mesh}
 	ctx, cancel := context.WithCancel(ctx)
 	c.mu.Lock()
+	// Connects of both listeners are served for a while, since some may be in the queue of
+	// the earlier one.
 	before, replaced := c.serving[at]
 	c.serving[at] = served{l.ID, cancel}
 	c.named[l.ID] = true
@@ -325,6 +335,7 @@ func (c *Client) Carried(carried func() (job, far uint64)) { c.carried = carried
 
 // pong answers a ping, if the proxy is alive.
 func (c *Client) pong() error {
+	// Without an answer the agent takes the proxy for stuck, and connects go direct.
 	if c.alive != nil {
 		if err := c.alive(); err != nil {
 			slog.Error("the agent is not told that this proxy is alive", "error", err)
@@ -363,6 +374,7 @@ func (c *Client) SetFailClosed(ctx context.Context, cgroup uint64, on bool) erro
 // ask sends a question and returns its Result. It blocks until that has come, the session
 // ends, or ctx does.
 func (c *Client) ask(ctx context.Context, question Message) (Message, error) {
+	// Buffered, so that a result which comes after ctx has ended blocks nobody.
 	answer := make(chan Message, 1)
 	c.mu.Lock()
 	conn := c.conn

@@ -56,6 +56,7 @@ func awaitTurn(ctx context.Context, socket string) error {
 	if err := conn.Send(Message{Kind: Hello, Version: Version, Waits: true}, nil); err != nil {
 		return err
 	}
+	// An agent with turns answers the hello, and then sends Turn when it is time.
 	m, _, err := conn.Receive()
 	if err == nil && m.Kind == Hello && m.Turns {
 		slog.Info("waiting for the proxy before this one")

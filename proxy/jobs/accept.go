@@ -210,6 +210,7 @@ func (c *requests) acceptScheduler(m *pslite.Meta) error {
 			all = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), uint16(n.Port))}
 		}
 	}
+	// A recovery's table: whose it is follows from the destination.
 	if !named {
 		all = c.jobs.schedulersOf(c.destination, c.scope)
 	}
@@ -220,6 +221,7 @@ func (c *requests) acceptScheduler(m *pslite.Meta) error {
 	defer cancel()
 	for _, at := range all {
 		cgroup, _, err := c.jobs.opts.Owner(ctx, c.scope.Netns, at)
+		// An agent that cannot tell is no reason to break a job.
 		if err != nil || cgroup == c.scope.Cgroup {
 			return nil
 		}

@@ -36,6 +36,7 @@ func (s *handshake) consume(b []byte) (done bool) {
 	for {
 		h, n, err := zmtp.CutHeader(s.rest)
 		switch {
+		// Not a handshake as libzmq's: there is nothing to wait for.
 		case err != nil || n > 0 && (!h.Command() || h.Size > zmtp.MaxCommand):
 			return s.end()
 		case n == 0 || len(s.rest) < n+int(h.Size):

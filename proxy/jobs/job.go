@@ -115,6 +115,8 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 	if servers > route.MaxServers {
 		return nil, fmt.Errorf("the job has %d servers, at most %d are possible", servers, route.MaxServers)
 	}
+	// Nodes are part of it: a job that is started again at the same address without a named
+	// run gets another folder.
 	sum := sha256.New()
 	fmt.Fprintln(sum, name, run)
 	for _, n := range nodes.Nodes() {

@@ -71,6 +71,7 @@ func readKept(path string, body any) error {
 		return fmt.Errorf("%s: %w: %w", path, errDamaged, err)
 	}
 	switch {
+	// Written before there were versions.
 	case k.Version == 0 && k.Body == nil && k.CRC == 0:
 		k.Body = text
 	case k.Version != keptVersion:

@@ -132,6 +132,7 @@ func (x *job) servedMoves() []int32 {
 			ranks = append(ranks, int32(rank))
 		}
 	}
+	// Keys in parts have no single server, so the first host moves them.
 	if slices.Contains(mine, first) && (x.jobs.opts.Parts != 0 || x.router.Table().Parted()) {
 		for parts := 2; parts <= plan.MaxParts; parts++ {
 			ranks = append(ranks, plan.Parted(parts)) // as moves encodes a key's owner that is no server
@@ -156,6 +157,7 @@ func (x *job) accept(b *api.MoveBatch) {
 		if i < len(b.GetLast()) {
 			last = b.GetLast()[i]
 		}
+		// The planner can still place such a range before the next run.
 		if last-first >= maxListed {
 			p.refuse("range", fmt.Sprintf("a range of %d keys: which of them exist is not known, and they are not moved", last-first), last-first, first)
 			continue

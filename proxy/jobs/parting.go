@@ -195,6 +195,7 @@ func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(u
 		p.target = p.wanted
 		return true
 	}
+	// Searching makes sense only for values that make one server hot.
 	if p.search == nil {
 		at := func(k uint64) int32 { return whole(k, owner(k), servers) }
 		if slices.ContainsFunc(p.known(), func(k uint64) bool { return at(k) != at(keys[0]) }) {

@@ -207,6 +207,8 @@ func (s *scheduler) readRecord(job string) error {
 	if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 		return fmt.Errorf("%s: %w", s.file, err)
 	}
+	// The file's name is a digest, so another job's record can only be there by a collision,
+	// or by hand.
 	if job != "" && r.Job != job || !r.Run.Valid() {
 		return fmt.Errorf("%s is of another job, or damaged", s.file)
 	}

@@ -80,6 +80,8 @@ func (s *stream) next(b []byte) (n int, passes bool, need int, err error) {
 		return 0, false, 0, reason.Errorf(reason.MalformedJob, "following a job's messages: %w", err)
 	case n == 0:
 		return 0, true, zmtp.MaxHeader, nil
+	// A further frame of a message that passes. ZMTP allows commands between frames, and they
+	// are looked at.
 	case s.inside && !h.Command():
 		s.inside, s.left = h.More(), h.Size
 		return n, true, 0, nil

@@ -27,6 +27,7 @@ func (x *job) openLedger(id int32) *ledger.Ledger {
 	if err == nil {
 		return l
 	}
+	// Out of the way, so that a new one can be made in its place.
 	if errors.Is(err, ledger.ErrDamaged) {
 		x.jobs.folder.setAside(path)
 	}

@@ -55,6 +55,7 @@ func (x *job) leaveUnfinished() error {
 			left.Requests[id] = all
 		}
 	}
+	// Nothing to leave, so the next proxy finds no file.
 	if len(left.Requests)+len(left.Up)+len(left.Down) == 0 {
 		return nil
 	}

@@ -150,6 +150,8 @@ func (s *messages) encode(m route.Message) []byte {
 	for _, f := range m.Frames {
 		n += 4 + len(f)
 	}
+	// One buffer for all messages but very large ones, which would stay for the life of the
+	// worker.
 	b := slices.Grow(s.buf[:0], messageFixed+n)[:messageFixed]
 	if cap(b) <= keepRoom {
 		s.buf = b
