@@ -84,6 +84,7 @@ func (c *connection) readCookies() (cookies []uint64) {
 // flows sums what connections have carried.
 type flows struct{ toFar, toJob relay.FlowCounts }
 
+// addConnection adds what a connection has carried so far.
 func (f *flows) addConnection(c *connection) {
 	addCounts(&f.toFar, c.pipe.ToFar.Counts())
 	addCounts(&f.toJob, c.pipe.ToJob.Counts())

@@ -7,6 +7,18 @@ import (
 	"time"
 )
 
+// The end of a proxy, in the order of Drain and Run:
+//
+//  1. listeners are closed, by the end of Run's context;
+//  2. sessions are not kept any more, and what codecs hold back of pushes is sent;
+//  3. summing of pushes ends, and with it what waits for answers;
+//  4. hosts that do not answer are waited for, and it is decided whether there is an heir;
+//  5. connections that can change links are brought to stand, and handed over;
+//  6. messages for this host's processes are held on the others, so that they fall silent;
+//  7. clients are sent the end when all are silent, and what was held is released;
+//  8. links between sites end, then lanes; what was not sent of pushes goes to a file;
+//  9. jobs write what is unfinished.
+//
 // restFor is how long a connection must be silent in both directions to count as at rest.
 // Where it is not known whether it ever comes to rest, pauseFor suffices.
 const (
@@ -17,6 +29,7 @@ const (
 // holdFor is how long messages are held at most while the proxy ends. Tests set less.
 const holdFor = 2 * time.Second
 
+// errStopped is the cause of life's end.
 var errStopped = errors.New("the proxy was stopped")
 
 // Drain ends all connections; the listeners must be closed. It blocks until all have ended,

@@ -30,9 +30,13 @@ type GuardedListener struct {
 // Guard keeps the policies of one host's cgroups. The zero value is ready for use, and its
 // methods are safe for concurrent use.
 //
+// What is needed (needs, listeners) and what the agent has confirmed (told) are kept apart,
+// and Run makes the second follow the first. So callers never wait for the agent, an agent
+// may come and go, and repeating a policy is harmless.
+//
 // Invariant: a cgroup that the agent may have closed for this Guard is in told until the
 // agent has confirmed that it is open again. So no failure, in whichever order, leaves a
-// cgroup closed for ever.
+// cgroup closed forever.
 type Guard struct {
 	Log *slog.Logger // nil: the default one
 

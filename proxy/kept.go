@@ -96,12 +96,18 @@ func (k *kept) holder() Keeper {
 // of these ways:
 //
 //   - reading or writing it fails: relay returns ErrBroken, and the dialer's end dials again;
-//   - the other end dials again, having noticed first: give puts the new link into links and breaks the old one;
+//   - the other end dials again, having noticed first: give puts the new link into links and
+//     breaks the old one;
 //   - this proxy is killed: the next one takes the session over from the keeper (takeOver).
 //
-// Both ends then exchange their positions (keep.Offer), and each skips or sends again what
-// they imply. The session ends when the streams do, when the window is off, or when nobody
-// holds the other end (lanes).
+// Both ends then exchange their positions (keep.Offer). The bytes between what an end has
+// consumed and what it has read are still in its kernel's queue and are read again; the other
+// end skips those of them that its process has got already. So nothing is lost and nothing
+// comes twice, whichever proxies were killed.
+//
+// The session ends when the streams do, when the window is off, or when nobody holds the
+// other end (lanes). mu guards only what carries it now; the page and the window synchronize
+// themselves.
 type session struct {
 	k      *kept
 	page   *keep.Page // shared memory that the keeper holds too

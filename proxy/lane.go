@@ -63,14 +63,21 @@ func (ls *lanes) count() int {
 
 // lane is a link over which two proxies acknowledge what was sent over the links that one of
 // them dialed to the other. One connection for all of them costs less than a second stream in
-// each, and tells something that no link can:
+// each, and tells something that no link can: the keepers of both proxies hold the lane too,
+// so it stays open when a proxy is killed, for as long as its connections are held for the
+// next one. Its end proves that nothing is kept any more, and nobody waits in vain.
 //
-// The keepers of both proxies hold the lane too. So it stays open when a proxy is killed, for
-// as long as its connections are held for the next one. Its end proves that nothing is kept
-// any more, and nobody waits in vain.
+// What travels over it, all as [keep.Ack]:
 //
-// A lane is served by one goroutine (serveLane), which writes, and one that reads. dead is
-// closed when it has ended; over is set a little before. ls.mu is acquired before mu.
+//	AckWrote    the process here has got so many bytes: they may leave the other end's queue
+//	AckEnded    the process here has ended its stream at this offset
+//	AckClosed   the process here has received the end of the other's stream
+//	AckStops    this proxy is about to end in order: nothing need be kept
+//
+// A lane is served by one goroutine (serveLane), which writes, and one that reads. It begins
+// without a connection, when the first link needs it; the dialer's end then dials, and the
+// other end waits for that. dead is closed when it has ended; over is set a little before.
+// ls.mu is acquired before mu.
 type lane struct {
 	ls   *lanes
 	key  laneKey

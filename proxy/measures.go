@@ -179,6 +179,7 @@ func (p *Proxy) encoded(c *carried) *measure.Gap {
 	return &measure.Gap{Reason: noCodec, Why: "the other host's proxy knows none of this one's codecs", Do: "give it --codec compact, and the same version"}
 }
 
+// compactLine returns the line of the codec for keys.
 func (p *Proxy) compactLine(job string, all []carried) measure.Line {
 	l := p.line(job, measure.Compact, all, func(c *carried) *measure.Gap {
 		if g := p.encoded(c); g != nil || c.payoff == nil || c.payoff.Encodes {
@@ -204,6 +205,7 @@ type valueMeasure struct {
 	set        func(*values.Rule) string // the rule's setting as on the command line; empty: the rule does not set it
 }
 
+// valueMeasures lists the measures that rules turn on, in the order of their lines.
 var valueMeasures = []valueMeasure{
 	{measure.Unchanged, "--unchanged", func(r *values.Rule) string { return map[bool]string{true: "--unchanged"}[r.Unchanged] }},
 	{measure.Threshold, "--threshold 0.99", func(r *values.Rule) string {
@@ -361,6 +363,7 @@ func (p *Proxy) routedLine(job, name, flag string, all []carried, unset *measure
 	return l
 }
 
+// placementLine returns the line of --placement.
 func (p *Proxy) placementLine(job string, all []carried) measure.Line {
 	var unset *measure.Gap
 	if p.opts.Jobs == nil || !p.opts.Jobs.Placed() {
@@ -369,6 +372,8 @@ func (p *Proxy) placementLine(job string, all []carried) measure.Line {
 	return p.routedLine(job, measure.Placement, "--placement", all, unset)
 }
 
+// movesLine returns the line of --act. Keys of servers whose handler is unknown do not move,
+// whatever connections are like.
 func (p *Proxy) movesLine(job string, all []carried) measure.Line {
 	var unset *measure.Gap
 	if p.opts.Jobs == nil || !p.opts.Jobs.Moves() {

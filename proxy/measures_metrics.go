@@ -17,6 +17,7 @@ var (
 // maxMeasured bounds the jobs that have series of their own.
 const maxMeasured = 64
 
+// collectMeasures sends the measures of up to maxMeasured jobs as metrics.
 func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {
 	lines := p.Measures()
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {

@@ -33,12 +33,26 @@ type Heir interface {
 	Returned(id uint64)
 }
 
-// passes has the connections that can change links in order. When a proxy ends in order, this one
-// or that at the other end, both ends bring them to stand between two messages ([relay.Passing]);
-// the link ends, and the next proxy makes another.
+// passes has the connections that can change links in order. When a proxy ends in order, this
+// one or that at the other end, both ends bring them to stand between two messages
+// ([relay.Passing]); the link ends, and the next proxy makes another. The end that dialed the
+// first link dials the others too. The other end waits for it, under the session's id, which
+// only the two proxies know.
 //
-// The end that dialed the first link dials the others too. The other end waits for it, under the
-// session's id, which only the two proxies know.
+// The course where proxy A, which dialed, is replaced by A', and B stays:
+//
+//	A    Drain: passes.ends has the connection stand; both ends send their last message and
+//	     the command that says so, and Conn.Run returns ErrPassed at both
+//	A    carry: resumeTransit finds halt closed, handOver gives socket and state to the agent
+//	B    carry: resumeTransit, await: waits until Until for a link with the session's id
+//	A'   adoptConn: gets socket and state from the agent; goOn, resumeTransit, dial
+//	B    resume: hands the link to the transit; answer, follow: both carry on
+//
+// Where B is replaced instead, A dials until B' answers: with reason Starting while B' does
+// not know everything that B has left. A connection that neither end can carry on is reset at
+// both, and PS-lite connects again.
+//
+// mu is held only for the maps and counts; everything that blocks is done without it.
 type passes struct {
 	p    *Proxy
 	heir atomic.Pointer[Heir] // nil: nobody holds connections
@@ -70,6 +84,7 @@ type transit struct {
 	gathered gathered // sums of pushes, for the next link
 }
 
+// init prepares an empty passes.
 func (s *passes) init(p *Proxy) {
 	s.p, s.halt, s.agentStays, s.endsWithin = p, make(chan struct{}), agentStays, min(p.opts.Grace, takenUpWithin)
 	s.accepted, s.asked = map[keep.ID]*transit{}, map[*connection]bool{}

@@ -16,7 +16,16 @@ import (
 const maxPeers = 1 << 16
 
 // peers remembers which hosts have a proxy and which had none a moment ago, so that not every
-// connection waits for a host without one.
+// connection waits for a host without one. A host is in one of these states:
+//
+//	unknown    not in hosts: links are tried, and waited for while mayAppear
+//	met        it had a proxy: links are tried, and waited for while mayReturn
+//	missed     it had none: direct connections until the time is over
+//
+//	unknown ──link──► met ──failure──► missed ──retry over, link──► met
+//
+// A connection that was made directly stays so, while the cost of waiting is bounded: hence
+// both waits.
 type peers struct {
 	retry  time.Duration // how long a host without a proxy is not tried
 	file   string        // for the next proxy; empty: none

@@ -65,6 +65,7 @@ type owner struct {
 	asked  time.Time
 }
 
+// newReach returns a reach that has asked nothing yet.
 func newReach(r Reach) *reach {
 	n := &reach{Reach: r, owners: map[place]owner{}}
 	if info, err := os.Stat("/proc/self/ns/net"); err == nil {

@@ -18,6 +18,7 @@ import (
 // resumeEvery is the pause between attempts to resume a connection.
 const resumeEvery = 50 * time.Millisecond
 
+// errHalted ends the wait for a link, since this proxy is about to end.
 var errHalted = reason.Errorf(reason.Stopping, "a connection whose link broke is not taken up again: this proxy is stopping")
 
 // goOn resumes a session whose link broke, and returns the connection that carries it on. It

@@ -147,6 +147,7 @@ func (p *Proxy) Carried() (job, far uint64) {
 	return job, far
 }
 
+// direction returns the part of a direction's state that the relay knows.
 func direction(c relay.FlowCounts) Direction {
 	return Direction{Messages: c.Messages, Encoded: c.Encoded, CodecSeconds: float64(c.CodecNanos) / 1e9, SharedBytes: c.Lane, SparedBytes: c.Spared}
 }

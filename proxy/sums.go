@@ -54,6 +54,7 @@ type summed struct {
 	said bool
 }
 
+// summed returns the state of summing for the connection's pushes.
 func (c *connection) summed() (s summed) {
 	if q := c.sums.Load(); q != nil {
 		s.why, s.said = q.Said()

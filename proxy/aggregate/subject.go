@@ -29,6 +29,7 @@ type about struct {
 	hash          uint64
 }
 
+// seed is random for each process, so that a job cannot make keys that collide.
 var seed = maphash.MakeSeed()
 
 func (s *subject) about() about { return about{s.app, s.customer, s.size, s.hash} }
@@ -47,6 +48,8 @@ func subjectOf(m *pslite.Message, size int) (s subject) {
 	return s
 }
 
+// equal reports whether pushes of two subjects can be added. Hashes are compared first; keys
+// decide.
 func (s *subject) equal(o *subject) bool {
 	return s.about() == o.about() && s.head == o.head && s.kind == o.kind && (s.lens == nil) == (o.lens == nil) &&
 		bytes.Equal(s.keys, o.keys) && bytes.Equal(s.lens, o.lens)

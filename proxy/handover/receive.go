@@ -130,6 +130,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// errRefused ends Run: the agent does not want this proxy.
 var errRefused = errors.New("the agent refuses this proxy")
 
 // session talks to one agent until it or talking ends. Listeners are served until ctx ends,

@@ -109,6 +109,7 @@ func OpenPage(file *os.File) (*Page, error) {
 	return p, nil
 }
 
+// mapPage maps the file's page.
 func mapPage(file *os.File) (*Page, error) {
 	if err := file.Truncate(pageSize); err != nil {
 		return nil, fmt.Errorf("making a page for a connection: %w", err)
@@ -131,6 +132,7 @@ func (p *Page) Meta() Meta { return p.meta }
 // Close unmaps the memory and closes the file. Duplicates of the file keep the page.
 func (p *Page) Close() error { return errors.Join(unix.Munmap(p.mem), p.file.Close()) }
 
+// set sets a flag. It only ever adds flags, so a compare-and-swap loop suffices.
 func (p *Page) set(flag uint64) {
 	for {
 		before := p.word(offFlags).Load()

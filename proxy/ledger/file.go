@@ -73,6 +73,7 @@ func unmap(memory []byte) error {
 	return unix.Munmap(memory)
 }
 
+// close unmaps and closes the file.
 func (f *file) close() error {
 	err := unmap(f.memory)
 	f.memory = nil

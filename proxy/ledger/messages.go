@@ -90,9 +90,9 @@ func (l *Ledger) Drop(id route.ID, place int32) { l.messages.drop(messageKey{id,
 // Messages implements route.Ledger.
 func (l *Ledger) Messages() []route.Message { return l.messages.readAll() }
 
-// keep appends a message to the file. Disk space is reserved before the write, so that
-// a full disk refuses the request here instead of failing half way. A file that is
-// mostly dropped messages is compacted first.
+// keep appends a message to the file. Room is reserved before the write, so that a folder at
+// its limit refuses the message instead of failing half way. A file that is mostly dropped
+// messages is compacted first.
 func (s *messages) keep(m route.Message) error {
 	k := messageKey{m.ID, m.Place}
 	// The router may keep the same message again after a repetition.
@@ -172,6 +172,8 @@ func (s *messages) encode(m route.Message) []byte {
 	return b
 }
 
+// messageSum returns the CRC of a message's record. The kind is not covered: dropping changes
+// it.
 func messageSum(b []byte) uint32 {
 	sum := crc32.Checksum(b[1:messageCRC], castagnoli)
 	return crc32.Update(sum, castagnoli, b[messageHeader:])
@@ -254,6 +256,7 @@ func (s *messages) remove() {
 	s.close()
 }
 
+// close closes the file, which stays on disk.
 func (s *messages) close() error {
 	if s.file == nil {
 		return nil
@@ -287,6 +290,7 @@ func (s *messages) readAll() (all []route.Message) {
 	return all
 }
 
+// decodeMessage is the inverse of encode; the frames refer to b's memory.
 func decodeMessage(b []byte) (m route.Message, err error) {
 	v := func(i int) int32 { return int32(binary.LittleEndian.Uint32(b[messageHeader+4*i:])) }
 	m = route.Message{ID: route.ID{Server: v(0), App: v(1), Customer: v(2), Timestamp: v(3)}, Place: v(4), Dialect: pslite.Dialect(b[1])}

@@ -103,6 +103,7 @@ func (r *request) encode(b *record) {
 	binary.LittleEndian.PutUint32(b[requestIn:], r.In)
 }
 
+// decodeRequest is the inverse of request.encode, for a record whose checksum fits.
 func decodeRequest(b *record) (*request, error) {
 	r := &request{Kept: route.Kept{
 		ID:    route.ID{Server: b.int(0), App: b.int(1), Customer: b.int(2), Timestamp: b.int(3)},
@@ -150,6 +151,7 @@ func (h header) encode() (b [headerUsed]byte) {
 	return b
 }
 
+// decodeHeader is the inverse of header.encode.
 func decodeHeader(b []byte) (h header, err error) {
 	switch {
 	case string(b[:8]) != magic:

@@ -106,6 +106,8 @@ func (l *Ledger) allocate() int {
 		l.shorten()
 	}
 	if l.file == nil || len(l.file.free) == 0 {
+		// A record is missing from here on. crowded stays set until Check, so that not every
+		// request tries to grow a full disk.
 		l.lacks(l.crowded)
 		return none
 	}

@@ -243,6 +243,7 @@ func (p *parser) text(most int) []byte {
 	return p.takeBytes(n)
 }
 
+// addr cuts an address off. A size other than 4 and 16 fails.
 func (p *parser) addr() netip.AddrPort {
 	n := p.byte()
 	if n == 0 {
@@ -258,6 +259,7 @@ func (p *parser) addr() netip.AddrPort {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port))
 }
 
+// offers cuts a list of offers off. Their data refers to the body's memory.
 func (p *parser) offers() []Offer {
 	n := p.byte()
 	if n > maxCodecs {

@@ -1,11 +1,9 @@
-// Package payoff decides whether it pays to encode the messages of a
-// connection: whether the time that the link is spared is more than the time
-// that two proxies spend on it.
+// Package payoff decides whether it pays to encode the messages of a connection: whether the
+// link is spared more time than two proxies spend on it.
 //
-// A [Path] knows what a byte costs on the way to another host, from what the
-// kernel says of the connections that go there. A [Meter] knows what one
-// connection's messages save and cost when they are encoded. Both are state
-// machines without sockets or clocks of their own.
+// A [Path] knows what a byte costs on the way to another host, from what the kernel knows of
+// the connections that go there. A [Meter] knows what one connection's messages save and cost
+// when they are encoded. Both are state machines without sockets or clocks of their own.
 package payoff
 
 import (
@@ -15,46 +13,46 @@ import (
 	"time"
 )
 
-// Sample is what the kernel knows of one connection, of struct tcp_info.
+// Sample is the kernel's view of one connection, from struct tcp_info.
 type Sample struct {
-	RTT, MinRTT  time.Duration // smoothed, and the least of some minutes; 0: not measured yet
+	RTT, MinRTT  time.Duration // smoothed, and the minimum of some minutes; 0: not measured yet
 	DeliveryRate uint64        // bytes per second, 0: not measured yet
 	BytesSent    uint64        // since the connection began, without retransmissions
-	Messages     uint64        // of the job that were sent with them
+	Messages     uint64        // of the job, sent so far
 }
 
-// sampleEvery is how far apart two samples of a path are at least, and kept is how
-// many of them it remembers: what was two thirds of a second ago.
+// sampleEvery is the minimum distance of two samples of a path, and kept is how many it
+// remembers: those of the last two thirds of a second.
 const (
 	sampleEvery = 20 * time.Millisecond
 	kept        = 32
 )
 
-// leastBytes is the size of messages from which on a sample says something of the
-// link: more than a segment, so that the receiver's kernel acknowledges at once.
+// leastBytes is the mean size of messages from which on a sample shows something of the link:
+// beyond a segment, so that the receiver's kernel acknowledges at once.
 const leastBytes = 1536
 
-// Path is the way to one other host. It is safe for use by several goroutines.
+// Path is the way to one other host. It is safe for concurrent use.
 type Path struct {
-	next atomic.Int64 // when the next sample is wanted, in nanoseconds of the clock
+	next atomic.Int64 // when the next sample is due, in nanoseconds of the clock
 
 	mu      sync.Mutex    // guards what follows
-	last    [kept]float64 // nanoseconds a byte, of the last samples, in a ring
+	last    [kept]float64 // nanoseconds per byte of the last samples, a ring
 	samples int
-	perByte float64 // of a quarter of last it is less
+	perByte float64 // first quartile of last
 }
 
-// Wants reports whether it is time for a sample; to one caller only.
+// Wants reports whether a sample is due, to one caller only.
 func (p *Path) Wants(now time.Time) bool {
 	at := p.next.Load()
 	return now.UnixNano() >= at && p.next.CompareAndSwap(at, now.UnixNano()+int64(sampleEvery))
 }
 
-// Add adds what two samples of one connection say, the later one taken now.
+// Add adds what two samples of one connection show, the later one taken now.
 //
-// The link's rate is what TCP measured, which for messages that are shorter
-// than what may be in flight is the largest rate ever seen, and may be that of
-// a burst. There the time of a round trip counts beyond the shortest one.
+// TCP's delivery rate is the link's rate where much is in flight. With messages shorter than
+// that it is the largest rate ever seen, possibly that of a burst. There the part of a round
+// trip beyond the shortest one counts.
 func (p *Path) Add(before, now Sample) {
 	bytes, messages := now.BytesSent-before.BytesSent, now.Messages-before.Messages
 	if messages == 0 || bytes/messages < leastBytes || now.DeliveryRate == 0 {
@@ -73,27 +71,27 @@ func (p *Path) Add(before, now Sample) {
 	p.perByte = sorted[n/4]
 }
 
-// PerByte returns how many nanoseconds the path takes for a byte: a quarter of
-// the samples say less. The others may have waited for a processor, which makes
-// round trips longer than the link does. ok is false where it is not known yet.
+// PerByte returns how many nanoseconds the path takes per byte: the first quartile of the
+// samples. The others may have waited for a processor, which makes round trips longer than
+// the link does. ok is false while there are too few samples.
 func (p *Path) PerByte() (d float64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.perByte, p.samples >= leastSamples
 }
 
-// Paths are the paths to other hosts by what identifies their proxies. The zero
-// Paths is ready for use, by several goroutines.
+// Paths has the paths to other hosts, by what identifies their proxies. The zero value is
+// ready for concurrent use.
 type Paths[K comparable] struct {
 	mu    sync.Mutex  // guards paths
 	paths map[K]*Path // at most maxPaths
 }
 
-// maxPaths bounds how many paths are shared. Beyond, one is forgotten: its meters
-// keep it, later ones learn again.
+// maxPaths bounds the paths that are shared. Beyond it one is dropped: meters that have it
+// keep it, later ones learn anew.
 const maxPaths = 4096
 
-// To returns the path to a host, the same one each time.
+// To returns the path to a host, always the same one while it is kept.
 func (p *Paths[K]) To(host K) *Path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +112,7 @@ func (p *Paths[K]) To(host K) *Path {
 	return path
 }
 
-// Len returns how many are kept.
+// Len returns the number of paths.
 func (p *Paths[K]) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,50 +120,51 @@ func (p *Paths[K]) Len() int {
 }
 
 const (
-	leastSamples  = 3
+	leastSamples = 3
+	// leastMessages is the number of encoded messages before a meter judges.
 	leastMessages = 8 // encoded ones, before a meter judges
-	// probeEvery is how long messages pass before some are encoded to see what
-	// that would save now, and probes is how many.
+	// probeEvery is how long messages pass before probes of them are encoded, to see what
+	// that would save now.
 	probeEvery = 500 * time.Millisecond
 	probes     = 4
-	// A meter turns encoding on where it saves this much more than it costs, and
-	// off where it saves less than it costs.
+	// Encoding is turned on where it saves this many times what it costs, and off where it
+	// saves less than it costs.
 	hysteresis = 1.5
-	// outlier times the median of the last recent messages is the most that one may
-	// cost: any excess was spent waiting for a processor.
+	// One message costs at most outlier times the median of the recent ones: any excess was
+	// spent waiting for a processor.
 	outlier = 3
 	recent  = 9
 	// weight is that of the newest message in averages of many.
 	weight = 1.0 / 8
-	// bothEnds is the cost at both ends as a multiple of that of encoding.
+	// bothEnds is the cost at both ends, as a multiple of that of encoding.
 	bothEnds = 2
 )
 
-// Meter decides for the messages of one direction of one connection. The zero
-// Meter with a Path encodes until it knows better. Encode and Encoded are for
-// one goroutine; Figures is safe for all.
+// Meter decides for the messages of one direction of one connection. The zero Meter with a
+// Path encodes until it knows better. Encode and Encoded are for one goroutine; Figures may
+// be called by any.
 type Meter struct {
 	Path *Path
 
-	spared, cost float64               // bytes and nanoseconds a message, smoothed
-	encoded      int                   // messages of which they are averages
-	took         [recent]time.Duration // of the last messages, in a ring
+	spared, cost float64               // bytes and nanoseconds per message, smoothed
+	encoded      int                   // messages that these average
+	took         [recent]time.Duration // of the last messages, a ring
 	passing      bool
-	probing      int       // messages to be encoded although passing
+	probing      int       // messages still to be encoded although passing
 	probed       time.Time // when the last probe began
 
 	figures atomic.Pointer[Figures]
 }
 
-// Figures are what a [Meter] decided, and why.
+// Figures are a [Meter]'s decision and its reasons.
 type Figures struct {
 	Encodes  bool
-	Saves    time.Duration // on the link, a message
-	Costs    time.Duration // at both ends, a message
-	Switches uint64        // how often it changed its mind
+	Saves    time.Duration // per message, on the link
+	Costs    time.Duration // per message, at both ends
+	Switches uint64        // number of changes of the decision
 }
 
-// Figures returns the last decision; nil before there was evidence for one.
+// Figures returns the last decision; nil before there was one.
 func (m *Meter) Figures() *Figures { return m.figures.Load() }
 
 // Encode reports whether the next message is to be encoded.
@@ -182,8 +181,8 @@ func (m *Meter) Encode(now time.Time) bool {
 	return true
 }
 
-// Encoded says what became of a message: how many bytes the link was spared,
-// and how long encoding took.
+// Encoded notes what became of an encoded message: how many bytes the link was spared,
+// possibly fewer than none, and how long encoding took.
 func (m *Meter) Encoded(now time.Time, spared int, took time.Duration) {
 	m.took[m.encoded%recent] = took
 	m.encoded++
@@ -198,6 +197,7 @@ func (m *Meter) Encoded(now time.Time, spared int, took time.Duration) {
 	m.judge(now)
 }
 
+// judge updates the decision.
 func (m *Meter) judge(now time.Time) {
 	perByte, ok := m.Path.PerByte()
 	if !ok || m.encoded < leastMessages {
