@@ -214,6 +214,8 @@ type lineWriter struct {
 
 func (l *lines) writer() *lineWriter { return &lineWriter{to: l} }
 
+// Write keeps what has no end of line yet, and never fails: a job must not end
+// because its output was closed.
 func (l *lineWriter) Write(p []byte) (int, error) {
 	l.rest = append(l.rest, p...)
 	// Whole lines are written together. What follows the last end of line waits for

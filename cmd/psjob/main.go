@@ -23,6 +23,8 @@ import (
 	"syscall"
 )
 
+// main puts the process's surroundings together. SIGINT and SIGTERM end the context,
+// by which a node leaves its job.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, env{

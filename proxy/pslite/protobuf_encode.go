@@ -32,6 +32,8 @@ func (m *Meta) written(d Dialect) uint32 {
 	return set | 1<<fieldPull | 1<<fieldPriority
 }
 
+// written returns the fields that PS-lite's encoder writes for c: which ones depends
+// on the command.
 func (c *Control) written() uint32 {
 	set := uint32(1 << fieldCmd)
 	if len(c.Nodes) > 0 {
@@ -123,6 +125,7 @@ func (m *Meta) appendProto(dst []byte, d Dialect) []byte {
 	return append(p.b, m.unknown...)
 }
 
+// append appends c without tag and length, which its owner has written.
 func (c *Control) append(dst []byte) []byte {
 	p := wire{dst, c.written() ^ c.flips}
 	p.int32(fieldCmd, int32(c.Cmd), 0)
@@ -135,6 +138,7 @@ func (c *Control) append(dst []byte) []byte {
 	return append(p.b, c.unknown...)
 }
 
+// append appends n without tag and length. All fields of PBNode are always written.
 func (n *Node) append(dst []byte) []byte {
 	p := wire{dst, nodeFields ^ n.flips}
 	p.int32(fieldRole, int32(n.Role), 0)

@@ -53,6 +53,7 @@ func (s StoreSettings) Check() error {
 // add.
 func (s StoreSettings) TakesGradients() bool { return s.Rule != "add" && s.Rule != "assign" }
 
+// withDefaults fills in the defaults that the fields' comments give.
 func (s StoreSettings) withDefaults() StoreSettings {
 	if s.ValueLength == 0 {
 		s.ValueLength = 1
@@ -87,6 +88,7 @@ func (s StoreSettings) memory() int {
 // key.
 type update func(s *Store, numbers []uint32, pushed []float32)
 
+// update returns the function for the rule.
 func (s StoreSettings) update() update {
 	if s.Rule == "add" {
 		return func(s *Store, numbers []uint32, pushed []float32) {

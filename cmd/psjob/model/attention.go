@@ -180,6 +180,9 @@ func (n *norm) initial() []float32 {
 	return w
 }
 
+// forward normalizes each row and keeps what backward needs: the normalized rows and
+// the inverse deviations. Sums are in float64; a deviation of zero is kept from
+// dividing by 1e-5.
 func (n *norm) forward(w, input []float32) []float32 {
 	hat, out := resize(&n.hat, len(input)), resize(&n.out, len(input))
 	rows := len(input) / n.width

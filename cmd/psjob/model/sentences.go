@@ -135,6 +135,8 @@ func (s *Sentences) pair(b *builder, line []byte) error {
 	return nil
 }
 
+// words parses one side of a pair. Its length is bounded, since attention costs its
+// square.
 func (s *Sentences) words(text []byte) (words []uint32, err error) {
 	for field := range bytes.FieldsSeq(text) {
 		w, err := strconv.ParseUint(string(field), 10, 32)

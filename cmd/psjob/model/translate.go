@@ -68,6 +68,7 @@ type layer struct {
 	values int
 }
 
+// newLayer returns a layer of the encoder, or of the decoder.
 func newLayer(s TranslateShape, decodes bool) *layer {
 	l := &layer{self: newAttention(s.Width, s.Heads, decodes), inner: newNet(true, s.Width, s.Inner, s.Width), norms: []*norm{{width: s.Width}, {width: s.Width}}}
 	if decodes {
@@ -277,6 +278,7 @@ func (m *Translate) predict(batch []int32, embeddings []float32, tally *Tally) {
 	}
 }
 
+// largest returns the index of the largest score, the first of equal ones.
 func largest(row []float32) int {
 	best := 0
 	for i, v := range row {

@@ -124,6 +124,7 @@ func addStep(values []float32, seed, number uint64) {
 	}
 }
 
+// checkDense returns the first fault of the options that dense depends on.
 func (o Options) checkDense() error {
 	switch {
 	case o.Server.Rule != "add":

@@ -209,6 +209,7 @@ func (o Options) translateShape() model.TranslateShape {
 	return model.TranslateShape{Width: o.Embedding, Heads: o.Heads, Inner: o.Hidden, Layers: o.Layers}
 }
 
+// checkCount returns the first fault of the options that count depends on.
 func (o Options) checkCount() error {
 	c := o.Count
 	if o.Server.Rule != "add" && o.Server.Rule != "assign" && !c.Late {
@@ -217,6 +218,7 @@ func (o Options) checkCount() error {
 	return c.check()
 }
 
+// checkRows returns the first fault of the options that rows depends on.
 func (o Options) checkRows() error {
 	switch s := o.Rows.Sparsity; {
 	case o.Server.Rule != "add":
@@ -254,6 +256,8 @@ func (c CountOptions) check() error {
 	return nil
 }
 
+// checkMix returns the first fault of mix's options. A mixer's keys are apart from
+// others' only for so many customers.
 func (o Options) checkMix() error {
 	switch m := o.Mix; {
 	case m.Customers > 16:

@@ -41,6 +41,7 @@ type PruningReport struct {
 	Accuracy   []float64 `json:"accuracy"` // in training, by snapshot
 }
 
+// check returns the first fault of the numbers, in the names of the flags.
 func (p *Pruning) check() error {
 	for name, v := range map[string]int{"workers": p.Workers, "servers": p.Servers, "hidden": p.Hidden, "batch": p.Batch, "snapshots": p.Snapshots, "rounds": p.Rounds} {
 		if v < 1 {

@@ -30,6 +30,7 @@ type rower struct {
 	cut      int       // rows that arrived without their smallest values
 }
 
+// newRower gives a worker every workers-th id, so that no two share a key.
 func newRower(o Options, rank, workers, width int, keyMap *dataset.KeyMap) (*rower, error) {
 	r := &rower{width: width, sparsity: o.Rows.Sparsity, has: make([]float32, o.Count.Keys*width)}
 	for i := range o.Count.Keys {

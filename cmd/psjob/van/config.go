@@ -120,6 +120,7 @@ func (e *environment) refuse() {
 	}
 }
 
+// role reads DMLC_ROLE. BytePS's joint nodes are not among psjob's.
 func (e *environment) role() pslite.Role {
 	const want = "scheduler, server or worker"
 	v, ok := e.lookup("DMLC_ROLE")
@@ -140,6 +141,7 @@ func (e *environment) optional(name string) string {
 	return strings.TrimSpace(v)
 }
 
+// text reads a variable that must be set and not empty.
 func (e *environment) text(name, want string) string {
 	v := e.optional(name)
 	if v == "" {
@@ -164,6 +166,8 @@ func (e *environment) number(name string, def, low, high int) int {
 	return n
 }
 
+// withDefaults fills in what the caller left open. Interval and timeout of
+// heartbeats, and PORT, mean something at 0.
 func (c Config) withDefaults() Config {
 	if c.Dialer == nil {
 		c.Dialer = &net.Dialer{Timeout: handshakeTimeout}

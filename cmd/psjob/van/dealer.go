@@ -71,6 +71,8 @@ func (o outgoing) size() (wire, bodies int64) {
 	return wire, bodies
 }
 
+// newDealer returns a dealer that does not connect before run. identity is empty
+// until this node has an id.
 func newDealer(name, address, identity string, c Config) *dealer {
 	d := &dealer{name: name, address: address, identity: []byte(identity), dialer: c.Dialer, log: c.Logger, verbose: c.Verbose > 0,
 		room: make(chan struct{}, c.Watermark), some: make(chan struct{}, 1), idle: true}

@@ -112,6 +112,7 @@ func (c *Codec) join(other relay.Instance, limits Limits, memory *relay.Memory) 
 	return s.peer
 }
 
+// unlist removes a peer that is in use again from the idle ones.
 func (c *Codec) unlist(other relay.Instance) {
 	for i := range c.idle {
 		if c.idle[i] == other {

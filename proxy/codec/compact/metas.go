@@ -26,6 +26,7 @@ func (m *metas) keep(meta []byte) {
 	}
 }
 
+// append appends a meta in the shorter of both forms.
 func (m *metas) append(dst, meta []byte) []byte {
 	// Kept whichever way it goes: the receiver keeps it, too.
 	defer m.keep(meta)
@@ -42,6 +43,7 @@ func (m *metas) append(dst, meta []byte) []byte {
 	return append(dst, meta...)
 }
 
+// appendDifferences appends where meta differs from last, which is as long.
 func appendDifferences(dst, last, meta []byte) []byte {
 	n := 0
 	for i := range meta {
@@ -88,6 +90,7 @@ func (m *metas) readMeta(src, room []byte) (meta, rest []byte, err error) {
 	return meta, src, nil
 }
 
+// readDifferences applies differences to meta and returns what follows them.
 func readDifferences(src, meta []byte) ([]byte, error) {
 	n, src, err := uvarint(src)
 	if err != nil {

@@ -133,6 +133,7 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 	return r.frames, plain, nil
 }
 
+// readIdentity reads an identity frame, which becomes the first of the message.
 func (r *Receiver) readIdentity(src []byte) ([]byte, error) {
 	size, src, err := uvarint(src)
 	if err != nil {
@@ -146,6 +147,8 @@ func (r *Receiver) readIdentity(src []byte) ([]byte, error) {
 	return src[size:], nil
 }
 
+// readKeys reads the keys, or the name of the request that had them. They are valid
+// until Release.
 func (r *Receiver) readKeys(flags byte, src []byte) (keys, rest []byte, err error) {
 	if flags&keysOfRequest == 0 {
 		keys, rest, err = r.keys.Decode(src)

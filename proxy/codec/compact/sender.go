@@ -74,6 +74,8 @@ func (s *Sender) EncodeAny(dst []byte, shown *relay.Message) (head []byte, plain
 	return s.encode(dst, shown, 0, false)
 }
 
+// encode encodes a message with at least fewest bytes of keys. With pack its values
+// are shared or packed if that pays; without, they are left to the caller.
 func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool) (head []byte, plain uint32, ok bool) {
 	m, _, err := shown.Decode()
 	if err != nil {
@@ -149,6 +151,8 @@ func (s *Sender) fits(m *pslite.Message, shown *relay.Message, fewest int) bool 
 // headSlack is what a head takes at most beside its frames.
 const headSlack = 256
 
+// append appends the head of a message that fits. The flags are known only in the
+// end, when the state has moved on, and are written to the first byte then.
 func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack bool) []byte {
 	at := len(dst)
 	dst = append(dst, 0)

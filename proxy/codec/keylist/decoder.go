@@ -91,6 +91,7 @@ func (d *Decoder) Decode(src []byte) (list, rest []byte, err error) {
 	return d.list, rest, nil
 }
 
+// reference returns a list of the table, by its age.
 func (d *Decoder) reference(src []byte) (list, rest []byte, err error) {
 	age, rest, err := uvarint(src)
 	if err != nil {
@@ -100,6 +101,8 @@ func (d *Decoder) reference(src []byte) (list, rest []byte, err error) {
 	return list, rest, err
 }
 
+// raw reads a list that goes as it is. It is copied, since src is valid for less
+// long.
 func (d *Decoder) raw(src []byte) (list, rest []byte, err error) {
 	size, src, err := uvarint(src)
 	if err != nil {

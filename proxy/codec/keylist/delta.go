@@ -97,6 +97,7 @@ type divider struct {
 	inverse uint64
 }
 
+// dividerOf returns the divider for n, which is not 0.
 func dividerOf(n uint64) divider {
 	shift := uint(bits.TrailingZeros64(n))
 	odd := n >> shift

@@ -43,6 +43,8 @@ func (d *dictionary) learn(list []byte) {
 	}
 }
 
+// merge sorts the waiting keys and merges them with the others. Keys that wait twice,
+// or that the dictionary has already since another list brought them, are dropped.
 func (d *dictionary) merge() {
 	slices.Sort(d.waiting)
 	fresh := slices.Compact(d.waiting)

@@ -178,6 +178,8 @@ func (e *WordEncoder) index(body []byte, common uint32, isCommon bool) bool {
 // width is how many bits an index into so many words takes.
 func width(words int) int { return bits.Len(uint(max(words, 1) - 1)) }
 
+// appendPalette appends the palette and the indices, packed to the width that the
+// largest takes.
 func (e *WordEncoder) appendPalette(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(e.palette)))
 	for _, w := range e.palette {

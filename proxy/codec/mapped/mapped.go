@@ -173,6 +173,8 @@ func Create(path string, o Options) (f *File, err error) {
 	return f, nil
 }
 
+// create makes the file under its temporary name, locks it before anybody can find
+// it, and renames it when its first page is complete.
 func (f *File) create(boot [16]byte) (err error) {
 	temporary := f.path + Unfinished
 	if f.file, err = os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
@@ -198,6 +200,8 @@ func (f *File) create(boot [16]byte) (err error) {
 // Unfinished is the suffix of files that are still being made.
 const Unfinished = ".new"
 
+// writePage writes the first page. Transaction 0 is committed: an empty file is
+// valid.
 func (f *File) writePage(boot [16]byte) {
 	copy(f.page, magic)
 	copy(f.page[8:], f.id[:])
@@ -230,6 +234,8 @@ func (f *File) Alloc(k Kind, t Tag, n int) (*Extent, error) {
 	return f.alloc(k, t, n)
 }
 
+// alloc returns an extent from the free ones, or from the end of the last segment, or
+// from a new segment.
 func (f *File) alloc(k Kind, t Tag, n int) (*Extent, error) {
 	// First fit among the free extents of this size and up to half as much again. A larger
 	// one would waste room for as long as the new one lives.

@@ -53,6 +53,8 @@ func (f *File) SaveAt(e *Extent, at []uint32, size int) error {
 	return nil
 }
 
+// gather copies the numbers at the positions. An undo record is 8 bytes aligned, and
+// so is an extent.
 func gather(dst, src []byte, at []uint32, size int) {
 	if size == 4 {
 		from, to := asWords[uint32](src), asWords[uint32](dst)

@@ -139,6 +139,8 @@ func (c *Chooser) opens(row []byte, d, first int, most uint64) bool {
 	return true
 }
 
+// isZero reports whether all bits are clear: a negative zero is sent, like any other
+// number.
 func isZero(number []byte) bool {
 	for _, b := range number {
 		if b != 0 {

@@ -97,6 +97,9 @@ func (s *Store) read(r *bufio.Reader) error {
 	}
 }
 
+// keep reads the numbers of the entries that are still of use: after a lane broke the
+// sender cannot know which of its drops were read. Their count is bounded by what the
+// Store could have granted.
 func (l *laneReader) keep(count uint64) error {
 	numbers := map[uint64]bool{}
 	for range count {
@@ -113,6 +116,9 @@ func (l *laneReader) keep(count uint64) error {
 	return nil
 }
 
+// put reads an entry: its values into a buffer of their own, as they are, or packed
+// into the reader's buffer and unpacked from there. It is entered only when it is
+// complete, so that no link sees a part of it.
 func (l *laneReader) put(number uint64) error {
 	form, err := l.r.ReadByte()
 	if err != nil {

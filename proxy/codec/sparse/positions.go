@@ -63,6 +63,7 @@ func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 	return appendBitmap(dst[:start], m, n)
 }
 
+// appendBitmap appends the form that has no bad case: one bit for each position.
 func appendBitmap(dst []byte, m Mask, n int) []byte {
 	dst = append(dst, byte(formBitmap))
 	end := len(dst) + (n+7)/8
@@ -222,6 +223,8 @@ func DecodePositions(src []byte, m Mask, n int) (count int, rest []byte, err err
 	return count, rest, nil
 }
 
+// readBitmap reads a bitmap. Bits behind the last position would be positions that do
+// not exist, and are refused rather than cleared: no encoder writes them.
 func readBitmap(src []byte, m Mask, n int) (count int, rest []byte, err error) {
 	size := (n + 7) / 8
 	if size > len(src) {
@@ -242,6 +245,7 @@ func readBitmap(src []byte, m Mask, n int) (count int, rest []byte, err error) {
 	return m.Count(), src[size:], nil
 }
 
+// readGaps sets the positions that count gaps lead to.
 func readGaps(src []byte, m Mask, n, count int) (rest []byte, err error) {
 	var block [blockLen]uint64
 	at := uint64(0)
@@ -264,6 +268,8 @@ func readGaps(src []byte, m Mask, n, count int) (rest []byte, err error) {
 	return src, nil
 }
 
+// readRuns sets the positions of runs runs. Gaps and lengths come in blocks in turns,
+// so that each is coded with the parameter that suits it.
 func readRuns(src []byte, m Mask, n, runs int) (count int, rest []byte, err error) {
 	var gapBlock, lengthBlock [blockLen]uint64
 	at := uint64(0)

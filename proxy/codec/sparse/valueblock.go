@@ -22,6 +22,7 @@ type layout struct {
 	rest     uint // bits: fraction and sign
 }
 
+// layoutOf returns the layout of a kind: its exponent's bits, and all below.
 func layoutOf(k element.Kind) layout {
 	switch k {
 	case element.Float32:
@@ -45,6 +46,8 @@ type coding struct {
 	base  uint64
 }
 
+// way is how the difference of an exponent is written; the upper half of a block's
+// first byte.
 type way byte
 
 const (

@@ -140,6 +140,7 @@ func majority(body []byte, width, tried int) (common uint64, enough bool) {
 	return common, 8*count >= leastShare*tried
 }
 
+// wordAt returns word i of a body as a number; appendWord is the reverse.
 func wordAt(body []byte, i, width int) uint64 {
 	switch b := body[i*width:]; width {
 	case 2:

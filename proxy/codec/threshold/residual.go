@@ -191,6 +191,7 @@ func moved[R vector.Float](e []R, to []byte) []R {
 func (r *narrow) measure() (count int, squares float64) { return measure(r.e) }
 func (r *wide) measure() (count int, squares float64)   { return measure(r.e) }
 
+// measure squares in float64, so that a residual of millions of numbers adds up.
 func measure[R vector.Float](e []R) (count int, squares float64) {
 	for _, v := range e {
 		if v != 0 {
@@ -207,6 +208,8 @@ func (r *wide) bytes() []byte   { return memoryOf(r.e) }
 func (r *narrow) addBytes(at []uint32, b []byte) { addBytes(r.e, at, b) }
 func (r *wide) addBytes(at []uint32, b []byte)   { addBytes(r.e, at, b) }
 
+// addBytes copies the bytes to aligned memory first: they may come from anywhere in a
+// file.
 func addBytes[R vector.Float](e []R, at []uint32, b []byte) {
 	added := make([]R, len(b)/int(unsafe.Sizeof(*new(R))))
 	copy(memoryOf(added), b)

@@ -18,6 +18,7 @@ type room struct {
 	wide   [block]float64
 }
 
+// take picks the function that rounds to the layer's kind; float32 needs no rounding.
 func (r *narrow) take(w *Workspace, at []uint32, dst []byte) (values []byte, nonFinite int) {
 	switch r.kind {
 	case element.Float16:
@@ -113,6 +114,8 @@ func roundTo16(dst []byte, v []float64, kind element.Kind) int {
 	})
 }
 
+// roundTo rounds each number of v by round, which writes it and returns what it
+// wrote, and leaves the rest in v.
 func roundTo(dst []byte, v []float64, size int, round func([]byte, float64) float64) (nonFinite int) {
 	for i, x := range v {
 		rest := x - round(dst[i*size:(i+1)*size], x)

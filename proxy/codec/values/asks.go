@@ -39,6 +39,7 @@ type newest[V any] struct {
 	next  int
 }
 
+// put enters v, in the place of the oldest entry if there are mostAsks of others.
 func (n *newest[V]) put(a asking, v V) {
 	if n.all == nil {
 		n.all = map[asking]V{}

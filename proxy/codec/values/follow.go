@@ -92,6 +92,7 @@ func (c *Codec) WaitsOf(origin string, worker int32, keys []plan.Keys) bool {
 	return false
 }
 
+// waitsOf is WaitsOf for one stream. It reads the numbers of the layers in question.
 func (s *stream) waitsOf(keys []plan.Keys) (found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -99,6 +99,7 @@ func (c *Codec) Save(path string) (streams int, err error) {
 	return len(all.Streams), nil
 }
 
+// writeKept writes the file, through a buffer that the checksum is computed beside.
 func writeKept(path string, all *kept) (err error) {
 	// Renamed when it is complete, so that the next proxy finds a whole file or none.
 	temporary := path + ".new"
@@ -204,6 +205,8 @@ func (c *Codec) restoreSaved(path string) (streams int, err error) {
 // errKept says that a file is not what Save wrote.
 var errKept = errors.New("it is damaged, or of another version")
 
+// parseKept checks a file and decodes it. The checksum comes first: gob must not see
+// anything else than what gob wrote.
 func parseKept(text []byte) (*kept, error) {
 	if len(text) < len(keptMagic)+4 || string(text[:len(keptMagic)]) != keptMagic {
 		return nil, errKept

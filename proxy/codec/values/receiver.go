@@ -51,6 +51,9 @@ type Receiver struct {
 	close    func()
 }
 
+// newReceiver makes the Receiver of a link's end. Its bounds are those that the
+// Sender at the other end counts by: constants of this package and pullLimit, which
+// the offer has.
 func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
 	r := &Receiver{codec: c, compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes, link: l}
 	if l.Memory != nil {
@@ -235,6 +238,7 @@ func (r *Receiver) sparsePart(src, out []byte, decode decodeValues) (n int, rest
 
 func corrupt(err error) error { return fmt.Errorf("%w: %w", ErrCorrupt, err) }
 
+// plainPart reads values as they are.
 func plainPart(src, out []byte) (n int, rest []byte, err error) {
 	if n, src, err = uvarint(src); err != nil {
 		return 0, nil, err
@@ -247,6 +251,8 @@ func plainPart(src, out []byte) (n int, rest []byte, err error) {
 	return n, rest, err
 }
 
+// quantizedPart reads values that were all rounded. They are decoded in place: out
+// has room for exactly so many.
 func quantizedPart(src, out []byte) (n int, rest []byte, err error) {
 	if len(src) == 0 || !element.Kind(src[0]).Valid() {
 		return 0, nil, fmt.Errorf("%w: rounded values of no known kind", ErrCorrupt)

@@ -114,6 +114,8 @@ func (r *Rule) lossless() Rule {
 	return l
 }
 
+// withDefaults returns a copy with the numbers filled in that the rule leaves out.
+// The rule itself stays as it was given, which is how it is shown.
 func (r *Rule) withDefaults() Rule {
 	d := *r
 	set := func(v *int, to int) {

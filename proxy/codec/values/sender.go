@@ -152,6 +152,7 @@ func (s *Sender) follow() {
 	}
 }
 
+// wantsPush reports whether a rule of this link does anything to pushes.
 func (s *Sender) wantsPush() bool {
 	for i := range s.spans {
 		if r := s.spans[i].rule; r != nil && r.pushes() {
@@ -161,6 +162,7 @@ func (s *Sender) wantsPush() bool {
 	return false
 }
 
+// wantsPull reports whether a rule of this link does anything to answers of pulls.
 func (s *Sender) wantsPull() bool {
 	for i := range s.spans {
 		if r := s.spans[i].rule; r != nil && r.pulls() {
@@ -170,6 +172,8 @@ func (s *Sender) wantsPull() bool {
 	return false
 }
 
+// pushes reports whether the rule does anything to pushes; pulls likewise, for
+// answers of pulls.
 func (r *Rule) pushes() bool {
 	return r.keeps() || r.Quantize > 0 || r.Slim != nil || r.Wire != ""
 }

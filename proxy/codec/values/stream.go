@@ -112,6 +112,7 @@ func (s *stream) residual() (values int, squares float64) {
 	return values, squares
 }
 
+// measure reads all residuals. It is called within guarded.
 func (s *stream) measure() (values int, squares float64) {
 	add := func(l *threshold.Layer) {
 		n, sum := l.Residual()

@@ -149,6 +149,9 @@ func (c *Codec) SetRules(rules []Rule) error { return c.change(rules, &c.local) 
 // SetPlanned is [Codec.SetRules] for the planner's rules, which come before the others.
 func (c *Codec) SetPlanned(rules []Rule) error { return c.change(rules, &c.planned) }
 
+// change replaces one of the two lists and publishes a new set. Links notice by the
+// pointer, with their next message. After Flush nothing changes any more: the proxy
+// is ending.
 func (c *Codec) change(rules []Rule, which *[]Rule) error {
 	if err := CheckRules(rules); err != nil {
 		return err

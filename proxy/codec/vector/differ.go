@@ -23,6 +23,8 @@ func Differ(kind element.Kind, a, b []byte, mask []uint64) {
 	}
 }
 
+// differ2, differ4Portable and differ8Portable are Differ in portable code, for each
+// size. Each word of the mask is built in a register and stored once.
 func differ2(a, b []byte, mask []uint64) {
 	for w := range mask {
 		bits := uint64(0)

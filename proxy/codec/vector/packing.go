@@ -34,6 +34,8 @@ func eachWidth[T any](of func(bits int) T) (all [9]T) {
 	return all
 }
 
+// newPacking computes the factors of a width: the second of two codes is shifted by
+// one width, the second of two pairs by two, by multiplying.
 func newPacking(bits int) (p packing) {
 	for i := range p.pairs {
 		p.pairs[i] = 1 << (i % 2 * bits)
@@ -47,6 +49,8 @@ func newPacking(bits int) (p packing) {
 	return p
 }
 
+// newUnpacking computes where code i of eight lies: it begins at bit i*bits, and may
+// reach into the next byte.
 func newUnpacking(bits int) (u unpacking) {
 	for i := range u.shifts {
 		u.bytes[4*i], u.bytes[4*i+1] = uint8(i*bits/8), uint8(i*bits/8+1)

@@ -164,6 +164,8 @@ func Dequantize(kind element.Kind, values, codes []byte, bits int, norm float64)
 	dequantizePortable(kind, values[done*kind.Size():], codes[done/8*bits:], bits, unit, offset)
 }
 
+// dequantizePortable is Dequantize in portable code. The product is rounded to
+// float32 before it is rounded to the kind, as the assembly does it.
 func dequantizePortable(kind element.Kind, values, codes []byte, bits int, unit float64, offset float32) {
 	for i := range len(values) / kind.Size() {
 		v := float64(float32(unpackPortable(codes, bits, i))-offset) * unit

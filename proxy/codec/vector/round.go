@@ -41,6 +41,8 @@ func fromPortable(dst, src []byte, from func(uint16) float32) {
 	}
 }
 
+// roundPortable rounds by to and from in portable code. A shift by one drops the
+// sign, which makes infinities and NaNs the largest numbers.
 func roundPortable(dst []byte, v []float32, to func(float32) uint16, from func(uint16) float32) (nonFinite int) {
 	for i, x := range v {
 		h := to(x)

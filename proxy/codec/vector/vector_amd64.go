@@ -65,6 +65,8 @@ func addBFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uin
 	return adding(e, g, 2, tau, mask, at, first, assembly, addBFloat16To64AVX2)
 }
 
+// adding calls an adder's assembly for all numbers that it takes whole words of the
+// mask of. The positions go behind those of at, into its spare capacity.
 func adding[R Float](e []R, g []byte, size int, tau R, mask []uint64, at []uint32, first int, able bool,
 	by func(e *R, g *byte, n int, tau R, mask *uint64, at *uint32, first uint32) int,
 ) ([]uint32, int) {
@@ -98,6 +100,7 @@ func compareFloat64(e []float64, tau float64, mask []uint64, at []uint32, first 
 	return comparing(e, tau, mask, at, first, compareFloat64AVX2)
 }
 
+// comparing is adding for functions that only compare.
 func comparing[R Float](e []R, tau R, mask []uint64, at []uint32, first int,
 	by func(e *R, n int, tau R, mask *uint64, at *uint32, first uint32) int,
 ) ([]uint32, int) {
@@ -166,6 +169,7 @@ func nearest(dst, values []byte, bits int, r rounding) int {
 	return n
 }
 
+// dequantize does as many numbers as it may: see Dequantize for what it reads.
 func dequantize(kind element.Kind, values, codes []byte, bits int, unit float64, offset float32) int {
 	n := len(values) / kind.Size() &^ 7
 	// The assembly loads 8 bytes for every 8 codes. Groups whose load would cross the end
@@ -209,6 +213,8 @@ func differ8(a, b []byte, mask []uint64) int {
 	return n
 }
 
+// These do eight numbers at a time: a vector, as they are called for short parts as
+// well.
 func roundToFloat16(dst []byte, v []float32) (done, nonFinite int) {
 	n := len(v) &^ 7
 	if n == 0 || !half {
@@ -247,6 +253,8 @@ func fromBFloat16(dst, src []byte) int {
 	return n
 }
 
+// The functions for codes take 16 numbers at a time, or 8 or 4, all of which divide
+// what foursOf returns.
 func riceFours(codes, widths, values []uint64, low uint) int {
 	n := foursOf(values)
 	if n > 0 {
@@ -290,6 +298,8 @@ func foursOf(values []uint64) int {
 	return len(values) &^ 15
 }
 
+// rotate16 and rotate32 also return the extremes of what they rotated, so that the
+// numbers are read once.
 func rotate16(dst []uint64, src []byte) (done int, least, most uint64) {
 	n := len(dst) &^ 3
 	if n == 0 || !assembly {
@@ -313,6 +323,8 @@ func rotate32(dst []uint64, src []byte) (done int, least, most uint64) {
 // sumBytes is how many bytes the assembly adds at a time.
 const sumBytes = 128
 
+// sumFloat and sumInt return how many bytes they have added. Sums of 16-bit floats
+// have no assembly.
 func sumFloat(kind element.Kind, dst, src []byte) (done int) {
 	switch kind {
 	case element.Float32:

@@ -77,6 +77,8 @@ type source struct {
 	mixed bool // pcapng: each packet may have a link type of its own
 }
 
+// link returns the link type of a packet: of pcapng files each interface may have
+// another.
 func (s *source) link(ci gopacket.CaptureInfo) layers.LinkType {
 	if s.mixed && len(ci.AncillaryData) > 0 {
 		if t, ok := ci.AncillaryData[0].(layers.LinkType); ok {
@@ -138,6 +140,8 @@ type packetParser struct {
 	seg   Segment
 }
 
+// newPacketParser prepares a parser for each layer that a packet can begin with. They
+// share the layers' memory, since one packet is parsed at a time.
 func newPacketParser() *packetParser {
 	p := &packetParser{byTop: map[gopacket.LayerType]*gopacket.DecodingLayerParser{}}
 	for _, top := range []gopacket.LayerType{

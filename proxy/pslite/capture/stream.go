@@ -37,6 +37,7 @@ type stream struct {
 	frames  [][]byte
 }
 
+// mode is how a stream reads its bytes.
 type mode uint8
 
 const (

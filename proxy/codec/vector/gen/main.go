@@ -24,6 +24,8 @@ const (
 	greater = 0x1e // GT_OQ
 )
 
+// The order is that of the functions in the file that is written. Adding one at the
+// end keeps the others in place, which makes a diff of the assembly readable.
 func main() {
 	ConstraintExpr("amd64")
 	adders()
