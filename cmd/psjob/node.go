@@ -119,6 +119,7 @@ func (o output) write(w io.Writer, report any, text string) error {
 // figures are those of all.
 func summary(r train.WorkerReport) string {
 	var b strings.Builder
+	// The same figures again would look like others.
 	if r.Rank != 0 && r.AllWorkers {
 		return ""
 	}
@@ -147,15 +148,18 @@ func summary(r train.WorkerReport) string {
 // nodes as they are. A help text begins with the models that the flag is for.
 func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.StringVar(&o.Model, "model", "lr", "what to train: "+strings.Join(train.Models(), ", "))
+	// Where samples come from, and how features become keys.
 	f.StringVar(&o.Data, "data", "", "training data: libsvm or libffm text (lr, fm), Criteo's log format (dlrm), idx pictures (mlp), pairs of sentences as numbers of words with a tab between (translate), plain or compressed; a folder of shard-NNNNN.libsvm gives each worker its own")
 	f.StringVar(&o.Test, "test", "", "data of the same form to score at the end")
 	f.StringVar(&o.Labels, "labels", "", "labels of the pictures; empty: the file beside them")
 	f.BoolVar(&o.UnitRows, "unit-rows", false, "scale every row to length 1")
 	f.StringVar(&o.KeyMap, "key-map", "spread", "keys of feature ids: identity, spread (all servers are used) or file:PATH with lines of id and key")
+	// How long to train, and in which step with the others.
 	f.IntVar(&o.Epochs, "epochs", 5, "passes over the data")
 	f.IntVar(&o.Batch, "batch", 64, "samples of a worker's step")
 	f.IntVar(&o.Steps, "steps", 0, "steps of each worker; 0: by epochs")
 	f.BoolVar(&o.Async, "async", false, "do not wait for the other workers after each step")
+	// What servers do with a push. The first worker sends it to them.
 	f.StringVar(&o.Server.Rule, "rule", "", "what a push does: "+strings.Join(kv.StoreRules(), ", ")+" (default: add for count, mix and bench, ftrl for lr, adagrad for fm and translate, sgd else)")
 	f.Float64Var(&o.Server.LearningRate, "learning-rate", 0, "default 1 for ftrl, 0.1 else")
 	f.Float64Var(&o.Server.Beta, "beta", 0, "ftrl and adagrad; default 0.01, which suits gradients that are means over a batch")
@@ -163,6 +167,8 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.Float64Var(&o.Server.L2, "l2", 0, "ftrl and sgd")
 	f.Float64Var(&o.Server.Momentum, "server-momentum", 0, "sgd: the servers learn by the sum of all steps' gradients, each so many times smaller with every step since; 0: by the last")
 	f.IntVar(&o.Server.ValueLength, "value-length", 0, "count, rows, dense: values of each key (default 1)")
+	// The shapes of models. Those that are 0 or wrong for the chosen one are found by
+	// Check.
 	f.IntVar(&o.Factors, "factors", 8, "fm: length of the factors")
 	f.IntVar(&o.Embedding, "embedding", 16, "dlrm, translate: length of an embedding; translate: and of what goes between layers")
 	f.IntSliceVar(&o.Bottom, "bottom", []int{64}, "dlrm: units of the hidden layers that the numbers go through; DLRM's own for Criteo Kaggle are 512,256,64")
@@ -174,9 +180,12 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.Float64Var(&o.Momentum, "momentum", 0, "mlp: learn by the sum of all gradients, each so many times smaller with every step since; 0: by the last")
 	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets of each categorical column")
 	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp, translate: values of a dense tensor that travel as one key")
+	// What is reported while training goes on.
 	f.DurationVar(&o.LogEvery, "log-every", 5*time.Second, "how often a worker logs how many steps it has made; 0: never")
 	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp, translate: report time and loss after every so many steps; 0: not")
 	f.Uint64Var(&o.Seed, "seed", 1, "of initial values, order of samples, and count's choices")
+	// Workloads that know what every value must be. rows and dense share count's
+	// numbers.
 	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count, dense: different keys; rows: different keys of a worker")
 	f.IntVar(&o.Count.Batch, "count-batch", 100, "count, rows: keys of a step; dense: of a request")
 	f.Float64Var(&o.Rows.Sparsity, "rows-sparsity", 0.9, "rows: share of a row's values that may be left out on the way, the smallest, and of its gradient too")
@@ -195,6 +204,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntVar(&o.Mix.Customers, "mix-customers", 2, "mix: customers of each app in each worker")
 	f.IntVar(&o.Mix.Longest, "mix-longest", 1<<14, "mix: values of the longest keys")
 	f.IntVar(&o.Mix.Largest, "mix-largest", 0, "mix: values of one key more, which the first worker pushes and pulls once; 0: none")
+	// The benchmark.
 	f.IntVar(&o.Keys, "keys", 1_000_000, "bench: scalar keys of a request")
 	f.IntVar(&o.Rounds, "rounds", 10, "bench: pushes, and pulls")
 	f.DurationVar(&o.StartAfter, "start-after", 0, "wait so long before the first request; servers of PS-lite's own may not be ready sooner (500ms will do)")

@@ -43,6 +43,7 @@ favourite keys, which change every --wander steps.`,
 				recording.Totals
 				*train.PruningReport
 			}{}
+			// The trace is lazy: nothing is computed before it is written below.
 			switch kind {
 			case "wandering":
 				uses, err = w.Trace()
@@ -68,9 +69,11 @@ favourite keys, which change every --wander steps.`,
 	f := cmd.Flags()
 	f.StringVar(&kind, "kind", "wandering", "wandering or pruning")
 	f.StringVar(&path, "out", "", "file to write")
+	// For both kinds: the job's size, and the seed.
 	f.IntVar(&w.Workers, "workers", 8, "workers")
 	f.IntVar(&w.Servers, "servers", 8, "servers")
 	f.Uint64Var(&w.Seed, "seed", 1, "the same seed gives the same trace")
+	// Wandering: what each worker uses, and how fast that changes.
 	f.IntVar(&w.Steps, "steps", 2000, "wandering: steps of each worker")
 	f.IntVar(&w.Width, "value-length", 1, "wandering: floats of a value")
 	f.IntVar(&w.Count.Keys, "keys", 200_000, "wandering: keys")
@@ -79,6 +82,7 @@ favourite keys, which change every --wander steps.`,
 	f.Float64Var(&w.Count.Common, "common", 0.1, "wandering: share of a step's keys that are favourites of all workers")
 	f.Float64Var(&w.Count.Skew, "skew", 1, "wandering: how much the first keys are preferred to the last")
 	f.IntVar(&w.Count.Wander, "wander", 300, "wandering: steps after which a worker has other favourites")
+	// Pruning: the pictures, the net and the schedule.
 	f.StringVar(&images, "images", "", "pruning: pictures in MNIST's format, plain or compressed")
 	f.StringVar(&labels, "labels", "", "pruning: their labels")
 	f.IntVar(&pictures, "pictures", 4000, "pruning: how many pictures to make where none are given")

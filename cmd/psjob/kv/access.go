@@ -138,12 +138,15 @@ func (l *AccessLog) write(w io.Writer, h AccessHeader) error {
 	if err != nil {
 		return err
 	}
+	// Records are a few bytes each. Without the buffer every one would be a call of
+	// the compressor.
 	out := bufio.NewWriterSize(z, 1<<16)
 	if err := json.NewEncoder(out).Encode(h); err != nil {
 		return err
 	}
 	var record []byte
 	last := uint64(0)
+	// Ascending keys have small differences, which take a byte or two.
 	for key, c := range l.All() {
 		record = binary.AppendUvarint(record[:0], key-last)
 		record = binary.AppendUvarint(record, uint64(c.Pushes))
@@ -158,5 +161,7 @@ func (l *AccessLog) write(w io.Writer, h AccessHeader) error {
 	if err := out.Flush(); err != nil {
 		return err
 	}
+	// The end of the stream is written by closing it; without it a reader finds the
+	// file cut off.
 	return z.Close()
 }

@@ -7,6 +7,16 @@
 // Values are floats in the machine's memory on either side and are not copied on the
 // way out: a request's slices must stay as they are until it was answered.
 //
+// # Messages
+//
+// All parts of a request have the worker's timestamp, which its answers repeat; app
+// and customer say who waits for them. The data frames are keys (8 bytes each),
+// values (4 bytes each) and, if keys have different numbers of values, lengths (4
+// bytes each). A push has values and its answer none; a pull has an empty values
+// frame and its answer the values, with the keys of the request. A request may do
+// both. Which server a key belongs to follows from the key alone, see
+// pslite.KeyRange.
+//
 // # Stores
 //
 // A [Store] holds a server's parameters and applies pushes to them. It has no sockets
@@ -73,6 +83,8 @@ func (a *app) Command(ctx context.Context, head int32, body []byte, group int) (
 		delete(a.answers, ts)
 		a.mu.Unlock()
 	}()
+	// Each node gets a message of its own with the same timestamp, and answers it
+	// once.
 	for _, node := range nodes {
 		m := van.NewMessage(node)
 		a.address(m, ts, int32(a.custID), true)
@@ -102,6 +114,7 @@ func (a *app) handleCommand(ctx context.Context, m *van.Message, on func(Command
 	if !m.Meta.Request {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		// The caller may have given up. Its late answers must not pile up.
 		if _, waits := a.answers[m.Meta.Timestamp]; waits {
 			a.answers[m.Meta.Timestamp] = append(a.answers[m.Meta.Timestamp], c)
 		}
@@ -162,6 +175,7 @@ func open(m *van.Message) (p parts, err error) {
 	if len(m.Data) < 2 || len(m.Data) > 3 {
 		return p, fmt.Errorf("%d data frames: want keys, values and perhaps lengths", len(m.Data))
 	}
+	// The customer has made sure that there is a type for each frame.
 	types := m.Meta.DataTypes
 	if types[0] != pslite.Uint64 || (types[1] != pslite.Float && types[1] != pslite.Char) || (len(types) > 2 && types[2] != pslite.Int32) {
 		return p, fmt.Errorf("data types %v: psjob takes UINT64 keys, FLOAT values and INT32 lengths", types)

@@ -30,12 +30,16 @@ func ReadAccessFile(path string, each func(key uint64, c AccessCounts) error) (A
 // ReadAccess is [ReadAccessFile] for an open stream. It refuses what WriteFile would
 // not write, keys that do not ascend among it.
 func ReadAccess(r io.Reader, each func(key uint64, c AccessCounts) error) (AccessHeader, error) {
+	// A window of at most 64 MiB: the file may come from anywhere, and must not
+	// decide on our memory.
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
 	if err != nil {
 		return AccessHeader{}, err
 	}
 	defer z.Close()
 	in := bufio.NewReaderSize(z, 1<<16)
+	// The header is refused if it does not fit into the buffer, which a real one does
+	// by far.
 	line, err := in.ReadSlice('\n')
 	if err != nil {
 		return AccessHeader{}, fmt.Errorf("no header line: %w", err)
@@ -52,6 +56,8 @@ func ReadAccess(r io.Reader, each func(key uint64, c AccessCounts) error) (Acces
 				return h, fmt.Errorf("key %d of %d: %w", i+1, h.Keys, err)
 			}
 		}
+		// Keys ascend strictly and stay within 64 bits. A difference of 0 is a key
+		// for the first one only.
 		if fields[0] > math.MaxUint64-key || (fields[0] == 0 && i > 0) || max(fields[1], fields[3]) > math.MaxUint32 {
 			return h, fmt.Errorf("key %d of %d: damaged", i+1, h.Keys)
 		}
@@ -61,6 +67,7 @@ func ReadAccess(r io.Reader, each func(key uint64, c AccessCounts) error) (Acces
 			return h, err
 		}
 	}
+	// The header's count must be exact: neither too few keys nor too many pass.
 	if _, err := in.ReadByte(); err != io.EOF {
 		return h, fmt.Errorf("something follows the last of %d keys", h.Keys)
 	}

@@ -119,6 +119,8 @@ func (s *Store) applyAt(from int, pushed []float32) {
 		for i, v := range pushed {
 			w[i] += v
 		}
+	// The first push of a key carries its initial values, every further one a
+	// difference.
 	case "assign":
 		for i, v := range pushed {
 			if s.first[from+i] == 0 {
@@ -129,6 +131,7 @@ func (s *Store) applyAt(from int, pushed []float32) {
 		}
 	case "sgd":
 		rate, decay := float32(s.settings.LearningRate), float32(s.settings.L2)
+		// Decay is part of what momentum sums up, as in most frameworks.
 		if m := float32(s.settings.Momentum); m > 0 {
 			v := s.first[from:to]
 			for i, g := range pushed {
@@ -140,6 +143,8 @@ func (s *Store) applyAt(from int, pushed []float32) {
 		for i, g := range pushed {
 			w[i] -= rate * (g + decay*w[i])
 		}
+	// The sum of squares grows without end, so each value's step gets smaller by its
+	// own history.
 	case "adagrad":
 		for i, g := range pushed {
 			s.first[from+i] += g * g

@@ -64,6 +64,8 @@ func (s *Server) answer(ctx context.Context, m *van.Message) error {
 	}
 	back := van.NewMessage(m.Sender)
 	s.address(back, m.Meta.Timestamp, m.Meta.CustomerID, false)
+	// PS-lite's workers look at push and pull of an answer, and applications at its
+	// head.
 	back.Meta.Push, back.Meta.Pull, back.Meta.Head = m.Meta.Push, m.Meta.Pull, m.Meta.Head
 	if m.Meta.Push {
 		if err := s.handler.Push(m.Meta.Head, p.keys, p.vals, p.lens); err != nil {

@@ -60,10 +60,13 @@ func (s *Store) Push(step int32, keys []uint64, vals []float32, lens []int32) er
 	if err != nil {
 		return fmt.Errorf("push of %d keys: %w", len(keys), err)
 	}
+	// The fast way: no lengths to look at, and a loop of its own for the rule.
 	if s.width == 1 && !s.settings.Synchronous {
 		s.apply(s, numbers, vals)
 		return nil
 	}
+	// vals is walked along with the keys: a key's part ends where the next one's
+	// begins.
 	at := 0
 	for i, n := range numbers {
 		k := each
@@ -149,6 +152,8 @@ func (s *Store) Digest() string {
 	for _, n := range order {
 		from, to := s.span(n)
 		line = binary.LittleEndian.AppendUint64(line[:0], keys[n])
+		// The length is part of the sum: without it a value could move from one key
+		// to the next unnoticed.
 		line = binary.LittleEndian.AppendUint64(line, uint64(to-from))
 		for _, v := range s.values[from:to] {
 			line = binary.LittleEndian.AppendUint32(line, math.Float32bits(v))
@@ -174,6 +179,7 @@ func shape(keys, vals int, lens []int32) (each int, err error) {
 		return 0, fmt.Errorf("%d lengths for %d keys", len(lens), keys)
 	}
 	sum := 0
+	// Bounded one by one, so that their sum cannot overflow.
 	for i, l := range lens {
 		if l < 0 || l > MaxValueLength {
 			return 0, fmt.Errorf("length %d of key number %d: want 0 to %d", l, i, MaxValueLength)
@@ -234,6 +240,7 @@ func (s *Store) appendKey(k int) {
 	if s.start != nil {
 		s.start = append(s.start, len(s.values))
 	}
+	// What the rule keeps grows along with the values, number by number.
 	memory := s.settings.memory()
 	if memory > 0 {
 		s.first = grow(s.first, k)
@@ -273,6 +280,8 @@ const (
 // the same in any order.
 func (s *Store) collect(step int32, n uint32, gradient []float32) error {
 	s.applyStep(step, n)
+	// A worker that is behind its own barrier: its gradient would be added to the
+	// wrong step.
 	if s.pending[n] > step+1 {
 		return fmt.Errorf("it belongs to step %d, but step %d has begun", step, s.pending[n]-1)
 	}
@@ -282,6 +291,7 @@ func (s *Store) collect(step int32, n uint32, gradient []float32) error {
 		if g == 0 { // most are, where a proxy left out what waits
 			continue
 		}
+		// Written so that NaN is refused, too.
 		if !(math.Abs(float64(g)) <= largest) {
 			return fmt.Errorf("gradient %v at step %d: want at most %d; lower the learning rate", g, step, largest)
 		}

@@ -131,6 +131,7 @@ func (t *transfer) slice(servers int) error {
 	at := 0
 	for s := range servers {
 		_, end := pslite.KeyRange(s, servers)
+		// Ranges are half-open: a key that equals the end belongs to the next server.
 		n, _ := slices.BinarySearch(t.Keys[at:], end)
 		if s == servers-1 && at+n < len(t.Keys) {
 			return fmt.Errorf("key %d belongs to no server: the last one's range ends at %d", t.Keys[at+n], end)
@@ -147,6 +148,7 @@ func (t *transfer) slice(servers int) error {
 		}
 		at += n
 	}
+	// Of lengths only their sum was unknown so far.
 	if t.valAt[servers] != values {
 		return fmt.Errorf("lengths sum to %d, but there are %d values", t.valAt[servers], values)
 	}
@@ -164,6 +166,7 @@ func (w *Worker) handle(ctx context.Context, m *van.Message) error {
 	if !m.Meta.Pull {
 		return nil // counted by the customer
 	}
+	// It stays until the last server has answered, which is counted after this.
 	found, ok := w.inFlight.Load(m.Meta.Timestamp)
 	if !ok {
 		return fmt.Errorf("node %d answers pull %d, which is not waited for", m.Sender, m.Meta.Timestamp)
@@ -186,6 +189,8 @@ func (t *transfer) copyPart(m *van.Message) error {
 	if err != nil {
 		return err
 	}
+	// An answer has the keys that were asked for, in their order, or somebody has
+	// mixed up two requests.
 	want := t.Keys[t.keyAt[s]:t.keyAt[s+1]]
 	if !bytes.Equal(bytesOf(p.keys), bytesOf(want)) {
 		return fmt.Errorf("%d keys that are not the %d pulled ones", len(p.keys), len(want))

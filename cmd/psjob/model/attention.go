@@ -97,10 +97,13 @@ func (a *attention) backward(w, delta, grad []float32) (dInput, dMemory []float3
 	dMixed := a.out.backward(p[3], delta, g[3])
 	dQ, dK, dV := resize(&a.dQ, len(q)), resize(&a.dK, len(k)), resize(&a.dV, len(v))
 	scale := float32(1 / math.Sqrt(float64(a.width/a.heads)))
+	// The weights were appended in the order in which each goes over sentences and
+	// heads.
 	at := 0
 	a.each(func(sentence, head, n, m int) {
 		s := dense(a.weights[at:at+n*m], m)
 		at += n * m
+		// dScore is only needed within one head, so all of them share its memory.
 		d := dense(resize(&a.dScore, n*m), m)
 		dm := a.head(dMixed, a.rows, sentence, head)
 		blas32.Gemm(blas.Trans, blas.NoTrans, 1, s, dm, 0, a.head(dV, a.columns, sentence, head))
@@ -213,6 +216,8 @@ func (n *norm) backward(w, delta, grad []float32) []float32 {
 	by := resize(&n.delta, len(delta))
 	for r := range len(delta) / n.width {
 		d, h, x := delta[r*n.width:(r+1)*n.width], n.hat[r*n.width:(r+1)*n.width], by[r*n.width:(r+1)*n.width]
+		// mean is that of the derivative by the normalized row, along its component
+		// along that row: both directions were taken out by normalizing.
 		mean, along := float32(0), float32(0)
 		for i, v := range d {
 			grad[i] += v * h[i]

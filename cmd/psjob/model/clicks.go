@@ -56,12 +56,16 @@ func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyM
 	lines.Buffer(make([]byte, 1<<16), 1<<20)
 	n := 0
 	for line := 1; lines.Scan(); line++ {
+		// Reading a large file takes minutes; a node that is told to stop must not
+		// finish it first.
 		if line%4096 == 0 && ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
+		// Rows are dealt out by their number among those that are not empty, which
+		// all workers count alike.
 		if share.has(n) {
 			if err := set.row(&b, lines.Bytes()); err != nil {
 				return nil, &dataset.LineError{File: path, Line: line, Err: err}

@@ -85,6 +85,8 @@ func (m *Image) predict(batch []int32, params []float32, tally *Tally) {
 		row := out[i*Classes : (i+1)*Classes]
 		d := delta[i*Classes : (i+1)*Classes]
 		label := m.set.Label(int(s))
+		// The largest score is subtracted before the exponentials, so that none
+		// overflows.
 		best, sum := 0, 0.0
 		for c, v := range row {
 			if v > row[best] {

@@ -44,6 +44,8 @@ func (m *Images) Append(dst []float32, i int) []float32 {
 func DrawImages(n, side int, seed uint64) *Images {
 	const blots, radius = 5, 2
 	m := &Images{pixels: side * side, data: make([]byte, n*side*side), labels: make([]byte, n)}
+	// The classes are drawn first, from the same seed: any number of pictures has the
+	// same ones.
 	var places [Classes][blots][2]int
 	r := rand.New(rand.NewPCG(seed, 0x1d))
 	for c := range places {
@@ -96,6 +98,8 @@ func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 		return nil, fmt.Errorf("%s: pictures of %d x %d pixels: want 1 to %d pixels", imagePath, counts[1], counts[2], largestPicture)
 	}
 	m := &Images{pixels: int(pixels)}
+	// Pictures of other workers' shares are read, too, since a compressed file cannot
+	// be skipped in.
 	picture, label := make([]byte, pixels), make([]byte, 1)
 	for i := range int(counts[0]) {
 		if _, err := io.ReadFull(images, picture); err != nil {
@@ -134,6 +138,8 @@ func openIdx(path string, dimensions int) (io.ReadCloser, []uint32, error) {
 		file.Close()
 		return nil, nil, fmt.Errorf("%s ends within its idx header: %w", path, err)
 	}
+	// Two zeros, the type (8: unsigned bytes) and the number of dimensions; then
+	// their sizes, big endian.
 	if header[0] != 0 || header[1] != 0 || header[2] != 8 || int(header[3]) != dimensions {
 		file.Close()
 		return nil, nil, fmt.Errorf("%s starts with % x: want an idx file of bytes with %d dimensions (00 00 08 %02x)", path, header[:4], dimensions, dimensions)

@@ -7,6 +7,11 @@
 // values themselves, which are functions of a seed. So no worker has to push initial
 // values, and no other has to wait for that.
 //
+// The models stand for the ways in which real jobs use parameters: [Linear] and
+// [Factor] use the few keys that a batch's samples name, with one value or several;
+// [Image] uses all of a dense net in every step; [Recommend] and [Translate] have
+// embeddings of the first kind and nets of the second.
+//
 // # Metrics
 //
 // A [Tally] sums up how good predictions are: loss, accuracy and the area under the

@@ -173,6 +173,8 @@ func newTensor(initial []float32, first uint64, size int, key func(id uint64) (u
 		first++
 	}
 	slices.SortFunc(t.blocks, func(a, b block) int { return cmp.Compare(a.key, b.key) })
+	// Sorted by key, as a request must be. Two blocks with one key would be added up
+	// by the server.
 	for i, b := range t.blocks {
 		if i > 0 && b.key == t.blocks[i-1].key {
 			return nil, 0, fmt.Errorf("two blocks of a dense tensor have the key %d", b.key)

@@ -95,6 +95,8 @@ func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *Ta
 // the top net's output in m.delta.
 func (m *Recommend) predict(batch []int32, params [][]float32, tally *Tally) {
 	keys := m.batch.Of(m.set.Sparse(), batch)
+	// The pulled values are differences from the initial ones, which are added in
+	// place.
 	addInitial(m.seed, keys, params[0], m.width, 0, 0.1)
 	m.dense.load(params[1])
 	m.numbers = m.numbers[:0]
@@ -108,6 +110,8 @@ func (m *Recommend) predict(batch []int32, params [][]float32, tally *Tally) {
 		var v [vectors][]float32
 		v[0] = bottomOut[r*m.width : (r+1)*m.width]
 		m.embeddings(s, params[0], v[1:])
+		// The top net gets the bottom net's output and the product of every pair, as
+		// in DLRM's dot interaction.
 		m.crossed = append(m.crossed, v[0]...)
 		for i := range vectors {
 			for j := range i {

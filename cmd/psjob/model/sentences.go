@@ -127,10 +127,13 @@ func (s *Sentences) pair(b *builder, line []byte) error {
 	for _, w := range p.Source {
 		ids = append(ids, 1+uint64(w))
 	}
+	// The mark is in every sentence, so that it always has parameters.
 	ids = append(ids, s.targetID(0))
 	for _, w := range p.Target {
 		ids = append(ids, s.targetID(w))
 	}
+	// The row serves to find a batch's keys. It has no values, and its label means
+	// nothing.
 	b.row(ids, make([]float32, len(ids)), false)
 	return nil
 }

@@ -55,6 +55,8 @@ func LoadSparse(ctx context.Context, path string, share Share, keys dataset.KeyM
 	}
 	var b builder
 	n := 0
+	// All rows are read and counted, whoever they belong to: the shares must not
+	// overlap.
 	err = dataset.ReadFile(ctx, path, dataset.Options{}, func(rows *dataset.Rows) error {
 		for i := range rows.Len() {
 			if share.has(n) {
@@ -94,6 +96,8 @@ func shardOf(path string, share Share) (string, Share, error) {
 	if err != nil {
 		return "", share, err
 	}
+	// Fewer workers would leave samples out, and more would find nothing to do, both
+	// without a word.
 	if len(files) != share.Of {
 		return "", share, fmt.Errorf("%s has %d files shard-*.libsvm for %d workers: partition into as many parts as there are workers", path, len(files), share.Of)
 	}
@@ -119,6 +123,7 @@ func (b *builder) row(ids []uint64, values []float32, yes bool) {
 // finish numbers the features that occur in the order of their keys, and replaces ids
 // by these numbers. The builder's values and labels become the set's.
 func (b *builder) finish(keyMap *dataset.KeyMap) (*Sparse, error) {
+	// Ids are mapped to keys once each, and not once for every time that they occur.
 	distinct := slices.Clone(b.ids)
 	slices.Sort(distinct)
 	distinct = slices.Compact(distinct)
@@ -134,6 +139,8 @@ func (b *builder) finish(keyMap *dataset.KeyMap) (*Sparse, error) {
 		}
 		pairs[i] = pair{key, i}
 	}
+	// In the order of keys, which a key map may have scattered: columns then ascend
+	// with their keys.
 	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Compare(a.key, b.key) })
 	s := &Sparse{
 		keys: make([]uint64, len(pairs)), start: append([]int{0}, b.start...),

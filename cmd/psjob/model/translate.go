@@ -155,6 +155,8 @@ func (m *Translate) Gradient(batch []int32, params, grads [][]float32, tally *Ta
 	delta := m.words.backward(w.last(n), m.delta, g.last(n))
 	n = m.ends[1].values()
 	delta = m.ends[1].backward(w.last(n), delta, g.last(n))
+	// Every layer of the decoder has looked at the encoder's output: their
+	// derivatives add up.
 	memory := make([]float32, len(m.source.rows))
 	for _, l := range slices.Backward(m.decoder) {
 		n := l.values
@@ -211,6 +213,7 @@ func (m *Translate) embed(embeddings []float32, s *sequence, rows []float32, add
 	if adds {
 		return
 	}
+	// Places are counted from the beginning of each sentence.
 	for k := range len(s.spans) - 1 {
 		for i := s.spans[k]; i < s.spans[k+1]; i++ {
 			addPlace(rows[i*width:(i+1)*width], i-s.spans[k])
@@ -312,6 +315,7 @@ func (m *Translate) Words(batch []int32, params [][]float32) [][]uint32 {
 			if ended[k] {
 				continue
 			}
+			// The last row of a sentence scores the word that is to come.
 			row := out[(m.target.spans[k+1]-1)*m.set.Vocabulary():][:m.set.Vocabulary()]
 			w := uint32(largest(row))
 			_, known := m.set.Column(w)
@@ -349,6 +353,8 @@ func (l *layer) backward(w, delta, grad []float32) []float32 {
 	c, g := cutter{w}, cutter{grad}
 	by := resize(&l.delta, len(delta)) // with respect to the residual stream, into which each part adds
 	copy(by, delta)
+	// Parts come in reverse order. Each adds to the stream that passes it by, so that
+	// the stream's derivative goes to it and past it.
 	n := l.inner.values()
 	d := l.inner.backward(c.last(n), delta, g.last(n))
 	n = l.norms[1].values()

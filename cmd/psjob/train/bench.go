@@ -21,6 +21,7 @@ func (w *worker) bench(ctx context.Context) error {
 	rank := uint64(w.van.Rank())
 	r := kv.Request{Keys: make([]uint64, w.Keys), Vals: make([]float32, w.Keys), Out: make([]float32, w.Keys)}
 	for i := range r.Keys {
+		// Evenly over all servers, and apart from other workers' keys by the rank.
 		r.Keys[i] = math.MaxUint64/uint64(w.Keys)*uint64(i) + rank
 		r.Vals[i] = float32(i%100 + 1)
 	}
@@ -37,12 +38,14 @@ func (w *worker) bench(ctx context.Context) error {
 		}
 		w.report.PullSeconds = append(w.report.PullSeconds, since(start))
 	}
+	// The report is computed rather than counted: there is no access log.
 	w.report.Steps, w.report.Seconds = w.Rounds, since(began)
 	w.report.StepsPerSecond = float64(w.Rounds) / w.report.Seconds
 	w.report.Keys = w.Keys
 	w.report.Pushes, w.report.Pulls = int64(w.Keys*w.Rounds), int64(w.Keys*w.Rounds)
 	w.report.PushBytes, w.report.PullBytes = 4*w.report.Pushes, 4*w.report.Pulls
 	for i, v := range r.Out {
+		// Beyond 2^16 rounds float32 would not hold the sums.
 		if want := float32(w.Rounds) * r.Vals[i]; w.Rounds < 1<<16 && v != want {
 			return fmt.Errorf("key %d is %v after %d rounds, want %v: %w", r.Keys[i], v, w.Rounds, want, errWrongSums)
 		}

@@ -56,9 +56,12 @@ func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, 
 			return nil, err
 		}
 		c.keys[id], c.byKey[id] = key, int32(id)
+		// A Zipf distribution as a running sum, in which a draw is found by
+		// bisection.
 		sum += math.Pow(float64(id+1), -o.Skew)
 		c.favour[id] = sum
 	}
+	// Keys differ, so that no third case is needed.
 	slices.SortFunc(c.byKey, func(a, b int32) int {
 		if c.keys[a] < c.keys[b] {
 			return -1
@@ -148,7 +151,8 @@ func (c *counter) width(id int32, each int) int {
 }
 
 // totals returns the sums of all workers' pushes, by id. It plays all steps of all
-// workers.
+// workers again, which takes about as long as drawing their keys did; nothing that
+// happened in the job enters it.
 func (c *counter) totals(workers, steps int) ([]int64, error) {
 	sums := make([]int64, c.Keys)
 	for rank := range workers {
@@ -181,10 +185,13 @@ func (w *worker) checkCounts(ctx context.Context) error {
 	if err := w.configure(ctx, each); err != nil {
 		return err
 	}
+	// As many steps as it takes a worker to use about all keys once, times the
+	// epochs.
 	steps := w.Steps
 	if steps == 0 {
 		steps = w.Epochs * ((c.Keys + c.Batch - 1) / c.Batch)
 	}
+	// By id: what this worker has pushed in all, and the least that it saw last.
 	pushed, seen := make([]float32, c.Keys), make([]float32, c.Keys)
 	began, logged := time.Now(), time.Now()
 	longest, least := time.Duration(0), steps
@@ -201,6 +208,8 @@ func (w *worker) checkCounts(ctx context.Context) error {
 				return err
 			}
 		}
+		// The longest step shows what a moment of trouble, such as a proxy's upgrade,
+		// has cost.
 		longest = max(longest, time.Since(start))
 		if c.While != "" && step+1 >= least {
 			if steps, err = w.agree(ctx, c, step, each); err != nil {
@@ -256,7 +265,9 @@ func (w *worker) countStep(ctx context.Context, c *counter, step, each int, push
 
 // agree returns how many steps there are, the same for all workers: one more than now
 // as long as the file exists. The first worker announces the last step two steps
-// ahead, by a key of its own, so that all have read it before they get there.
+// ahead, by a key of its own, so that all have read it before they get there: a
+// barrier lies between its push and the others' next pull of that key. The key is one
+// that count itself does not use, and its value is the number of steps.
 func (w *worker) agree(ctx context.Context, c *counter, step, each int) (steps int, err error) {
 	id, err := w.keys.Key(uint64(c.Keys))
 	if err != nil {
@@ -300,8 +311,9 @@ func (w *worker) exchange(ctx context.Context, c *counter, r kv.Request) error {
 }
 
 // rest blocks while a file with the step's number is in the folder. All earlier steps
-// have been answered, so that nothing of this worker is in flight meanwhile: tests
-// change things between two steps like this.
+// have been answered, so that nothing of this worker is in flight meanwhile. Tests
+// change things between two steps like this: they put the file there, wait for all
+// workers' lines in the log, do what they have to, and remove the file.
 func (w *worker) rest(ctx context.Context, folder string, step int) error {
 	if folder == "" {
 		return nil
@@ -313,6 +325,7 @@ func (w *worker) rest(ctx context.Context, folder string, step int) error {
 		} else if err != nil {
 			return fmt.Errorf("--count-rest: %w", err)
 		}
+		// Logged once: a test waits for this line before it changes anything.
 		if !said {
 			w.logger.Info("resting", "step", step, "rank", w.van.Rank())
 		}
@@ -423,6 +436,8 @@ func (w *worker) verify(ctx context.Context, c *counter, steps, each int) error 
 			ids = append(ids, id)
 		}
 	}
+	// Missing units mean lost updates, surplus ones repeated updates. Both can happen
+	// at once.
 	wrong, lost, surplus := 0, int64(0), int64(0)
 	for part := range slices.Chunk(ids, chunk) {
 		r := c.request(part, each, func(int32) float32 { return 0 })
@@ -433,6 +448,7 @@ func (w *worker) verify(ctx context.Context, c *counter, steps, each int) error 
 			if int64(v) == sums[id] {
 				continue
 			}
+			// A few examples: with a wrong key map every key would be wrong.
 			if wrong++; wrong <= 5 {
 				w.logger.Error("wrong sum", "key", c.keys[id], "id", id, "is", v, "want", sums[id])
 			}

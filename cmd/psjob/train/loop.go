@@ -53,6 +53,8 @@ func (w *worker) steps(ctx context.Context, own int) (int, error) {
 	}
 	most := own
 	if !w.Async && w.van.Config().Workers > 1 {
+		// Workers' shares may differ by a sample, or by a lot if the data was
+		// partitioned. Those with fewer begin their next epoch earlier.
 		total, ok, err := w.total(ctx, share{Name: "samples", Most: own})
 		if err != nil {
 			return 0, err
@@ -140,6 +142,8 @@ func (w *worker) pull(ctx context.Context, groups []model.Group, step int32, reu
 		n := group.Values()
 		params[g] = slices.Grow(params[g][:0], n)[:n]
 		var err error
+		// The head has the step, so that a synchronous server settles the sums of the
+		// step before.
 		stamps[g], err = w.kv.Pull(ctx, kv.Request{Keys: group.Keys, Lens: group.Lens, Out: params[g], Head: w.head(step)})
 		if err != nil {
 			return nil, fmt.Errorf("pull at step %d: %w", step, err)
@@ -201,6 +205,7 @@ func shapeLike(grads, params [][]float32) [][]float32 {
 // evaluate scores all training samples with the final parameters, and the first
 // worker the test data as well.
 func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error {
+	// All pushes are in: the loop ends with a barrier.
 	own, err := w.score(ctx, m, step)
 	if err != nil {
 		return fmt.Errorf("scoring the training data: %w", err)
@@ -215,6 +220,7 @@ func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error 
 	}
 	w.report.AllWorkers = all
 	w.report.Loss, w.report.Accuracy, w.report.AUC = figures(tally)
+	// All workers would get the same figures for the test data.
 	if w.Test == "" || w.van.Rank() != 0 {
 		return nil
 	}

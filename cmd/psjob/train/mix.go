@@ -44,7 +44,9 @@ type mixHandler struct {
 // maxOrders bounds how many senders may number their pushes.
 const maxOrders = 1 << 16
 
-// Push implements [kv.Handler]. A head above 0 numbers the pushes of a sender.
+// Push implements [kv.Handler]. A head above 0 numbers the pushes of a sender, which
+// must come in order and each once. An error ends the server and with it the job, so
+// that a violation cannot be overlooked.
 func (h *mixHandler) Push(head int32, keys []uint64, vals []float32, lens []int32) error {
 	if head > 0 && len(keys) > 0 {
 		if last := h.last[keys[0]]; head != last+1 {
@@ -111,8 +113,9 @@ func (w *worker) startMix() error {
 	return nil
 }
 
-// key spreads numbers over all servers, in their order, and apart from other mixers'
-// keys.
+// key spreads numbers over all servers, in their order. The last term is different
+// for each mixer of the job, so that no two have a key in common, and a value that
+// changes without this mixer's doing is an error.
 func (m *mixer) key(number, of int) uint64 {
 	return math.MaxUint64/uint64(of)*uint64(number) + uint64(m.van.Rank()*64+m.app*16+m.cust) + 1
 }
@@ -126,6 +129,7 @@ func (w *worker) mix(ctx context.Context) error {
 		steps = 50 * w.Epochs
 	}
 	began := time.Now()
+	// The first mixer that fails ends the others, which might wait for it otherwise.
 	g, work := errgroup.WithContext(ctx)
 	for _, m := range w.mixers {
 		g.Go(func() error {
@@ -151,6 +155,7 @@ func (w *worker) mix(ctx context.Context) error {
 	}
 	w.report.Steps, w.report.Seconds = steps, since(began)
 	w.report.StepsPerSecond = float64(steps) / w.report.Seconds
+	// All workers have added to the shared keys before any reads them.
 	if err := w.van.Barrier(ctx, van.Workers); err != nil {
 		return err
 	}
@@ -194,11 +199,13 @@ func (m *mixer) burst(ctx context.Context) error {
 	servers := m.van.Config().Servers
 	r := kv.Request{Out: make([]float32, servers)}
 	for s := range servers {
+		// Away from this mixer's other keys, which lie up to a few dozen apart.
 		r.Keys = append(r.Keys, m.key(s, servers)+1<<20)
 		r.Vals = append(r.Vals, 1)
 	}
 	var sent []int32
 	for range mixBurst {
+		// The server refuses a gap or a repetition in these numbers.
 		m.numbered++
 		if !m.van.Config().Resend {
 			r.Head = m.numbered
@@ -214,6 +221,7 @@ func (m *mixer) burst(ctx context.Context) error {
 			return err
 		}
 	}
+	// Only pushes are numbered.
 	r.Head = 0
 	ts, err := m.kv.Pull(ctx, r)
 	if err := m.wait(ctx, ts, err); err != nil {
@@ -229,6 +237,8 @@ func (m *mixer) own(ctx context.Context, together bool) error {
 	var r kv.Request
 	var want []float32
 	for i, n := range m.lens {
+		// A third of the keys, others each time, so that requests differ in which
+		// servers they reach.
 		if m.random.IntN(3) > 0 {
 			continue
 		}
@@ -260,6 +270,7 @@ func (m *mixer) own(ctx context.Context, together bool) error {
 
 // command has all servers reverse a text of random bytes, of random length.
 func (m *mixer) command(ctx context.Context) error {
+	// Mostly short texts, some of up to 16 KiB.
 	body := make([]byte, m.random.IntN(1<<m.random.IntN(15)))
 	for i := range body {
 		body[i] = byte(m.random.Uint32())

@@ -103,7 +103,9 @@ func Models() []string {
 	return []string{"lr", "fm", "dlrm", "mlp", "translate", "count", "mix", "rows", "dense", "bench"}
 }
 
-// withDefaults fills in what suits the model: the rule and its numbers.
+// withDefaults fills in what suits the model: the rule and its numbers. FTRL takes
+// the rate 1 for sparse linear models, with which it converges in a few epochs; all
+// other rules take 0.1.
 func (o Options) withDefaults() Options {
 	s := &o.Server
 	if s.Rule == "" {
@@ -112,6 +114,7 @@ func (o Options) withDefaults() Options {
 			s.Rule = "ftrl"
 		case "fm", "translate":
 			s.Rule = "adagrad"
+		// Workloads whose sums are known.
 		case "count", "mix", "rows", "dense", "bench":
 			s.Rule = "add"
 		default:
@@ -124,6 +127,7 @@ func (o Options) withDefaults() Options {
 			s.LearningRate = 1
 		}
 	}
+	// Gradients are means over a batch, and small: a larger Beta would drown them.
 	if s.Beta == 0 {
 		s.Beta = 0.01
 	}
@@ -145,6 +149,8 @@ func (o Options) Check() error {
 	if _, err := dataset.ParseKeyMap(o.KeyMap); err != nil {
 		return fmt.Errorf("--key-map: %w", err)
 	}
+	// Checked for every model: the defaults are positive, so only a flag can make
+	// them wrong.
 	for name, v := range map[string]int{"batch": o.Batch, "factors": o.Factors, "embedding": o.Embedding,
 		"hidden": o.Hidden, "buckets": o.Buckets, "tensor-block": o.Block, "rounds": o.Rounds, "keys": o.Keys,
 		"mix-customers": o.Mix.Customers, "count-keys": o.Count.Keys, "count-batch": o.Count.Batch} {
@@ -177,6 +183,7 @@ func (o Options) Check() error {
 	if o.StartAfter < 0 {
 		return fmt.Errorf("--start-after %v: want 0 or more", o.StartAfter)
 	}
+	// The servers would refuse wrong settings, but only once the job runs.
 	if err := o.settings(1).Check(); err != nil {
 		return fmt.Errorf("--rule and its numbers: %w", err)
 	}
@@ -238,6 +245,7 @@ func (c CountOptions) check() error {
 		return fmt.Errorf("--count-keys %d, --count-batch %d: want 1 or more", c.Keys, c.Batch)
 	case c.Most < 0:
 		return fmt.Errorf("--count-most %d: want 1 or more", c.Most)
+	// A step draws different keys, and would never find enough.
 	case c.Batch > c.Keys:
 		return fmt.Errorf("--count-batch %d: there are only --count-keys %d", c.Batch, c.Keys)
 	case c.Skew < 0 || c.Skew > 4:

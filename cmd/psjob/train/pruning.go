@@ -115,8 +115,10 @@ func (p *Pruning) newNet() (*prunedNet, error) {
 	return n, nil
 }
 
-// share deals the pictures out. A worker's own classes are a run of the ten that
-// wraps around.
+// share deals the pictures out, with repetitions. A worker's own classes are a run of
+// the ten that wraps around. With pictures of a few classes it uses other pixels than
+// its neighbours, and so other weights: that is the locality which placement looks
+// for.
 func (n *prunedNet) share() {
 	var byClass [model.Classes][]int32
 	for i := range n.Pictures.Len() {
@@ -145,6 +147,7 @@ func (n *prunedNet) share() {
 func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 	clear(n.sum)
 	params, grads := make([]float32, len(n.keys)), make([]float32, len(n.keys))
+	// Pixels that any picture of the batch has: only their weights have a gradient.
 	lit := make([]bool, n.Pictures.Pixels())
 	var pixels []float32
 	for w, share := range n.shares {
@@ -167,6 +170,7 @@ func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 		copy(params, n.change)
 		clear(grads)
 		n.model.Gradient(batch, [][]float32{params}, [][]float32{grads}, tally)
+		// The bound follows the gradients as they get smaller in training.
 		square := 0.0
 		for _, g := range grads {
 			square += float64(g) * float64(g)
@@ -186,6 +190,7 @@ func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 			return err
 		}
 	}
+	// Applied once all workers have computed theirs with the same parameters.
 	step := float32(n.LearningRate) / float32(n.Batch*n.Workers)
 	for i, g := range n.sum {
 		n.change[i] -= step * g

@@ -107,6 +107,8 @@ func (w *worker) rows(ctx context.Context) error {
 	if err := w.configure(ctx, width); err != nil {
 		return err
 	}
+	// Normally distributed values: ties, which would leave open which values of a row
+	// are the largest, hardly ever occur.
 	rng := rand.New(rand.NewPCG(w.Seed, uint64(w.van.Rank())))
 	for i := range r.has {
 		r.has[i] = float32(rng.NormFloat64())
@@ -116,6 +118,7 @@ func (w *worker) rows(ctx context.Context) error {
 	}
 	began := time.Now()
 	for step := range w.Steps {
+		// Others each time, ascending as a request's keys must be.
 		chosen := rng.Perm(len(r.keys))[:w.Count.Batch]
 		slices.Sort(chosen)
 		if err := w.rowStep(ctx, r, chosen, rng); err != nil {
@@ -124,6 +127,8 @@ func (w *worker) rows(ctx context.Context) error {
 	}
 	w.report.Steps, w.report.Seconds, w.report.CutRows = w.Steps, since(began), r.cut
 	w.report.StepsPerSecond = float64(w.Steps) / w.report.Seconds
+	// A pull so much larger than the others must not be cut: it looks like a worker
+	// that saves its model.
 	all := kv.Request{Keys: r.keys, Out: make([]float32, len(r.has))}
 	if err := w.do(w.kv.Pull(ctx, all))(ctx); err != nil {
 		return fmt.Errorf("pulling all rows: %w", err)
@@ -149,6 +154,8 @@ func (w *worker) rowStep(ctx context.Context, r *rower, chosen []int, rng *rand.
 		return fmt.Errorf("pull: %w", err)
 	}
 	for at, i := range chosen {
+		// From here on the server is assumed to have what the mask lets pass. The
+		// next pull of this row proves it.
 		mask, err := r.check(i, q.Out[at*r.width:(at+1)*r.width])
 		if err != nil {
 			return err

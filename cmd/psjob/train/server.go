@@ -8,6 +8,23 @@
 // over all workers go by commands to the first server, as there is no connection
 // between workers.
 //
+// # Workloads
+//
+// Besides models there are workloads that know what every value must be, so that
+// anything on the way that loses, repeats, reorders or changes a message is found
+// out:
+//
+//   - count pushes whole numbers to keys that a distribution prefers. Sums of
+//     whole numbers are exact in any order, below 2^24, and every worker
+//     can compute those of all (count.go). Its keys, their popularity and its changes are what placement is tested with.
+//   - mix uses several apps and customers at once, requests with lengths and
+//     without, pushes in flight together, and commands (mix.go).
+//   - rows pulls rows and pushes gradients for them, and tolerates exactly what
+//     thresholded activations leave out (rows.go).
+//   - dense has all workers pull the same model and compares every bit
+//     (dense.go): for values that are sent once to several workers of a host.
+//   - bench measures pushes and pulls of scalar keys (bench.go).
+//
 // # Traces
 //
 // [Wandering] and [Pruning] make recordings, in the format of psidecar record, of
@@ -92,6 +109,7 @@ func (h *handler) Command(c kv.Command) ([]byte, error) {
 		h.totals[s.Name] = total
 		return nil, nil
 	case headTotal:
+		// Of a name that nobody has added to this is a zero share, whose count tells.
 		return json.Marshal(h.totals[string(c.Body)])
 	}
 	return nil, nil
@@ -144,6 +162,8 @@ func Serve(ctx context.Context, c van.Config) (ServerReport, error) {
 		return ServerReport{}, errors.Join(err, v.Stop(ctx))
 	}
 	report := ServerReport{Role: "server", Rank: v.Rank()}
+	// All requests come from other goroutines. The store may be read after live, when
+	// the van has stopped.
 	err = live(ctx, v, nil)
 	if err == nil {
 		report.Digest = h.store.Digest()

@@ -32,6 +32,7 @@ func newEmitter(workers, servers, width int, each func(*recording.Use) error) *e
 // values; a pull's come with its answer.
 func (e *emitter) request(worker int, push bool, keys []uint64) error {
 	for len(keys) > 0 {
+		// Keys ascend, so a server's are one run of them.
 		server, ok := pslite.Owner(keys[0], e.servers)
 		n := 1
 		for n < len(keys) {
@@ -55,6 +56,7 @@ func (e *emitter) request(worker int, push bool, keys []uint64) error {
 		}
 		keys = keys[n:]
 	}
+	// One timestamp for all parts of a request, as in PS-lite.
 	e.timestamp[worker]++
 	e.nanos += 1000
 	return nil

@@ -151,7 +151,8 @@ func (w *worker) sumUp() {
 const foreignDelay = 300 * time.Millisecond
 
 // configure has the first worker configure the servers, and waits until all workers
-// know that they are.
+// know that they are: no worker may push before, or a server would apply the push by
+// the rule that it began with.
 func (w *worker) configure(ctx context.Context, width int) error {
 	if w.van.Rank() == 0 {
 		body, err := json.Marshal(w.settings(width))
@@ -171,8 +172,10 @@ func (w *worker) configure(ctx context.Context, width int) error {
 	return w.van.Barrier(ctx, van.Workers)
 }
 
-// total sums s over all workers at the first server. ok is false if that does not
-// sum, which an answer without the right number of workers shows.
+// total sums s over all workers at the first server: each adds its part, a barrier
+// makes sure that all have, and each asks for the sum. ok is false if that server
+// does not sum, as one of PS-lite's own does not, which an answer without the right
+// number of workers shows.
 func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err error) {
 	first := int(pslite.ServerID(0))
 	body, err := json.Marshal(s)
@@ -186,6 +189,7 @@ func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err 
 	if err := w.van.Barrier(ctx, van.Workers); err != nil {
 		return s, false, err
 	}
+	// The answer may come from a server of another program, which can say anything.
 	answers, err := w.kv.Command(ctx, headTotal, []byte(s.Name), first)
 	if err != nil {
 		return s, false, err
@@ -224,6 +228,7 @@ func (w *worker) load(ctx context.Context, data, labels string, part model.Share
 		m, err := model.NewTranslate(set, w.translateShape(), w.Block, w.Seed, w.keys.Key)
 		return m, w.Embedding, err
 	}
+	// As MNIST's files are called.
 	if labels == "" {
 		labels = strings.Replace(data, "images-idx3", "labels-idx1", 1)
 	}

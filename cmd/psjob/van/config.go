@@ -77,6 +77,7 @@ const (
 func FromEnvironment(lookup func(name string) (string, bool)) (Config, error) {
 	e := environment{lookup: lookup}
 	e.refuse()
+	// A default of -1 makes a number required; see number.
 	c := Config{
 		Role:             e.role(),
 		Servers:          e.number("DMLC_NUM_SERVER", -1, 1, maxNodes),
@@ -236,6 +237,8 @@ func interfaceAddress(name string) (string, error) {
 	for _, a := range addrs {
 		ip, ok := a.(*net.IPNet)
 		switch {
+		// Link-local addresses mean nothing without the interface, which others call
+		// differently.
 		case !ok || ip.IP.IsLinkLocalUnicast():
 		case ip.IP.To4() != nil:
 			return ip.IP.String(), nil

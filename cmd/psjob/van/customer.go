@@ -138,6 +138,8 @@ func (c *Customer) handleMessages(ctx context.Context) error {
 			err = c.answered(ts, from)
 		}
 		if err != nil {
+			// The van has ended, which is why handling failed; its cause is known
+			// already.
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -95,6 +95,8 @@ func (d *dealer) send(ctx context.Context, o outgoing) error {
 		}
 	}
 	d.mu.Lock()
+	// The peer has been away for long. An ACK that is lost is asked for again, a
+	// heartbeat is out of date.
 	if o.control && d.control >= controlRoom {
 		d.mu.Unlock()
 		d.dropped.Add(1)
@@ -169,13 +171,17 @@ func (d *dealer) run(ctx context.Context) {
 	}
 }
 
-// connectAndServe makes one connection and uses it until it breaks. It always returns
-// an error.
+// connectAndServe makes one connection and uses it until it breaks: this goroutine
+// writes, another reads, since only reading shows that the peer has closed. Whichever
+// fails first closes the connection, which ends the other. It always returns an
+// error.
 func (d *dealer) connectAndServe(ctx context.Context) error {
 	nc, err := d.dialer.DialContext(ctx, "tcp", d.address)
 	if err != nil {
 		return err
 	}
+	// What a wait that lasts says about this node. It is replaced by the error, if
+	// one comes.
 	d.failure.Store("it accepts connections, but has not answered in ZeroMQ's protocol yet")
 	counted := &countingConn{Conn: nc}
 	defer nc.Close()
@@ -262,6 +268,7 @@ func (d *dealer) drainQueue(batch []outgoing) []outgoing {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	batch = append(batch, d.waiting...)
+	// The frames must not be kept alive by the array.
 	clear(d.waiting)
 	d.waiting = d.waiting[:0]
 	if len(batch) == 0 {
@@ -274,7 +281,9 @@ func (d *dealer) drainQueue(batch []outgoing) []outgoing {
 	return batch
 }
 
-// noteSent records that messages were written, and returns their room.
+// noteSent records that messages were written: it counts them, returns their room,
+// and calls their written, which may release the memory of the frames. The batch is
+// cleared for that.
 func (d *dealer) noteSent(batch []outgoing) {
 	control := 0
 	for i, o := range batch {

@@ -7,7 +7,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// heartbeats sends the scheduler a sign of life at every interval.
+// heartbeats sends the scheduler a sign of life at every interval, until the van
+// ends. It has the node's own record, as PS-lite's has.
 func (v *Van) heartbeats(ctx context.Context) error {
 	for sleep(ctx, v.config.Heartbeat) {
 		v.mu.Lock()
@@ -59,6 +60,7 @@ func (v *Van) watchHeartbeats(ctx context.Context) error {
 			v.mu.Lock()
 			heard, ok := v.lastHeard[id]
 			v.mu.Unlock()
+			// A node that was never heard is silent since this one began to watch.
 			if !ok {
 				heard = began
 			}

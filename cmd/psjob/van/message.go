@@ -56,7 +56,8 @@ func (m *Message) frames(d pslite.Dialect) [][]byte {
 }
 
 // decode takes apart the message that was read from a node. A meta in another dialect
-// gets an error that names it: a job's nodes must all be of one generation.
+// gets an error that names it: a job's nodes must all be of one generation, and a
+// wrong --dialect is the likely cause.
 func (m *Message) decode(from, to int, d pslite.Dialect) error {
 	m.Sender, m.Recver = from, to
 	frames := m.incoming.Frames

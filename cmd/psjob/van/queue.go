@@ -25,7 +25,8 @@ func newQueue(size int) *queue {
 	return q
 }
 
-// enqueue adds m, waiting for room until ctx ends.
+// enqueue adds m, waiting for room until ctx ends. With messages of several
+// priorities a later one may overtake earlier ones that were not taken yet.
 func (q *queue) enqueue(ctx context.Context, m *Message) error {
 	select {
 	case <-q.room:

@@ -138,6 +138,7 @@ func (v *Van) control(ctx context.Context, m *Message) error {
 			return v.arrive(ctx, m)
 		}
 		select {
+		// A node waits at one barrier at a time, so that one token is enough.
 		case v.barrier <- struct{}{}:
 		default:
 		}
@@ -150,7 +151,10 @@ func (v *Van) control(ctx context.Context, m *Message) error {
 }
 
 // enroll registers a node with the scheduler and, with the last one, sends the table
-// of all nodes to everybody.
+// of all nodes to everybody. It runs in the goroutine of that node's connection, and
+// may block while it sends: nothing else of the job has begun yet. A node that comes
+// when the job is complete is refused in the log only, and waits until its own
+// patience is over; it may be one of another job with the same scheduler's address.
 func (v *Van) enroll(ctx context.Context, m *Message) error {
 	if len(m.Meta.Control.Nodes) != 1 {
 		return fmt.Errorf("a node registers with %d addresses: want 1", len(m.Meta.Control.Nodes))
@@ -200,7 +204,8 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 }
 
 // takeNodeTable takes over the node table. The node finds itself in it by its
-// address, and with that its id.
+// address, and with that its id. A second table would say that a node was replaced,
+// as PS-lite's recovery does; psjob's nodes do not recover.
 func (v *Van) takeNodeTable(m *Message) error {
 	if v.isReady.Load() {
 		v.config.Logger.Warn("ignored a second node table: psjob does not replace nodes", "from", m.Sender)
@@ -227,7 +232,8 @@ func (v *Van) takeNodeTable(m *Message) error {
 }
 
 // arrive counts a node at a barrier, and opens the barrier with the last one by
-// answering all.
+// answering all nodes of the group. A node with a slow connection gets its answer
+// later than others; nobody waits for it here.
 func (v *Van) arrive(ctx context.Context, m *Message) error {
 	group := int(m.Meta.Control.BarrierGroup)
 	v.mu.Lock()

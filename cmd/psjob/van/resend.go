@@ -49,8 +49,8 @@ func newResender(timeout time.Duration) *resender {
 }
 
 // keepFrames copies a message that is about to be sent to a node, and returns the
-// copy for the dealer. The caller's memory is free after that. It blocks while too
-// many messages are without an acknowledgement.
+// copy for the dealer. The caller's memory is free after that. It blocks while
+// unackedRoom messages are without an acknowledgement.
 func (r *resender) keepFrames(ctx context.Context, signature uint64, to int, frames [][]byte) (o outgoing, err error) {
 	select {
 	case r.room <- struct{}{}:

@@ -82,6 +82,7 @@ func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 		return false, fmt.Errorf("a node at %s registers with role %v: want server or worker", address(n), n.Role)
 	case r.complete:
 		return false, fmt.Errorf("a %v at %s registers, but the job is complete: was it started again?", n.Role, address(n))
+	// A job with more nodes than its variables say has two kinds of variables.
 	case count >= room:
 		return false, fmt.Errorf("a %v at %s registers, but %s=%d of them are there already", n.Role, address(n), variable, room)
 	case n.Hostname == "" || n.Port <= 0:
@@ -95,8 +96,13 @@ func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 	return r.complete, nil
 }
 
-// assign sorts the nodes and gives them their ids.
+// assign sorts the nodes and gives them their ids. Servers and workers are numbered
+// independently, in the order of their addresses: hosts as strings, descending, and
+// ports ascending. Which process gets which rank so does not depend on the order in
+// which they registered, at least on several hosts with fixed ports.
 func (r *roster) assign() {
+	// Stable: customers of one process have the same address, and are numbered as
+	// they came.
 	slices.SortStableFunc(r.nodes, func(a, b pslite.Node) int {
 		return cmp.Or(cmp.Compare(b.Hostname, a.Hostname), cmp.Compare(a.Port, b.Port))
 	})
@@ -111,6 +117,8 @@ func (r *roster) assign() {
 		} else {
 			workers++
 		}
+		// PS-lite gives such a customer a rank of its own, and the node record the id
+		// of the process.
 		if own, shared := first[address(*n)]; shared {
 			r.aliases[int(id)] = int(own)
 			id = own

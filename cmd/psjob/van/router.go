@@ -55,10 +55,13 @@ func (v *Van) accept(ctx context.Context) error {
 // serve reads one connection until it ends. Only what goes wrong with a node of the
 // job is an error; strangers are logged and counted. The same peer may have several
 // connections for a while: an old one that is being read to its end, and a new one.
+// Their messages are handled in two goroutines then, in no order between the two, as
+// with ZeroMQ.
 func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 	defer nc.Close()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
+	// A peer that connects and says nothing must not keep a place.
 	shake, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	conn, err := zmtp.Handshake(shake, nc, zmtp.Config{SocketType: "ROUTER"})
 	cancel()
@@ -78,6 +81,7 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 	v.connectionCame(from)
 	defer v.connectionWent(from)
 	for {
+		// A message of its own for each: customers may still use those before.
 		m := v.incoming.Get().(*Message)
 		m.users.Store(1)
 		if err := conn.ReadMessage(&m.incoming); err != nil {

@@ -16,7 +16,9 @@ func (v *Van) Finalize(ctx context.Context) error {
 
 // Stop ends the node in order: queued messages are written, and acknowledgements are
 // awaited as long as the peers are there. It returns what ended the van early, if
-// anything did. It blocks for some seconds at most if peers are gone.
+// anything did. It blocks for some seconds at most if peers are gone. A job's nodes
+// call it after a barrier of all of them, when no message matters any more except the
+// answers to that barrier.
 func (v *Van) Stop(ctx context.Context) error {
 	v.stopping.Store(true)
 	if v.ctx.Err() == nil {

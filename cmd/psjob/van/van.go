@@ -13,6 +13,32 @@
 // wait is logged from time to time, and ends with an error when the van's patience
 // does, except for the end of the job, which may take as long as it likes while all
 // nodes are connected (wait.go).
+//
+// # Registration
+//
+// A node knows the scheduler's address and the numbers of servers and workers, from
+// its environment. It binds a port, connects to the scheduler without an identity and
+// sends ADD_NODE with its address. When the last node has registered the scheduler
+// sorts them, gives them ids, connects to all and sends each the table of all nodes.
+// A node finds itself in the table, takes its id, connects to the nodes of other
+// roles and once more to the scheduler, now with an identity by which its messages
+// are recognized. It is ready then, although others may not be: their messages wait
+// until they are.
+//
+// # Barriers
+//
+// A node sends BARRIER with a group to the scheduler, which counts. When as many have
+// come as the group has nodes it answers each of them. Neither the request nor the
+// answer says which barrier it is: what keeps the nodes in step is that each waits at
+// one at a time. A job has one of all nodes at its beginning and one at its end; the
+// end is when every node may stop without another needing it.
+//
+// # Retransmission
+//
+// With PS_RESEND a node acknowledges every message, except for acknowledgements and
+// its own TERMINATE, by a signature computed from its meta, and sends again what was
+// not acknowledged in time. The receiver drops what it has seen. That survives lost
+// messages, as PS_DROP_MSG makes them and broken connections do.
 package van
 
 import (
@@ -76,6 +102,7 @@ func Start(ctx context.Context, c Config) (*Van, error) {
 	}
 	v.ctx, v.cancel = context.WithCancelCause(ctx)
 	v.group = new(errgroup.Group)
+	// Before registering: others may connect as soon as the scheduler has told them.
 	v.startGoroutine(v.accept)
 	v.startGoroutine(v.watchConnections)
 	if err := v.register(ctx); err != nil {
@@ -153,6 +180,7 @@ func (v *Van) Send(ctx context.Context, m *Message) error {
 	}
 	o := outgoing{frames: m.frames(v.config.Dialect)}
 	command := m.command()
+	// An ACK is not acknowledged, and TERMINATE does not leave the node.
 	if v.resender != nil && command != pslite.Ack && command != pslite.Terminate {
 		var err error
 		if o, err = v.resender.keepFrames(ctx, m.signature(from, m.Recver), m.Recver, o.frames); err != nil {

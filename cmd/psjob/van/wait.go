@@ -7,7 +7,8 @@ import (
 )
 
 // wait blocks until done is closed or has an element, at most as long as patience, or
-// without a bound if that is 0. It logs from time to time what it waits for. Whatever
+// without a bound if that is 0. It logs from time to time what it waits for: what is
+// called for that at the moment, since the nodes that are missing change. Whatever
 // ends the van ends it.
 func (v *Van) wait(ctx context.Context, done <-chan struct{}, patience time.Duration, what func() string) error {
 	select {
@@ -68,6 +69,7 @@ func (v *Van) watchConnections(ctx context.Context) error {
 				at := d.lostAt.Load()
 				gone, since = at != 0, time.Unix(0, at)
 			}
+			// One is enough to end the job, and to be named.
 			if gone && time.Since(since) > v.config.LostAfter {
 				lost, away = id, time.Since(since)
 			}
