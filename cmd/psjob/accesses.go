@@ -25,6 +25,7 @@ func newAccessesCommand(e env) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
+			// A log has a line for each of perhaps millions of keys.
 			out := bufio.NewWriter(e.stdout)
 			h, err := kv.ReadAccessFile(args[0], func(key uint64, c kv.AccessCounts) error {
 				_, err := fmt.Fprintln(out, key, c.Pushes, c.PushBytes, c.Pulls, c.PullBytes)

@@ -26,6 +26,7 @@ func newGenerateCommand(e env) *cobra.Command {
 			// depends on the kind.
 			clicks := dataset.ClickOptions{Samples: o.Samples, Cardinality: o.Features, Seed: o.Seed}
 			sentences := dataset.SentenceOptions{Samples: o.Samples, Words: words, Seed: o.Seed}
+			// Faults of options are the user's, and found before a file is created.
 			check := o.Check()
 			switch kind {
 			case "text":

@@ -96,6 +96,7 @@ func newBenchCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// register adds the flags of the job as a whole.
 func (l *local) register(f *pflag.FlagSet) {
 	f.IntVar(&l.servers, "servers", 2, "number of servers")
 	f.IntVar(&l.workers, "workers", 2, "number of workers")
@@ -159,11 +160,13 @@ func (l local) runAll(ctx context.Context, e env, args []string) error {
 			return nil
 		})
 	}
+	// In any order: nodes try again until the scheduler listens.
 	start("scheduler", 0)
 	for i := range l.servers {
 		start("server", i)
 	}
 	for i := range l.workers {
+		// Workers write files: each gets one of its own.
 		var more []string
 		if l.report != "" {
 			more = append(more, "--report="+numbered(l.report, i))

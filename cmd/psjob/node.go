@@ -17,7 +17,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// output says how a node reports.
+// output says how a node reports: as text or JSON on standard output, and as JSON in
+// a file.
 type output struct {
 	json bool
 	file string
@@ -145,7 +146,9 @@ func summary(r train.WorkerReport) string {
 
 // registerOptions adds the flags of everything that a worker does. They are one flat
 // list, since the same flags are variables (PSJOB_*) and are passed from local to its
-// nodes as they are. A help text begins with the models that the flag is for.
+// nodes as they are. A help text begins with the models that the flag is for. Their
+// defaults make every model train something sensible in seconds; what has 0 here
+// takes a default that depends on the model, see train.Options.
 func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.StringVar(&o.Model, "model", "lr", "what to train: "+strings.Join(train.Models(), ", "))
 	// Where samples come from, and how features become keys.

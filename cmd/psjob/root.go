@@ -62,6 +62,7 @@ func run(ctx context.Context, e env) int {
 func newRootCommand(e env) *cobra.Command {
 	root := newNodeCommand(e)
 	root.Use = "psjob"
+	// cobra would print its own text, and the usage after any error of the job.
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Args = noArguments
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -85,6 +86,8 @@ func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := "PSJOB_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		value, ok := e.lookup(name)
+		// The command line comes before the environment. The first wrong variable is
+		// reported.
 		if !ok || f.Changed || failed != nil {
 			return
 		}
@@ -95,7 +98,8 @@ func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 	return failed
 }
 
-// nodeFlags are the flags of every node, whatever its role.
+// nodeFlags are the flags of every node, whatever its role: how long it waits, and
+// which generation of PS-lite it speaks.
 type nodeFlags struct {
 	patience, lost time.Duration
 	dialect        string
@@ -113,6 +117,7 @@ func (w nodeFlags) apply(c *van.Config, e env) error {
 	if w.patience <= 0 || w.lost <= 0 {
 		return usagef("--wait %v, --lost-after %v: want above 0", w.patience, w.lost)
 	}
+	// BytePS's dialect is not among them: its nodes also behave differently.
 	spoken := []pslite.Dialect{pslite.DMLC, pslite.DMLC2018, pslite.DMLC2017}
 	at := slices.IndexFunc(spoken, func(d pslite.Dialect) bool { return d.String() == w.dialect })
 	if at < 0 {

@@ -33,6 +33,8 @@ func (m *Linear) Score(batch []int32, params [][]float32, tally *Tally) {
 
 // pass predicts, and adds up the gradient unless grad is nil.
 func (m *Linear) pass(batch []int32, w, grad []float32, tally *Tally) {
+	// Params are in the order of the keys that Of returns; At finds a feature's among
+	// them.
 	m.batch.Of(m.set, batch)
 	for _, s := range batch {
 		columns, values, yes := m.set.Sample(int(s))

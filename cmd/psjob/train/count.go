@@ -51,6 +51,8 @@ func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, 
 		place: make([]int32, o.Keys), favour: make([]float64, o.Keys), chosen: make(map[int32]bool)}
 	sum := 0.0
 	for id := range c.keys {
+		// Ids are numbered by popularity; the key map decides where on the key space,
+		// and so on which server, popular ones are.
 		key, err := keyMap.Key(uint64(id))
 		if err != nil {
 			return nil, err
@@ -88,6 +90,7 @@ func (c *counter) step(rank, step int) []int32 {
 	shift := rand.New(rand.NewPCG(c.seed+1, uint64(rank)<<32|uint64(era))).IntN(c.Keys)
 	clear(c.chosen)
 	c.ids = c.ids[:0]
+	// Drawn without repetition: a request has each key once.
 	for tries := 0; len(c.ids) < c.Batch; tries++ {
 		id := c.draw(r, shift, tries)
 		if !c.chosen[id] {
@@ -106,6 +109,8 @@ func (c *counter) draw(r *rand.Rand, shift, tries int) int32 {
 	among := c.Keys
 	if c.Favourites > 0 {
 		among = c.Favourites
+		// The first part of the batch is common: its favourites are not shifted, so
+		// all workers share them.
 		if float64(len(c.ids)) < c.Common*float64(c.Batch) {
 			shift = 0
 		}
@@ -369,6 +374,8 @@ func (c *counter) request(ids []int32, each int, value func(id int32) float32) k
 		if c.Lens {
 			r.Lens = append(r.Lens, int32(n))
 		}
+		// All values of a key are the same, so that a value that was moved within a
+		// key would not show; one that was moved to another key does.
 		r.Vals = appendRepeated(r.Vals, value(id), n)
 	}
 	r.Out = slices.Grow(r.Out[:0], len(r.Vals))[:len(r.Vals)]
@@ -432,6 +439,7 @@ func (w *worker) verify(ctx context.Context, c *counter, steps, each int) error 
 	}
 	var ids []int32
 	for _, id := range c.byKey {
+		// Keys that nobody pushed are not asked for: a pull would make them.
 		if int(id)%workers == w.van.Rank() && sums[id] > 0 {
 			ids = append(ids, id)
 		}
@@ -439,6 +447,7 @@ func (w *worker) verify(ctx context.Context, c *counter, steps, each int) error 
 	// Missing units mean lost updates, surplus ones repeated updates. Both can happen
 	// at once.
 	wrong, lost, surplus := 0, int64(0), int64(0)
+	// In chunks, which bounds the size of a message.
 	for part := range slices.Chunk(ids, chunk) {
 		r := c.request(part, each, func(int32) float32 { return 0 })
 		if err := w.do(w.kv.Pull(ctx, r))(ctx); err != nil {

@@ -62,6 +62,8 @@ func (w *worker) dense(ctx context.Context) error {
 					return fmt.Errorf("step %d: value %d of the request that begins with key %d is %v, want %v: %w", step, j, requests[i].Keys[0], v, sums[i][j], errNotTheSum)
 				}
 			}
+			// A value that does not arrive in the next step must not look like one
+			// that did.
 			clear(requests[i].Out)
 			w.report.Checked += len(requests[i].Keys)
 		}
@@ -92,7 +94,9 @@ func (w *worker) denseRequests(width int) (all []kv.Request, err error) {
 	return all, nil
 }
 
-// all makes requests that are in flight together, and waits for their answers.
+// all makes requests that are in flight together, and waits for their answers. A
+// dense layer of a real model is pulled like this: the servers answer while later
+// requests are still being sent.
 func (w *worker) all(ctx context.Context, requests []kv.Request, do func(context.Context, kv.Request) (int32, error)) error {
 	var waits []int32
 	for _, r := range requests {

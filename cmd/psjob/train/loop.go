@@ -72,8 +72,12 @@ func (w *worker) steps(ctx context.Context, own int) (int, error) {
 }
 
 // loop makes the steps: pull the parameters of a batch, compute the gradient, push
-// it, and wait for the others.
+// it, and wait for the others. The slices of parameters and gradients are reused from
+// step to step, which is safe because each push is answered before the next step
+// begins.
 func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
+	// Each worker has an order of its own, the same in each run: with synchronous
+	// training the result is, too.
 	order := newShuffle(m.Samples(), w.Seed, uint64(w.van.Rank()))
 	divisor := w.Batch
 	if !w.Async {
@@ -87,6 +91,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 		scale *= -float32(w.Server.LearningRate)
 	}
 	began, logged := time.Now(), time.Now()
+	// One tally of everything, and what it was when it was last reported.
 	var tally, atLog, atMark model.Tally
 	var params, grads [][]float32
 	momentum := model.Momentum{Factor: float32(w.Momentum)}
@@ -149,6 +154,8 @@ func (w *worker) pull(ctx context.Context, groups []model.Group, step int32, reu
 			return nil, fmt.Errorf("pull at step %d: %w", step, err)
 		}
 	}
+	// All parts are in flight by now; waiting in any order takes as long as the
+	// slowest.
 	for _, ts := range stamps {
 		if err := w.kv.Wait(ctx, ts); err != nil {
 			return nil, fmt.Errorf("pull at step %d: %w", step, err)
@@ -203,7 +210,8 @@ func shapeLike(grads, params [][]float32) [][]float32 {
 }
 
 // evaluate scores all training samples with the final parameters, and the first
-// worker the test data as well.
+// worker the test data as well. With servers that are not psjob's the figures are of
+// this worker's samples alone.
 func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error {
 	// All pushes are in: the loop ends with a barrier.
 	own, err := w.score(ctx, m, step)

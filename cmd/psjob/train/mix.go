@@ -93,6 +93,7 @@ func (w *worker) startMix() error {
 		return fmt.Errorf("--mix-customers %d with PS_RESEND: its signatures do not tell an app's customers apart; use 1", w.Mix.Customers)
 	}
 	for app := 1; app <= mixApps; app++ {
+		// The customers of an app share the server's store, and its one customer.
 		for cust := range w.Mix.Customers {
 			k, err := kv.NewWorker(w.van, app, cust, nil)
 			if err != nil {
@@ -232,7 +233,8 @@ func (m *mixer) burst(ctx context.Context) error {
 
 // own pushes some of this customer's own keys, with lengths, and pulls them, in one
 // request or in two. No other customer uses these keys, so each value must be the sum
-// so far.
+// so far. Some keys have no values at all, others very many: lengths on the wire
+// decide where each begins, and a mistake about one shifts all that follow.
 func (m *mixer) own(ctx context.Context, together bool) error {
 	var r kv.Request
 	var want []float32
@@ -283,6 +285,7 @@ func (m *mixer) command(ctx context.Context) error {
 		return fmt.Errorf("%d answers to a command, want %d", len(answers), want)
 	}
 	for _, a := range answers {
+		// Reversed once more it must be the body that was sent.
 		if slices.Reverse(a.Body); a.Head != int32(len(body)) || !bytes.Equal(a.Body, body) {
 			return fmt.Errorf("node %d answers a command of %d bytes, number %d, with %d bytes, or others", a.From, len(body), a.Head, len(a.Body))
 		}
@@ -303,6 +306,7 @@ func (m *mixer) addShared(ctx context.Context) error {
 	if err := m.wait(ctx, ts, err); err != nil {
 		return err
 	}
+	// PS-lite sends such a request to nobody, and it counts as answered.
 	ts, err = m.kv.Push(ctx, kv.Request{})
 	return m.wait(ctx, ts, err)
 }
@@ -323,6 +327,8 @@ func (m *mixer) checkShared(ctx context.Context) error {
 	if err := m.wait(ctx, ts, err); err != nil {
 		return err
 	}
+	// All mixers make the same number of steps, so each has added as often as this
+	// one.
 	want := float32(int(m.shared) * m.Mix.Customers * m.van.Config().Workers)
 	return m.compare("shared keys", r.Out, func(int) float32 { return want })
 }

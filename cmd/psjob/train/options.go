@@ -103,9 +103,8 @@ func Models() []string {
 	return []string{"lr", "fm", "dlrm", "mlp", "translate", "count", "mix", "rows", "dense", "bench"}
 }
 
-// withDefaults fills in what suits the model: the rule and its numbers. FTRL takes
-// the rate 1 for sparse linear models, with which it converges in a few epochs; all
-// other rules take 0.1.
+// withDefaults fills in what suits the model: the rule and its numbers. FTRL's rate
+// is 1, that of the others 0.1.
 func (o Options) withDefaults() Options {
 	s := &o.Server
 	if s.Rule == "" {
@@ -134,7 +133,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Check returns the first fault of the options, in the names of the flags.
+// Check returns the first fault of the options, in the names of the flags. It is
+// called before a node registers: a worker that fails later takes the whole job with
+// it.
 func (o Options) Check() error {
 	o = o.withDefaults()
 	positive := func(name string, v int) error {
@@ -146,6 +147,7 @@ func (o Options) Check() error {
 	if !slices.Contains(Models(), o.Model) {
 		return fmt.Errorf("--model %q: want one of %s", o.Model, strings.Join(Models(), ", "))
 	}
+	// A key map may name a file, which is read here and again by the worker.
 	if _, err := dataset.ParseKeyMap(o.KeyMap); err != nil {
 		return fmt.Errorf("--key-map: %w", err)
 	}
@@ -175,6 +177,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("--curve-every %d: want 0 or more", o.CurveEvery)
 	}
 	switch {
+	// Momentum sums up gradients by their place in a push, so the groups must be the
+	// same in each step.
 	case !(o.Momentum >= 0 && o.Momentum < 1):
 		return fmt.Errorf("--momentum %v: want 0 (none) to below 1", o.Momentum)
 	case o.Momentum > 0 && o.Model != "mlp":
@@ -252,10 +256,12 @@ func (c CountOptions) check() error {
 		return fmt.Errorf("--count-skew %v: want 0 to 4", c.Skew)
 	case c.Wander < 0:
 		return fmt.Errorf("--count-wander %d: want 0 or more", c.Wander)
+	// A batch is drawn from the favourites alone, so there must be as many.
 	case c.Favourites < 0 || c.Favourites > c.Keys || c.Favourites > 0 && c.Favourites < c.Batch:
 		return fmt.Errorf("--count-favourites %d: want 0, or --count-batch %d to --count-keys %d", c.Favourites, c.Batch, c.Keys)
 	case c.Common < 0 || c.Common > 1:
 		return fmt.Errorf("--count-common %v: want 0 to 1", c.Common)
+	// The last step is announced by a value that all must see at once.
 	case c.While != "" && c.Late:
 		return fmt.Errorf("--count-while %s: not with --count-late, where nobody hears what the workers agree on", c.While)
 	case c.Compute < 0:
@@ -282,7 +288,9 @@ func (o Options) checkMix() error {
 // unless a request says otherwise.
 func (o Options) settings(width int) kv.StoreSettings {
 	s := o.Server
+	// Rules that add need no steps: sums are the same in any order, but for rounding.
 	s.Synchronous = !o.Async && s.TakesGradients()
+	// A key that is pulled before it is pushed has as many values as the model wants.
 	if s.ValueLength == 0 {
 		s.ValueLength = width
 	}

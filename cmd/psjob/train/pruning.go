@@ -143,7 +143,9 @@ func (n *prunedNet) share() {
 }
 
 // round is one step of all workers: each pulls and pushes what it needs, and the sum
-// of the gradients is applied at the end, as bulk-synchronous training does.
+// of the gradients is applied at the end, as bulk-synchronous training does. The net
+// is one for all: parameters that a worker does not pull are in its params, too, but
+// have no effect on its pictures.
 func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 	clear(n.sum)
 	params, grads := make([]float32, len(n.keys)), make([]float32, len(n.keys))
@@ -162,6 +164,7 @@ func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 		}
 		var pulled, pushed []uint64
 		for i, key := range n.keys {
+			// Biases and later layers have no pixel: every worker needs them.
 			if !n.dropped[i] && (n.pixels[i] < 0 || lit[n.pixels[i]]) {
 				pulled = append(pulled, key)
 			}
@@ -207,6 +210,7 @@ func (n *prunedNet) prune(share float64) {
 			alive = append(alive, i)
 		}
 	}
+	// By the parameter's value, not by its change: initial values count.
 	size := func(i int) float64 { return math.Abs(float64(n.initial[i] + n.change[i])) }
 	slices.SortFunc(alive, func(a, b int) int { return cmp.Or(cmp.Compare(size(a), size(b)), cmp.Compare(a, b)) })
 	for _, i := range alive[:max(0, min(len(alive), int(share*float64(len(n.keys)))-(len(n.keys)-len(alive))))] {

@@ -60,6 +60,8 @@ func largest(row []float32, sparsity float64) []bool {
 	}
 	slices.Sort(sorted)
 	n := len(row)
+	// As package rows has it: as many values stay below as the sparsity says, but
+	// never all of them.
 	tau := sorted[min(int(math.Ceil(float64(n)*sparsity)), n-1)]
 	mask := make([]bool, n)
 	for i, v := range row {
@@ -75,6 +77,8 @@ func (r *rower) check(i int, got []float32) ([]bool, error) {
 	want, mask := r.row(i), largest(r.row(i), r.sparsity)
 	whole, part := true, true
 	for j, v := range got {
+		// A row may arrive whole, or exactly its largest values and zeros for the
+		// others. Anything between is an error.
 		whole = whole && v == want[j]
 		part = part && (v == want[j] || v == 0 && !mask[j])
 		part = part && (mask[j] || v == 0)
@@ -113,6 +117,8 @@ func (w *worker) rows(ctx context.Context) error {
 	for i := range r.has {
 		r.has[i] = float32(rng.NormFloat64())
 	}
+	// One push of all keys. A codec must not take it for a gradient: nothing was
+	// pulled yet.
 	if err := w.do(w.kv.Push(ctx, kv.Request{Keys: r.keys, Vals: r.has}))(ctx); err != nil {
 		return fmt.Errorf("pushing initial values: %w", err)
 	}

@@ -92,6 +92,7 @@ func (h *handler) Pull(head int32, keys []uint64, lens []int32, dst []float32) (
 func (h *handler) Command(c kv.Command) ([]byte, error) {
 	switch c.Head {
 	case headConfigure:
+		// An error ends the server: a job with wrong settings must not go on.
 		return []byte(configured), h.configure(c.Body)
 	case headTally:
 		var s share
@@ -121,6 +122,7 @@ func (h *handler) configure(body []byte) error {
 	if err := json.Unmarshal(body, &s); err != nil {
 		return fmt.Errorf("the job's settings: %w", err)
 	}
+	// The store is replaced as a whole, so nothing may be in it yet.
 	if h.store.Len() > 0 {
 		return errors.New("the job's settings come after the first keys: a worker pushed before the first worker configured the servers")
 	}

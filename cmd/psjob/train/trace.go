@@ -24,6 +24,8 @@ type emitter struct {
 	nanos     int64
 }
 
+// newEmitter returns an emitter for a job without any requests yet. Its time begins
+// above 0, which a recording takes for no time at all.
 func newEmitter(workers, servers, width int, each func(*recording.Use) error) *emitter {
 	return &emitter{servers: servers, width: width, each: each, timestamp: make([]int32, workers), nanos: 1}
 }

@@ -26,6 +26,8 @@ func (w Wandering) Trace() (Trace, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The same function that a counting worker uses, so that traces and jobs can be
+	// compared.
 	keys, err := CountKeys(w.Count, w.Seed, &spread)
 	if err != nil {
 		return nil, err

@@ -241,7 +241,7 @@ func (w *worker) load(ctx context.Context, data, labels string, part model.Share
 }
 
 // score predicts all samples of a model with the parameters of a step, in chunks that
-// bound the memory.
+// bound the memory of the pulled parameters and of the nets' layers.
 func (w *worker) score(ctx context.Context, m model.Model, step int32) (model.Tally, error) {
 	const chunk = 4096
 	var tally model.Tally

@@ -10,7 +10,8 @@ import (
 
 // Barrier blocks until all nodes of a group have come to it, at most as long as the
 // van's patience. A node may wait at one barrier at a time: what opens it does not
-// say which it is.
+// say which it is. Every node of the group has to come exactly once, also those with
+// nothing to wait for.
 func (v *Van) Barrier(ctx context.Context, group int) error {
 	return v.barrierWithin(ctx, group, v.config.Patience)
 }

@@ -39,7 +39,8 @@ type Config struct {
 	Dialer           Dialer // to other nodes; nil: a net.Dialer
 }
 
-// A Dialer connects to addresses, as [net.Dialer] does.
+// A Dialer connects to addresses, as [net.Dialer] does. Tests use one of their own to
+// lead connections elsewhere.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -113,6 +114,8 @@ func (e *environment) fail(name, value string, set bool, want string) {
 
 // refuse fails for variables that ask for what psjob does not have.
 func (e *environment) refuse() {
+	// PS-lite would use unix sockets, by which psjob's nodes and its own would not
+	// find each other.
 	if v := e.optional("DMLC_LOCAL"); v != "" && v != "0" {
 		e.fail("DMLC_LOCAL", v, true, "it unset or 0: psjob speaks TCP, not unix sockets; use 127.0.0.1 as DMLC_PS_ROOT_URI")
 	}
@@ -199,7 +202,8 @@ func (c Config) rootAddress() string { return net.JoinHostPort(c.Root, strconv.I
 
 // ownHost returns the address that this node gives to the others. It has to be one
 // that they can reach, which only the user knows for sure; the address from which the
-// scheduler is reached is the best guess.
+// scheduler is reached is the best guess. The scheduler's is the one that all nodes
+// are configured with.
 func (c Config) ownHost() (string, error) {
 	switch {
 	case c.Role == pslite.Scheduler:
@@ -220,7 +224,8 @@ func (c Config) ownHost() (string, error) {
 }
 
 // interfaceAddress returns an address of a network interface, IPv4 if it has one, as
-// PS-lite takes it.
+// PS-lite takes it. All errors name the variable: the user has chosen the interface
+// by it.
 func interfaceAddress(name string) (string, error) {
 	want := func(why string) error {
 		return &EnvironmentError{Name: "DMLC_INTERFACE", Value: name, Set: true, Want: "a network interface with an address: " + why}

@@ -102,6 +102,8 @@ func (c *Customer) answered(ts int32, node int) error {
 			c.mu.Unlock()
 			return fmt.Errorf("node %d answers request %d of app %d twice, or was not asked", node, ts, c.app)
 		}
+		// Answers are checked off by node, so that a repeated one does not stand for
+		// another node's.
 		p.expect = slices.Delete(p.expect, at, at+1)
 	}
 	// finished is called without the lock, since it may make requests. The request

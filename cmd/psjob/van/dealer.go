@@ -87,6 +87,7 @@ func newDealer(name, address, identity string, c Config) *dealer {
 // rooms would stop two nodes for good. An acknowledgement or heartbeat beyond
 // controlRoom is dropped and counted.
 func (d *dealer) send(ctx context.Context, o outgoing) error {
+	// Taken before the lock, as it may take long. It is returned by noteSent.
 	if !o.control {
 		select {
 		case <-d.room:
@@ -263,7 +264,7 @@ func writeBatch(conn *zmtp.Conn, batch []outgoing) error {
 }
 
 // drainQueue moves what waits to batch. Nothing to move means that everything was
-// written.
+// written: the batch before was handed to the kernel, and nothing has come since.
 func (d *dealer) drainQueue(batch []outgoing) []outgoing {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -310,6 +311,8 @@ func (d *dealer) noteSent(batch []outgoing) {
 // the peer drops the part with the connection.
 func (d *dealer) putBack(batch []outgoing, written int64) {
 	out := 0
+	// Messages are counted off in order against the bytes that the kernel took. The
+	// first that is not wholly covered is the one that was cut.
 	for out < len(batch) {
 		wire, _ := batch[out].size()
 		if wire > written {
@@ -325,7 +328,8 @@ func (d *dealer) putBack(batch []outgoing, written int64) {
 	d.mu.Unlock()
 }
 
-// state describes the connection, for logs about waits.
+// state describes the connection, for logs about waits: the last error says why a
+// node is not reached.
 func (d *dealer) state() string {
 	if d.connected.Load() {
 		return "connected"
@@ -336,7 +340,8 @@ func (d *dealer) state() string {
 	return "not connected yet"
 }
 
-// countingConn counts the bytes that the kernel has taken.
+// countingConn counts the bytes that the kernel has taken. It is the measure of what
+// putBack must not repeat: the zmtp.Conn on top may hold bytes in its buffer.
 type countingConn struct {
 	net.Conn
 	written atomic.Int64

@@ -55,6 +55,7 @@ func (v *Van) watchHeartbeats(ctx context.Context) error {
 	}
 	began := time.Now()
 	silent := make(map[int]bool)
+	// Often enough that the log is not later than a quarter of the timeout.
 	for sleep(ctx, max(v.config.HeartbeatTimeout/4, 100*time.Millisecond)) {
 		for _, id := range watched {
 			v.mu.Lock()

@@ -69,6 +69,7 @@ func (m *Message) decode(from, to int, d pslite.Dialect) error {
 		return fmt.Errorf("it is not PS-lite's: %w", err)
 	}
 	m.Data = append(m.Data[:0], frames[1:]...)
+	// Handlers index the types by the frames.
 	if len(m.Data) > 0 && len(m.Data) != len(m.Meta.DataTypes) {
 		return fmt.Errorf("%d data frames, but the meta frame lists %d types", len(m.Data), len(m.Meta.DataTypes))
 	}

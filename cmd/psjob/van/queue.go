@@ -76,6 +76,8 @@ func (q *queue) pop() *Message {
 	q.head++
 	if q.head == len(q.items) {
 		q.items, q.head = q.items[:0], 0
+		// Moved down only when that halves the list, so that each item is moved a bounded
+		// number of times.
 	} else if q.head > 1024 && q.head > len(q.items)/2 {
 		n := copy(q.items, q.items[q.head:])
 		clear(q.items[n:])

@@ -59,8 +59,9 @@ func (v *Van) receive(ctx context.Context, m *Message) error {
 	return v.control(ctx, m)
 }
 
-// drops decides whether PS_DROP_MSG throws a message away. It drops nothing before
-// the node is ready, nor what ends the node.
+// drops decides whether PS_DROP_MSG throws a message away, as it does in PS-lite to
+// test the resender. It drops nothing before the node is ready, when nothing would
+// repeat it, nor what ends the node.
 func (v *Van) drops(command pslite.Command) bool {
 	if v.config.Drop == 0 || !v.isReady.Load() || command == pslite.Terminate {
 		return false
@@ -106,6 +107,8 @@ func (v *Van) deliver(ctx context.Context, m *Message) error {
 	defer deadline.Stop()
 	for {
 		v.mu.Lock()
+		// Both under the lock: a customer that is added after this closes the channel
+		// that was read.
 		c, added := v.customers[at], v.added
 		v.mu.Unlock()
 		if c != nil {
@@ -124,7 +127,8 @@ func (v *Van) deliver(ctx context.Context, m *Message) error {
 	}
 }
 
-// control handles a message about the job itself.
+// control handles a message about the job itself. Commands that it does not know are
+// ignored and logged, as other generations may have more.
 func (v *Van) control(ctx context.Context, m *Message) error {
 	control := m.Meta.Control
 	switch control.Cmd {
@@ -191,6 +195,8 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 		}
 	}
 	table := append(append([]pslite.Node(nil), v.roster.nodes...), v.self)
+	// By the new connections, which know their peers' ids. What registered over the
+	// old ones is answered so.
 	for _, id := range v.roster.addressees(Servers + Workers) {
 		back := NewMessage(id)
 		back.Meta.Control = pslite.Control{Cmd: pslite.AddNode, Nodes: table}

@@ -11,7 +11,8 @@ import (
 )
 
 // bind listens on the node's address: the scheduler at the address that all nodes
-// know, others at any port, which they register. It does not accept yet.
+// know, others at any port, which they register. Connections queue up in the kernel
+// until accept takes them. An error names the variable that decides on the address.
 func (v *Van) bind() error {
 	host, err := v.config.ownHost()
 	if err != nil {
@@ -29,6 +30,8 @@ func (v *Van) bind() error {
 		}
 		return fmt.Errorf("listening on %s (see %s): %w", address, variable, err)
 	}
+	// The port is known now, and with it the address by which the node table is
+	// searched.
 	v.self = pslite.Node{Role: v.config.Role, ID: pslite.Empty, Hostname: host,
 		Port: int32(v.listener.Addr().(*net.TCPAddr).Port)}
 	if v.config.Role == pslite.Scheduler {
@@ -114,6 +117,8 @@ func (v *Van) connect(n pslite.Node) {
 	v.group.Go(func() error { d.run(ctx); stop(); return nil })
 }
 
+// nodeName names a node for people. Until it has a rank, only the scheduler can be
+// named without its id.
 func nodeName(n pslite.Node) string {
 	if n.Role == pslite.Scheduler {
 		return "the scheduler"

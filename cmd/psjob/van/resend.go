@@ -61,6 +61,7 @@ func (r *resender) keepFrames(ctx context.Context, signature uint64, to int, fra
 	for _, f := range frames {
 		total += len(f)
 	}
+	// One allocation for all frames of the message.
 	copied := make([]byte, 0, total)
 	u := &unacked{to: to, first: time.Now()}
 	for _, f := range frames {
@@ -147,6 +148,7 @@ func (r *resender) overdue(now time.Time, patience time.Duration) ([]*unacked, e
 		if now.Sub(u.first) > patience {
 			return nil, fmt.Errorf("node %d has not acknowledged a message in %v, %d repetitions", u.to, patience, u.repeats)
 		}
+		// A repetition that still waits to be written is not repeated again.
 		if !u.queued.Load() && now.After(u.due) {
 			u.repeats++
 			due = append(due, u)

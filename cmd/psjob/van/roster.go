@@ -65,7 +65,8 @@ func address(n pslite.Node) string { return net.JoinHostPort(n.Hostname, strconv
 // registerNode registers a node that has no id yet. With the last one all get their
 // ids: ranks ascend by port within a host, hosts come in descending order, as PS-lite
 // has it. Anything else would give a job's nodes other ranks with psjob's scheduler
-// than with PS-lite's own.
+// than with PS-lite's own. An error says what is wrong with the node and leaves the
+// roster as it is.
 func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 	count := 0
 	for _, other := range r.nodes {
@@ -144,6 +145,7 @@ func (r *roster) arrive(group int) (released bool, err error) {
 		return false, fmt.Errorf("a node waits at the barrier of group %d: want 1 to %d", group, Everyone)
 	}
 	r.counts[group]++
+	// Aliases count: each customer of a process comes to the barrier.
 	if r.counts[group] < len(members(group, r.servers, r.workers)) {
 		return false, nil
 	}

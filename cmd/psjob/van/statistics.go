@@ -23,7 +23,8 @@ type Statistics struct {
 	Refused         int64     `json:"refused"`          // connections that did not speak ZMTP
 }
 
-// Statistics returns the counts so far.
+// Statistics returns the counts so far, nodes in ascending order of their ids. It may
+// be called after Stop.
 func (v *Van) Statistics() Statistics {
 	s := Statistics{Received: v.received.Load(), Dropped: v.droppedIn.Load(), Refused: v.refused.Load()}
 	if v.resender != nil {

@@ -24,6 +24,7 @@ func (v *Van) Stop(ctx context.Context) error {
 	if v.ctx.Err() == nil {
 		v.linger(ctx)
 	}
+	// Read before closeAll gives the context a cause of its own.
 	cause := context.Cause(v.ctx)
 	if err := v.closeAll(); err != nil {
 		return err
@@ -36,7 +37,8 @@ func (v *Van) Stop(ctx context.Context) error {
 
 // linger gives messages a last chance, and then sends TERMINATE to this node, as
 // PS-lite does: when it has come back, everything that was sent to this node over its
-// own connection has been handled.
+// own connection has been handled. All of it together takes a few seconds at most, or
+// ten timeouts of the resender.
 func (v *Van) linger(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(v.config.Patience, max(5*time.Second, 10*v.config.ResendTimeout)))
 	defer cancel()

@@ -167,7 +167,9 @@ func (v *Van) nextTimestamp() int32 { return v.timestamp.Add(1) - 1 }
 
 // Send sends m to m.Recver. It does not copy m's data, which must not change before
 // the message has been answered (with PS_RESEND it is copied). A data message may
-// block while too many wait for the same node; control messages never do.
+// block while too many wait for the same node; control messages never do. That it
+// returns says nothing about the message's arrival, only about its place in the
+// order.
 func (v *Van) Send(ctx context.Context, m *Message) error {
 	v.mu.Lock()
 	d, from := v.dealers[m.Recver], int(v.self.ID)

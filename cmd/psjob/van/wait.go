@@ -50,6 +50,8 @@ func (v *Van) wait(ctx context.Context, done <-chan struct{}, patience time.Dura
 func (v *Van) watchConnections(ctx context.Context) error {
 	var began time.Time // since all were known
 	for sleep(ctx, min(time.Second, v.config.LostAfter/4)) {
+		// At a job's end nodes vanish one after the other, and that is as it should
+		// be.
 		if v.stopping.Load() {
 			continue
 		}
