@@ -50,7 +50,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 			c.sums.Store(known)
 		}
 		return c.gathers(gathered{queue: q}), nil
-	case c.kind == kindAccepted: // of this host, too: a scheduler tells of all nodes
+	case c.kind == kindAccepted: // also from this host: a scheduler sends all nodes
 		h := before.hearer
 		if h == nil {
 			h = p.opts.Aggregate.Hearer(c.scope, c.destination)

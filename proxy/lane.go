@@ -118,7 +118,7 @@ func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	if n.isDead() {
 		return nil, reason.Errorf(reason.ResetByFarSide, "the other proxy has gone")
 	}
-	n.links[l.id] = l // of a lane that has just ended it is said soon
+	n.links[l.id] = l // if the lane is ending, endLinks takes care of it
 	l.reported = l.written.Load()
 	return n, nil
 }

@@ -88,7 +88,7 @@ func (p *Proxy) carried() []carried {
 	named := map[string]string{}
 	for _, c := range p.conns.openConnections() {
 		if c.kind == kindAccepted {
-			continue // the dialer's host tells of it
+			continue // the dialer's host reports it
 		}
 		job := c.job
 		// The codec for values has seen the node table, which names the job.

@@ -175,7 +175,7 @@ func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.
 
 // Why a connection bypassed the mesh, besides the reasons for which links fail.
 const (
-	noProxy       = "no_proxy"       // nobody at the mesh port, or no proxy
+	noProxy       = "no_proxy"       // nothing at the mesh port, or no proxy
 	notConfigured = "not_configured" // links to other hosts need TLS or --insecure
 )
 
@@ -199,7 +199,7 @@ const peerRetry = 50 * time.Millisecond
 func (p *Proxy) mayLink(destination netip.AddrPort) (ok bool, why string) {
 	switch {
 	case p.opts.MeshPort == 0 || destination.Port() == p.opts.MeshPort:
-		return false, "" // nobody wants one
+		return false, "" // none is wanted
 	case p.opts.TLS == nil && !p.opts.Insecure && !destination.Addr().IsLoopback():
 		return false, notConfigured
 	}
@@ -319,7 +319,7 @@ func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
 	}
 	// Without either of them nobody knows which job the process is of, and values must not be
 	// shared across jobs.
-	if c.job != "" || c.origin != c.client.Addr().String() { // else nobody knows of whom the process is
+	if c.job != "" || c.origin != c.client.Addr().String() {
 		l.Scope = c.job + " " + c.origin
 	}
 	l.Client, l.Destination, l.HeadLimit, l.Memory = c.client, c.destination, relay.HeadLimit, p.memory

@@ -55,7 +55,7 @@ type Heir interface {
 // mu is held only for the maps and counts; everything that blocks is done without it.
 type passes struct {
 	p    *Proxy
-	heir atomic.Pointer[Heir] // nil: nobody holds connections
+	heir atomic.Pointer[Heir] // nil: connections are not handed over
 	halt chan struct{}        // closed when this proxy is about to end
 	// agentStays is the constant, but in tests.
 	agentStays time.Duration // the constant of that name; tests set less
@@ -116,7 +116,7 @@ func passOffered(all []link.Offer) (o keep.Pass, ok bool) {
 // it cannot: nobody knows where a message begins.
 func (s *passes) beginTransit(c *connection, st keep.State) {
 	if c.pipe.Sender == nil || c.pipe.Receiver == nil {
-		return // nobody knows where a message begins
+		return // it is unknown where a message begins
 	}
 	st.Client, st.Destination, st.Job, st.Origin = c.client, c.destination, c.job, c.origin
 	t := &transit{State: st, job: c.pipe.Job, links: make(chan arrival, 1)}

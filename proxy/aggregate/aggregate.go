@@ -61,7 +61,7 @@ const Most = 64 << 20
 const (
 	Alone     = "alone"       // no other worker of this host pushes to the server through this proxy
 	First     = "first"       // the worker has not pushed this list of keys on the connection before: they may be initial values
-	Kind      = "type"        // nobody says what the values are, or BytePS sends them
+	Kind      = "type"        // the type of the values is unknown, or they are BytePS's
 	Large     = "large"       // more than Most, or than there was memory to hold
 	NoRoom    = "memory"      // all the memory for sums is in use
 	Repeats   = "resend"      // the job uses PS_RESEND
@@ -69,9 +69,9 @@ const (
 	Unheard   = "unheard"     // the server's answers to the worker have not been seen to come through this proxy
 	Unknown   = "unknown"     // node ids: the job's node table came before this proxy, or bypassed it
 	Retired   = "ending"      // this proxy is about to end
-	Unscoped  = "no_agent"    // nobody says of which job's cgroup the worker is
+	Unscoped  = "no_agent"    // no agent has told which job's cgroup the worker is in
 	Slower    = "slower"      // according to trials, answers come sooner where pushes go one by one
-	Unwanted  = "unwanted"    // the job's owner or the planner does not want it, or nobody has asked for it
+	Unwanted  = "unwanted"    // the job's owner or the planner does not want it, or nothing asks for it
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
 	Elsewhere = "route"       // requests that the proxies make or have split
 )

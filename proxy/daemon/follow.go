@@ -125,7 +125,7 @@ func (f *follower) session(ctx context.Context, client api.CodecsClient) error {
 			if order.GetTrial() != nil {
 				select {
 				case trials <- order.GetTrial():
-				default: // one is under way and one waits: the planner has no such haste
+				default: // one is running and one waits; the planner asks again
 				}
 			}
 		}

@@ -93,7 +93,7 @@ type Message struct {
 	Mesh    bool           `json:"mesh,omitempty"`   // of a listener: for links; of a proxy's Hello: it takes such
 	On      bool           `json:"on,omitempty"`     // of FailClosed: what cannot be redirected fails; of Full
 	Owners  bool           `json:"owners,omitempty"` // of an agent's Hello: it answers Owner
-	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: somebody listens there
+	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: a process listens there
 	Node    int32          `json:"node,omitempty"`   // id of a node of the Job
 	Keeps   int            `json:"keeps,omitempty"`  // of an agent's Hello: how many connections it keeps; of a proxy's: not 0 where it takes Kept
 	Holds   int64          `json:"holds,omitempty"`  // of an agent's Hello: milliseconds for which it holds them once their proxy has ended; 0: it is older

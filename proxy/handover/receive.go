@@ -34,21 +34,20 @@ type Client struct {
 	// carried returns what the proxy has carried; nil: that is not reported.
 	carried func() (job, far uint64)
 
-	mu       sync.Mutex // guards the rest
-	conn     *Conn      // nil while there is no agent
-	sequence uint64
-	waiting  map[uint64]chan Message // questions without an answer, by sequence
-	serving  map[place]served        // the latest listener of each place
-	named    map[uint64]bool         // listeners that this agent has named
-	full     bool                    // the proxy takes no more connections
-	told     bool                    // full, as this agent knows it
-	pinged   bool                    // this agent sends pings, and knows Full
-	sessions uint64                  // agents so far that have named all their listeners
-	complete bool                    // this agent has
-	owners   bool                    // this agent answers Owner
-	// answersStays: likewise, whether it stays.
-	answersStays bool          // this agent answers Stays
-	changed      chan struct{} // full or the kept connections may have changed
+	mu           sync.Mutex // guards the rest
+	conn         *Conn      // nil while there is no agent
+	sequence     uint64
+	waiting      map[uint64]chan Message // questions without an answer, by sequence
+	serving      map[place]served        // the latest listener of each place
+	named        map[uint64]bool         // listeners that this agent has named
+	full         bool                    // the proxy takes no more connections
+	told         bool                    // full, as this agent knows it
+	pinged       bool                    // this agent sends pings, and knows Full
+	sessions     uint64                  // agents so far that have named all their listeners
+	complete     bool                    // this agent has
+	owners       bool                    // this agent answers Owner
+	answersStays bool                    // this agent answers Stays
+	changed      chan struct{}           // full or the kept connections may have changed
 	keeping      keeping
 	stay         <-chan struct{} // a session lasts until it is closed, beyond Run's context; nil: it does not
 }

@@ -103,7 +103,7 @@ func (c *answers) acceptTable(m *pslite.Meta) (learn bool, err error) {
 	}
 	c.jobs.mu.RUnlock()
 	if jobName(&t) == "" {
-		return false, nil // nobody could take anything from it
+		return false, nil // nothing can be learned from it
 	}
 	// The other direction of the process's connection may be seen a moment later than this table.
 	at, ok := c.jobs.scheduler(&t, c.scope)

@@ -100,7 +100,7 @@ func (f *folder) giveReserve() error { return os.Remove(filepath.Join(f.dir, res
 func (f *folder) clearAfterBoot() {
 	now, err := os.ReadFile(bootID)
 	if err != nil {
-		return // then age tells
+		return // then tidy judges by age
 	}
 	name := filepath.Join(f.dir, bootFile)
 	before, err := os.ReadFile(name)

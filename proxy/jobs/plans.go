@@ -194,7 +194,7 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 		p.mu.Lock()
 		// A Watch that was asked to start over is outdated: what it lists may be older than that
 		// call.
-		p.listed = p.began == p.wanted // what it tells may be older than the last question
+		p.listed = p.began == p.wanted // else it may be older than the last call of again
 		listed := p.listed
 		p.mu.Unlock()
 		if !listed {
@@ -301,7 +301,7 @@ func displaced(d *api.Displaced) ([]plan.Range, error) {
 // fetch asks the planner's store for the owners of keys, for a site that joins; the caller holds
 // x.mu. The answer comes by fetched.
 func (x *job) fetch() {
-	if x.jobs.plans == nil { // nobody moves keys
+	if x.jobs.plans == nil { // no key moves
 		x.site.Fetched(x.router.Table())
 		return
 	}
@@ -375,7 +375,7 @@ func (x *job) record(r *migrate.Record) {
 			case codes.OK, codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument:
 				x.site.Recorded(r.Batch, err)
 			}
-			return nil // otherwise it is said again
+			return nil // otherwise the site records it again
 		})
 	})
 }

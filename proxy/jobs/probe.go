@@ -154,7 +154,7 @@ func (x *job) found(f finding) {
 	// A result that fits nothing is taken for the truth only if another key gives the same, or
 	// after many that differ.
 	if p.odds++; handler == migrate.Opaque && !same && p.odds < probeOdd {
-		p.odd = &f // somebody else may have pushed to that key
+		p.odd = &f // another process may have pushed to that key
 		return
 	}
 	x.handler = handler

@@ -183,7 +183,7 @@ func (x *job) resume() error {
 		x.router.Open(x.router.Table())
 	default:
 		// At once: until then it would pass for one that knows. What cannot be
-		// sent yet is said again.
+		// sent yet is repeated.
 		x.site.Join()
 		x.carry()
 	}

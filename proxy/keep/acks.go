@@ -2,7 +2,7 @@ package keep
 
 import "encoding/binary"
 
-// Ack is what one proxy tells the other of one connection's link.
+// Ack is an acknowledgement or announcement of one proxy about one connection's link.
 type Ack struct {
 	Link   uint64
 	Kind   byte
@@ -11,10 +11,10 @@ type Ack struct {
 
 // Kinds of [Ack].
 const (
-	AckWrote  byte = iota // up to there the process here has got what the other's sent
-	AckEnded              // what the process here sends has ended there: the link's end is in order
+	AckWrote  byte = iota // the process here has received the other's stream up to Offset
+	AckEnded              // the stream of the process here ends at Offset: the link's end is an orderly one
 	AckClosed             // the process here has received the end of the other's stream
-	AckStops              // the proxy is about to end; Link and Offset count for nothing
+	AckStops              // the proxy is about to end; Link and Offset are ignored
 	ackKinds              // how many there are
 )
 

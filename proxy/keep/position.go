@@ -9,13 +9,13 @@ import (
 )
 
 // Position is how far the two streams of a socket are, in bytes since the
-// connection was made, as the kernel knows it whoever read and wrote them.
+// connection was made, as the kernel counts them, whichever process read and wrote them.
 type Position struct {
 	Consumed uint64 // taken out of the queue of what came
 	Written  uint64 // put into the queue of what goes
 }
 
-// figures are what the kernel tells, at one moment.
+// figures are the kernel's counters at one moment.
 type figures struct {
 	state           uint8
 	acked, received uint64 // of struct tcp_info: SYN and FIN count
@@ -48,7 +48,7 @@ func (f figures) position(synAcked uint64) (p Position, err error) {
 		finCame = 1
 	case tcpLastAck, tcpClosing, tcpTimeWait, tcpClose:
 		// Closed is what follows on both ends, and on a reset, of which the next
-		// read or write tells.
+		// read or write shows.
 		finSent, finCame = 1, 1
 	default:
 		return p, fmt.Errorf("a socket in state %d", f.state)
@@ -65,7 +65,7 @@ func (f figures) position(synAcked uint64) (p Position, err error) {
 const positionTries = 100
 
 // ReadPosition asks the kernel. syn is what [SYN] returned when the connection was
-// new. An error says that the connection has been reset, or that its position
+// new. An error means that the connection was reset, or that its position
 // cannot be determined.
 func ReadPosition(c *net.TCPConn, syn uint64) (p Position, err error) {
 	f, err := readFigures(c)

@@ -13,7 +13,7 @@ const (
 	Join    Kind = iota + 1 // the sender knows nothing: say what you hold
 	Holding                 // answer to Join: all that the sender holds; with a Batch: is it over?
 	Hold                    // requests for Keys must wait
-	Quiet                   // of Batch, which has Keys, nothing is under way at the sender
+	Quiet                   // no request for Batch, which has Keys, is in flight at the sender
 	Release                 // Batch is over: its keys belong to Owner
 )
 

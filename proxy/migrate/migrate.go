@@ -290,7 +290,7 @@ func (s *Site) complete(op *route.Op) {
 		switch {
 		case err != nil:
 			s.endMove(x, err)
-		case next != nil && next == ahead: // under way
+		case next != nil && next == ahead: // in flight already
 		case next != nil:
 			s.start(x, next)
 		default:
@@ -404,7 +404,7 @@ func (s *Site) Repeat() {
 		}
 	}
 	for _, b := range s.Router.Holds() {
-		s.Router.Hold(b, nil) // quiet is said again
+		s.Router.Hold(b, nil) // quiet is reported again
 		if b.Mover != s.self && !s.Router.Quiet(b) {
 			s.askRelease(b)
 		}

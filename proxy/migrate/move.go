@@ -52,7 +52,7 @@ func (m *Move) Ranges() []plan.Keys {
 type Phase uint8
 
 const (
-	quieting  Phase = iota // until no request for the keys is under way anywhere
+	quieting  Phase = iota // until no request for the keys is in flight anywhere
 	reading                // pulling the values from the old owner
 	writing                // pushing to the new owner
 	checking               // pulling what it has now

@@ -19,7 +19,7 @@ import (
 type decoder struct {
 	receiver Receiver
 	releaser Releaser // receiver, where it is one
-	waiter   Waiter   // likewise
+	waiter   Waiter   // receiver, where it is one
 	hearer   Hearer   // nil: none
 	flow     *Flow
 	passing  *Passing // nil: it may not end between two messages

@@ -36,7 +36,7 @@ const (
 type encoder struct {
 	sender   Sender   // nil: nothing is encoded
 	holder   Holder   // sender, where it is one
-	sharer   Sharer   // likewise
+	sharer   Sharer   // sender, where it is one
 	observer Observer // nil: none, or no longer
 	gather
 	flow    *Flow

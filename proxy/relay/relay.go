@@ -56,7 +56,7 @@ type Conn struct {
 	Sender   Sender
 	Receiver Receiver
 	Observer Observer // of the direction to Far; nil: none
-	Gatherer Gatherer // likewise, where there is a Sender
+	Gatherer Gatherer // of the direction to Far, where there is a Sender; nil: none
 	Hearer   Hearer   // of the direction to Job, where there is a Receiver; nil: none
 
 	// Payoff decides which messages to Far are encoded, among those that no rule asks to have

@@ -69,6 +69,6 @@ func Reset(c net.Conn) {
 	}
 	under.Close()
 	if under != c {
-		c.Close() // it has something to end, too; with TLS there is nobody to say goodbye to
+		c.Close() // it has something to end too; TLS cannot send its close_notify any more
 	}
 }

@@ -18,7 +18,7 @@ type Unfinished struct {
 	Own    int32   `json:"own,omitempty"`
 	Owners []int32 `json:"owners,omitempty"` // ranks, ascending
 	Joint  bool    `json:"joint,omitempty"`  // see the flag
-	Parted bool    `json:"parted,omitempty"` // likewise
+	Parted bool    `json:"parted,omitempty"` // see the flag
 	// Answers are the frames of each owner's answer, empty where it has not come.
 	Answers [][][]byte `json:"answers,omitempty"`
 	// Unseen are the places among the owners whose answers, without values, came to a router that
