@@ -80,6 +80,7 @@ func (a *admission) ranShort() {
 		a.scarce.Reset(scarceFor)
 		return
 	}
+	// After that the lack may be over; if not, the next accept starts it again.
 	a.scarce = time.AfterFunc(scarceFor, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -112,7 +113,8 @@ func (a *admission) keepSpare() {
 
 // shed resets the connection that waits at a listener and could not be accepted for want of a
 // descriptor. It would stay in the queue forever, and its client would wait. The spare
-// descriptor is given up for it, and taken back.
+// descriptor is given up for it, and taken back. If another goroutine takes the descriptor in
+// between, the next call finds no spare and only tries to get one.
 func (a *admission) shed(l net.Listener) {
 	bounded, ok := l.(interface{ SetDeadline(time.Time) error })
 	if !ok {
@@ -126,6 +128,7 @@ func (a *admission) shed(l net.Listener) {
 	}
 	a.spare.Close()
 	a.spare = nil
+	// The connection may have gone meanwhile, and Accept must not wait for another one.
 	bounded.SetDeadline(time.Now().Add(10 * time.Millisecond))
 	if conn, err := l.Accept(); err == nil {
 		relay.Reset(conn)

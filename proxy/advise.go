@@ -84,6 +84,7 @@ func (p *Proxy) Advise(ctx context.Context, during time.Duration) (map[string]ad
 	p.opts.Values.Watch(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// What could be tried is reported all the same.
 	if s.failed != nil {
 		p.log.Debug("trying codecs", "error", s.failed)
 	}
@@ -120,6 +121,7 @@ func (p *Proxy) getAdvice(w http.ResponseWriter, r *http.Request) {
 			ok = true
 		}
 	}
+	// Without any report the answer is an empty one: nothing was sent.
 	if !ok && len(reports) > 0 {
 		http.Error(w, "several jobs sent something, or another one: say which (job)", http.StatusBadRequest)
 		return

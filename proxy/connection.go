@@ -49,7 +49,8 @@ type connection struct {
 	transit             *transit                        // nil: it cannot change links in order
 }
 
-// ends identifies a socket by its own address and its peer's.
+// ends identifies a socket by its own address and its peer's. Sockets of different network
+// namespaces may have the same ends.
 type ends struct{ local, peer netip.AddrPort }
 
 // ends returns the ends of the connection's two sockets.
@@ -73,6 +74,7 @@ const maxClosed = 1 << 14
 
 // readCookies returns the cookies of the connection's sockets.
 func (c *connection) readCookies() (cookies []uint64) {
+	// Both sockets of the proxy are its own; the agent must count neither.
 	for _, conn := range []net.Conn{c.pipe.Job, c.pipe.Far} {
 		if cookie, ok := socketCookie(conn); ok {
 			cookies = append(cookies, cookie)

@@ -92,6 +92,8 @@ func (p *Proxy) Drain() {
 // messages, and returns those that cannot be. The first call counts why.
 func (p *Proxy) handOver(count bool) (others []*connection) {
 	for _, c := range p.conns.openConnections() {
+		// Asked again at each look: a connection may become able to pass later, for instance
+		// when its streams have begun.
 		if passes, why := p.passes.ends(c); !passes {
 			others = append(others, c)
 			if count {
@@ -225,6 +227,8 @@ func (c *connection) oneWay() net.Conn {
 	if c.kind == kindAccepted {
 		client, said, messages = c.pipe.Far, job.received, c.pipe.ToFar.Counts().Messages
 	}
+	// More than a handshake came from the server's side, or not even one: both ends speak, or
+	// it is unknown whether they do.
 	if messages > 0 || said < leastHandshake || said > mostHandshake {
 		return nil
 	}

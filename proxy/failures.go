@@ -33,6 +33,7 @@ func newFailures(log *slog.Logger) *failures {
 func (f *failures) logFailure(r reason.Reason, err error) {
 	ctx, level := context.Background(), slog.LevelWarn
 	switch r {
+	// Every job that ends resets connections, and health checks say no hello.
 	case reason.ResetByJob, reason.ResetByFarSide, reason.Unreachable, reason.Stopped, reason.NotHello:
 		level = slog.LevelDebug
 	}
@@ -44,6 +45,7 @@ func (f *failures) logFailure(r reason.Reason, err error) {
 		return
 	}
 	attrs := []any{"reason", r, "error", err}
+	// The next one that is logged says how many were not.
 	if n := f.omitted.Swap(0); n > 0 {
 		attrs = append(attrs, "omitted", n)
 	}

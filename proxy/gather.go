@@ -39,6 +39,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 			Wanted: func(job string, keys measure.KeyRange) bool { return p.aggregates(c, job, keys) },
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
 		}
+		// A queue that comes from the last link still has what it has not sent.
 		q := before.queue
 		if q == nil {
 			q = p.opts.Aggregate.Queue(l)

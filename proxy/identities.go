@@ -69,6 +69,7 @@ func (i *identities) noteAnswer(host netip.Addr, id identity) {
 		r = &resident{}
 		i.hosts[host] = r
 	}
+	// An identity that is known moves to the front.
 	r.seen = slices.DeleteFunc(r.seen, func(s sighting) bool { return s.identity == id })
 	r.seen = slices.Insert(r.seen, 0, sighting{id, time.Now()})
 	r.seen = r.seen[:min(len(r.seen), identitiesPerHost)]

@@ -219,6 +219,7 @@ func (p *Proxy) refuse(far net.Conn, cause error) {
 // accepted returns the answer to a hello's offers: the first of this side's codecs that the other
 // side knows, with this side's own data, and [link.Runs] where both know it.
 func (p *Proxy) accepted(offered []link.Offer) (both []link.Offer) {
+	// Only one codec is accepted, while Runs may come in addition.
 	codec := false
 	for _, mine := range p.offers() {
 		for _, o := range offered {

@@ -202,6 +202,7 @@ func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) er
 	}
 	s.mu.Unlock()
 	l.written.Store(at.Written)
+	// A window begins where the kernel's queue does, that is at what this end has consumed.
 	window, err := keep.NewWindow(s.job, s.page, at.Consumed, func(why keep.Reason) { s.k.noteOff(why) })
 	if err != nil {
 		return err

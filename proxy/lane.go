@@ -196,6 +196,7 @@ func (l *keptLink) fallBack() bool {
 // retire ends a lane that no link has used for a while. A session that waits for its next
 // link may be about to use it, so it stays then.
 func (n *lane) retire() {
+	// A session without a link is about to get one, perhaps over this lane's proxy.
 	if n.ls.k.waits() {
 		time.AfterFunc(laneIdle, n.retire)
 		return

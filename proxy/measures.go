@@ -30,7 +30,14 @@ const (
 )
 
 // carried is the state of an open connection that a process of this host has made, as far as
-// measures depend on it.
+// measures depend on it. It is collected once for all measures, so that the lines of one
+// answer agree.
+//
+// A measure is something that a flag, a rule or a job's owner turns on: carrying connections
+// at all, a codec, a threshold, moves and so on. For each job and measure there is a line
+// that counts the connections on which it holds and gives, for the others, the reason and
+// what an operator can do. Connections from other hosts are left out: the host that made a
+// connection reports it, so that a fleet's lines can be added up.
 type carried struct {
 	job      string // scheduler's address; empty: unknown
 	direct   bool
@@ -107,6 +114,7 @@ func (p *Proxy) carried() []carried {
 		origins = append(origins, c.origin)
 	}
 	for i := range list {
+		// Named by a connection of the same origin that was seen later.
 		list[i].job = cmp.Or(list[i].job, named[origins[i]])
 	}
 	return list
@@ -136,9 +144,12 @@ func (p *Proxy) line(job, name string, all []carried, lacks func(*carried) *meas
 			l.On++
 			continue
 		}
+		// Gaps with the same reason are added up by Lack.
 		g.Connections = 1
 		l.Lack(*g)
 	}
+	// A measure that is set and has no connection would otherwise look like one that holds
+	// everywhere.
 	if len(all) == 0 {
 		l.Lack(measure.Gap{Reason: noConnections, Why: "no connection of the job goes through this proxy",
 			Do: "connections from before the proxy, and those to 127.0.0.1 and ::1, are never carried; see the agent's line of carry"})
@@ -274,6 +285,7 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 		l.Judge()
 		return l
 	}
+	// Rules apply to connections within a host only if they say so.
 	within, _ := m.asked(local)
 	l := p.line(job, m.name, all, func(c *carried) *measure.Gap {
 		switch g := p.encoded(c); {
@@ -287,6 +299,8 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 		return nil
 	})
 	l.Setting, l.From = setting, from
+	// A threshold can be on and do nothing, or be about to lose values at the job's end. Both
+	// are worth a gap, although the rule holds.
 	if m.name == measure.Threshold && l.On > 0 {
 		if why, unfit := p.opts.Values.Unfit(job); unfit {
 			l.Lack(unfitting(why, l.On))
@@ -326,6 +340,7 @@ func waitsToTheEnd(held []values.Held) bool {
 // see the last barrier then.
 func unseen(job string, all []carried, l *measure.Line) {
 	scheduler, err := netip.ParseAddrPort(job)
+	// A job that is not known by its scheduler's address cannot be checked.
 	if err != nil || slices.ContainsFunc(all, func(c carried) bool { return c.to == scheduler }) {
 		return
 	}
@@ -336,6 +351,7 @@ func unseen(job string, all []carried, l *measure.Line) {
 
 // unset returns why a measure does not hold that no rule asks for.
 func (m *valueMeasure) unset(held []values.Held) measure.Gap {
+	// While a drain is in effect no rule asks for the measure, but one explains why.
 	at := slices.IndexFunc(held, func(h values.Held) bool { return h.Rule.Drains() })
 	if at < 0 {
 		return measure.Gap{Reason: measure.NotSet, Why: "nobody asked for it", Do: m.flag + " of psidecar up and proxy, or psidecar plan codecs set " + m.flag}

@@ -19,7 +19,9 @@ func (p *Proxy) codecAsked(job string) string {
 	return ""
 }
 
-// asked returns the measure's setting according to the rules, and where those come from.
+// asked returns the measure's setting according to the rules, at most four of them, and where
+// those come from: the planner, the job's owner or the flags. The setting is empty where no
+// rule sets it.
 func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
 	var settings []string
 	sources := map[string]bool{}
@@ -28,6 +30,7 @@ func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
 		if text == "" {
 			continue
 		}
+		// A rule for all keys needs no range.
 		if k := held[i].Keys; k != (values.Range{Last: ^uint64(0)}) {
 			text += " for keys " + k.String()
 		}
@@ -35,6 +38,7 @@ func (m *valueMeasure) asked(held []values.Held) (setting, from string) {
 		switch {
 		case held[i].Planned:
 			sources["planner"] = true
+		// Owners can ask for a threshold only; see package policy.
 		case held[i].Asked && m.name == measure.Threshold:
 			sources[measure.Asked] = true
 		default:

@@ -26,6 +26,7 @@ func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {
 	for i := range lines {
 		lines[i].Job = p.opts.Titles.Name(lines[i].Job)
 	}
+	// Before the bound, so that it counts names and not runs.
 	lines = measure.Sum(lines) // runs of one name have one series
 	for i := range lines[:min(len(lines), maxMeasured*len(measure.All))] {
 		l := &lines[i]
@@ -33,6 +34,8 @@ func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {
 		gauge(descMeasure, l.Connections-l.On, l.Job, l.Measure, measure.Off)
 		reasons := map[string]int{}
 		for _, g := range l.Not {
+			// A gap of the job as a whole concerns no connection in particular, and counts as
+			// one.
 			reasons[g.Reason] += max(g.Connections, 1)
 		}
 		for _, r := range slices.Sorted(maps.Keys(reasons)) {

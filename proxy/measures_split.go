@@ -9,7 +9,7 @@ import (
 )
 
 // splitLine returns the line on large values in parts: into how many, and by which measured
-// steps that was found.
+// steps that was found. It holds once a key is in parts.
 func (p *Proxy) splitLine(job string, all []carried) measure.Line {
 	s, ok := p.routed()[job]
 	if !ok || s.InParts == nil {
@@ -20,6 +20,7 @@ func (p *Proxy) splitLine(job string, all []carried) measure.Line {
 	if in.Not.Reason != "" {
 		l.Lack(measure.Gap{Reason: in.Not.Reason, Why: in.Not.Why, Do: in.Not.Do})
 	}
+	// The flag is set and connections are carried, but nothing is in parts yet.
 	if in.Keys == 0 {
 		l.On = 0
 		l.Judge()

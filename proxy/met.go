@@ -31,6 +31,7 @@ func (p *peers) keepFile(path string, log *slog.Logger) {
 	defer p.mu.Unlock()
 	for line := range strings.Lines(string(text)) {
 		// A line that is none is of no use to anybody, and does no harm.
+		// A host counts as met, so the first connection to it waits for its proxy.
 		if host, err := netip.ParseAddr(strings.TrimSpace(line)); err == nil {
 			p.putPeer(host, peer{met: true})
 		}

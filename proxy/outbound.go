@@ -24,6 +24,7 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 		c.origin = c.client.Addr().String()
 	}
 	c.pipe.Job = job
+	// The router has to see the connection from its first byte.
 	if p.opts.Jobs != nil {
 		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope, c.origin)
 	}
@@ -77,6 +78,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	}
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: c.client, Destination: c.destination, Offers: p.offersOf(c.origin, c.job)}
 	holder := p.kept.holder()
+	// One id serves for both mechanisms.
 	session, err := keep.NewID()
 	if err != nil {
 		return false, reason.Errorf(reason.Internal, "naming a connection: %w", err)
@@ -122,6 +124,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	} else {
 		news = p.peers.missed(c.destination.Addr(), why)
 	}
+	// That a host has no proxy is no failure, unless there is a reason beyond that.
 	if !errors.Is(err, link.ErrNoProxy) || reason.Has(err) {
 		p.fail(err)
 	}
@@ -130,6 +133,8 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	}
 	c.past = why
 	p.conns.wentPast(why)
+	// With TLS configured connections are expected to be protected; one warning for each host
+	// and reason is enough.
 	if p.opts.TLS != nil && news {
 		p.log.Warn("connections to this host are not protected: they go past the mesh, as plain as without psidecar; --mesh-only refuses them instead", "host", c.destination.Addr(), "reason", why, "error", err)
 	} else {
@@ -147,6 +152,7 @@ func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint
 	}
 	c.pipe.Far, c.peer, c.linkID = far, answer.Instance, id
 	l := relay.Link{ID: id, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}
+	// Only package jobs' connections route.
 	l.Routes, _ = c.pipe.Job.(relay.Routes)
 	return p.openLink(c, answer.Accepted, l)
 }

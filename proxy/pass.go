@@ -356,6 +356,8 @@ func (s *passes) ends(c *connection) (passes bool, why string) {
 		return false, drainNoRoom
 	}
 	s.asked[c] = true
+	// The other end may keep its connection for as long: it does not know when this proxy
+	// will have ended.
 	c.pipe.Pass(within + s.endsWithin)
 	return true, ""
 }

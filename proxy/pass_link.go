@@ -28,6 +28,7 @@ const (
 // to go on.
 func (s *passes) hello(t *transit, kind byte) *link.Hello {
 	h := &link.Hello{Instance: s.p.instance, ID: s.p.newLinkID(), Client: t.Client, Destination: t.Destination}
+	// Forget needs no codec.
 	if kind == keep.Resume {
 		h.Offers = s.p.offersOf(t.Origin, t.Job)
 	}
@@ -94,6 +95,8 @@ func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer
 	if o, ok := passOffered(answer.Accepted); !ok || o.Session != t.Session {
 		return nil, reason.Errorf(reason.NotKept, "the other proxy says nothing of the connection")
 	}
+	// The dialer's end asks for no proof who is at the other: it has dialed the address
+	// itself.
 	if r, ok := t.job.(routed); ok {
 		r.GoOn(nil)
 	}
@@ -158,6 +161,7 @@ func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	if o.Kind == keep.Forget {
 		err = errors.New("the other proxy has given the connection up")
 	} else {
+		// The router must see the connection before the codec is opened: it wraps the socket.
 		err = s.routes(a, t, o)
 	}
 	if err != nil {

@@ -23,6 +23,8 @@ func (s *State) Print(w io.Writer, measures bool) {
 		if j.Trouble != "" {
 			fmt.Fprintf(w, "  job %s: %s\n", j.Job, j.Trouble)
 		}
+		// Whether requests wait depends on this host alone: one that knows where keys are
+		// goes on.
 		if j.LostStore != "" {
 			waits := ""
 			if !j.Ready {

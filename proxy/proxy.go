@@ -165,8 +165,8 @@ func (o *Options) defaults() {
 	}
 }
 
-// localDial returns how long an acceptor tries to reach a destination on its own host. The dialer
-// waits for that.
+// localDial returns how long an acceptor tries to reach a destination on its own host. The
+// dialer waits for that, so it must stay well below the patience of the job.
 func (o *Options) localDial() time.Duration { return min(o.DialTimeout, 5*time.Second) }
 
 // Listener is where connections of the job come in.
@@ -254,6 +254,7 @@ func New(opts Options) (*Proxy, error) {
 	// Handshakes take descriptors too, but no slots, so they are subtracted from what slots
 	// may use.
 	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.Most()))
+	// A connection that finds no slot goes direct, if the agent lets it.
 	if n := p.entry.most; n < opts.MaxConnections {
 		p.log.Warn("the limit of open files allows fewer connections than asked for", "connections", n, "asked", opts.MaxConnections)
 	}
@@ -350,6 +351,7 @@ func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 		if err != nil {
 			return reason.Errorf(reason.NoDestination, "connection from %s: %w", c.RemoteAddr(), err)
 		}
+		// Carrying it would connect to the same listener again, and so on.
 		if destination == addrPort(c.LocalAddr()) {
 			return reason.Errorf(reason.Loop, "connection from %s was made to the proxy itself", c.RemoteAddr())
 		}

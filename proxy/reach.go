@@ -44,7 +44,9 @@ const (
 	rememberOwner = 10 * time.Minute
 )
 
-// reach judges destinations on this host, and remembers the agent's answers.
+// reach judges destinations on this host, and remembers the agent's answers. An agent may be
+// replaced at any time, and links must go on meanwhile; what it said last is a better answer
+// than none.
 type reach struct {
 	Reach
 	home uint64 // inode of this process's network namespace
@@ -87,6 +89,7 @@ func (r *reach) named(port uint16) bool {
 // scope returns the scope of the process that listens at an address of this host, or an error
 // that says why a link may not reach it. It blocks for up to askWithin.
 func (r *reach) scope(ctx context.Context, netns uint64, at netip.AddrPort) (jobs.Scope, error) {
+	// The agent knows namespaces by inode only.
 	if netns == 0 {
 		netns = r.home
 	}

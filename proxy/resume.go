@@ -41,6 +41,8 @@ func (s *session) goOn(broken error) (*connection, error) {
 // the lanes held is open: that proves that somebody holds the other end. A session of a
 // previous proxy has no lanes; then only time counts.
 func (s *session) await(held []*lane) (*connection, error) {
+	// From here on the position is fixed; acknowledgements that are still read do not change
+	// it.
 	mine, err := s.standing()
 	if err != nil {
 		if s.page.Meta().Dialed {
@@ -83,6 +85,7 @@ func (s *session) standing() (o keep.Offer, err error) {
 	l := s.link
 	s.mu.Unlock()
 	if l != nil {
+		// A session of a previous proxy has no link yet, and nothing moves its position.
 		l.window.Stand()
 	}
 	if o.Position, err = keep.ReadPosition(s.job, m.SYN); err == nil {
@@ -99,6 +102,7 @@ func (s *session) standing() (o keep.Offer, err error) {
 func (s *session) hello(o keep.Offer) *link.Hello {
 	p, m := s.k.p, s.page.Meta()
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: m.Client, Destination: m.Destination}
+	// In the middle of a message the rest passes as it is, over a link without codecs.
 	if o.Message {
 		h.Offers = p.codecOffers()
 	}
@@ -185,6 +189,7 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 	if !ok || theirs.Session != mine.Session {
 		return nil, reason.Errorf(reason.NotKept, "the other proxy says nothing of it")
 	}
+	// Both ends decide alike, so neither tells the other.
 	taken, err := keep.Take(mine, theirs)
 	if err != nil {
 		return nil, reason.Errorf(reason.NotKept, "%w", err)
@@ -321,6 +326,8 @@ func (s *session) give(a arrival) bool {
 		return false
 	}
 	select {
+	// The other end dials again before this one has used its first link, which it has given
+	// up then.
 	case before := <-s.links:
 		relay.Reset(before.far)
 	default:

@@ -29,6 +29,7 @@ func sharedOffer(codec string, id []byte) link.Offer {
 func (p *Proxy) dialShared(ctx context.Context, to netip.AddrPort, codec string, id []byte) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// ctx is the codec's; the proxy's end has to interrupt the dialing too.
 	stop := context.AfterFunc(p.life, cancel)
 	defer stop()
 	at := netip.AddrPortFrom(to.Addr(), p.opts.MeshPort)
@@ -45,6 +46,7 @@ func (p *Proxy) dialShared(ctx context.Context, to netip.AddrPort, codec string,
 // where it is none.
 func (p *Proxy) sharedLane(offers []link.Offer) (codec sharing, id []byte) {
 	for _, o := range offers {
+		// The group's id has a fixed size, and the codec's name follows it.
 		if o.Codec != shared.Name || len(o.Data) < len(shared.ID{}) {
 			continue
 		}
@@ -63,6 +65,8 @@ func (p *Proxy) sharedLane(offers []link.Offer) (codec sharing, id []byte) {
 func (p *Proxy) takeShared(a arrival, codec sharing, id []byte) {
 	p.lanes.Go(func() {
 		defer p.entry.leave()
+		// Nothing on a lane needs an orderly end: what it brought is with the codec, or is
+		// sent again.
 		defer relay.Reset(a.far)
 		if err := link.Reply(a.far, &link.Answer{Instance: p.instance}); err != nil {
 			p.fail(reason.Wrap(err, "lane from %s", a.source()))

@@ -23,6 +23,7 @@ func OriginalDestination(c *net.TCPConn) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+	// An IPv4 connection to a dual-stack listener has an IPv4 original destination.
 	v6 := addrPort(c.LocalAddr()).Addr().Is6()
 	var addr netip.AddrPort
 	var failed error

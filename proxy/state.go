@@ -118,6 +118,7 @@ func (c *connection) state() ConnectionState {
 		ID: c.id, Kind: string(c.kind), Client: c.client.String(), Destination: c.destination.String(), Codec: c.codec, Past: c.past, Since: c.started,
 		ToFar: direction(c.pipe.ToFar.Counts()), ToJob: direction(c.pipe.ToJob.Counts()),
 	}
+	// Only the direction from the process is judged; the other end judges its own.
 	if sent := c.pipe.ToFar.Counts(); sent.Unread {
 		s.Unread = cmp.Or(sent.Fork.String(), unreadUnknown)
 	}
@@ -127,11 +128,13 @@ func (c *connection) state() ConnectionState {
 		}
 	}
 	if c.kind != kindDirect {
+		// An instance is shown as its proxy shows itself.
 		s.Peer = (&Proxy{instance: c.peer}).String()
 	}
 	// The kernel knows how much went through also where it is spliced.
 	s.ToFar.JobBytes, s.ToFar.FarBytes = job.received, far.sent
 	s.ToJob.JobBytes, s.ToJob.FarBytes = job.sent, far.received
+	// They went over the shared lane, and not over this link's socket.
 	s.ToFar.FarBytes += s.ToFar.SharedBytes
 	return s
 }
@@ -162,6 +165,7 @@ func (p *Proxy) Handler(more ...prometheus.Collector) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("GET /healthz", p.opts.Health)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		// Not ready from the beginning of Drain, while connections are still carried.
 		if p.conns.stopping.Load() {
 			http.Error(w, "stopping", http.StatusServiceUnavailable)
 			return
@@ -210,7 +214,7 @@ var (
 	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
 )
 
-// Describe implements prometheus.Collector.
+// Describe implements prometheus.Collector. Every desc of Collect must be listed.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descStray, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
 		out <- d
@@ -239,7 +243,8 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descTrouble, prometheus.GaugeValue, float64(trouble))
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It reads counters that exist anyway; nothing is
+// counted twice for metrics.
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectValues(out)
 	p.collectShared(out)
@@ -261,6 +266,7 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 			counter(descRefused, float64(n), what)
 		}
 	}
+	// All reasons, so that a rate over one that has not occurred yet is 0 and not absent.
 	for _, r := range reason.All {
 		counter(descErrors, float64(s.errors[r]), string(r))
 	}
@@ -277,6 +283,7 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 		counter(descGuardNo, float64(guarded.Failed))
 	}
 	for codec, f := range s.flows {
+		// Connections without a codec.
 		if codec == "" {
 			codec = "none"
 		}

@@ -100,6 +100,7 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 func (p *Proxy) sumsAsked(job string) (setting, from string) {
 	name := ""
 	for _, t := range p.opts.Titles.All(job) {
+		// The first title has the name that rules may use.
 		if name = cmp.Or(name, t.Name); t.Wishes.Aggregate != "" {
 			return "aggregate " + t.Wishes.Aggregate, measure.Asked
 		}

@@ -22,6 +22,8 @@ func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 		return
 	}
 	kept, err := keep.OpenPage(page)
+	// Without --outlive this proxy has no lane to the other one, and could not resume the
+	// session.
 	if err == nil && p.kept.keeper.Load() == nil {
 		err = errors.Join(errors.New("this proxy has no --outlive"), kept.Close())
 	}
@@ -31,6 +33,7 @@ func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 		p.dropKept(number)
 		return
 	}
+	// It duplicates the descriptor; the file is closed at once.
 	conn, err := net.FileConn(socket)
 	err = errors.Join(err, socket.Close())
 	tcp, ok := conn.(*net.TCPConn)
@@ -92,6 +95,8 @@ func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep
 	}
 	defer p.entry.leave()
 	p.conns.know(job)
+	// No lane of the previous proxy is known here. holdLane keeps them open meanwhile, so the
+	// other proxy waits.
 	c, err := s.await(nil)
 	s.k.countTaken(err == nil)
 	if err != nil {
@@ -116,6 +121,7 @@ func (p *Proxy) holdLane(number uint64, lane *net.TCPConn, page *keep.Page) {
 		case <-late.C:
 			waits = false
 		case <-look.C:
+			// At least for laneStays: the sessions that it stands for may be named after it.
 			waits = time.Since(began) < laneStays || !p.kept.settled.Load() || p.kept.waits()
 		}
 	}

@@ -27,6 +27,7 @@ func (p *Proxy) valuesState() *ValuesState {
 		return nil
 	}
 	s := &ValuesState{Rules: p.opts.Values.Rules(), Waiting: p.opts.Values.StillWaiting(), Counts: p.opts.Values.Counts()}
+	// An empty list in JSON, not null.
 	if s.Rules == nil {
 		s.Rules = []values.Rule{}
 	}
@@ -62,6 +63,7 @@ func (p *Proxy) restoreOnce() {
 	streams, err := p.opts.Values.Restore(p.opts.ValuesFile)
 	p.restoreMu.Lock()
 	defer p.restoreMu.Unlock()
+	// Logged once for each error, since this is tried every second.
 	if err != nil && err.Error() != p.restoring {
 		p.restoring = err.Error()
 		p.log.Error("thresholded pushes", "error", err)
@@ -78,6 +80,7 @@ func (p *Proxy) saveValues() {
 		return
 	}
 	path, failed := p.opts.ValuesFile, error(nil)
+	// A folder that cannot be made shows in Save's error.
 	if path != "" {
 		failed = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
@@ -119,6 +122,7 @@ func (p *Proxy) putCodecs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this proxy has no codec for values; see --codec", http.StatusNotFound)
 		return
 	}
+	// All rules are checked before any takes effect.
 	rules, err := values.ParseRules(r.Body)
 	if err == nil {
 		err = p.opts.Values.SetRules(rules)

@@ -59,6 +59,7 @@ func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error)
 		return nil, fmt.Errorf("a link to %s needs TLS or --insecure", host)
 	}
 	conn, answer, err := p.links.Dial(ctx, at.String(), &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at})
+	// The mesh port of that address has answered, which is what identities are judged by.
 	if err == nil {
 		p.identities.noteAnswer(host, identity{answer.Instance, link.KeyOf(conn)})
 	}

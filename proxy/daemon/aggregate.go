@@ -6,7 +6,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/aggregate"
 )
 
-// Values of --aggregate.
+// Values of --aggregate: never, for every job, where it is not slower, and only where a job's
+// owner or the planner asks.
 const (
 	AggregateNone  = "none"
 	AggregateHost  = "host"
@@ -26,10 +27,14 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 		return cli.Usagef("--aggregate %q: want host, auto, asked or none", f.Aggregate)
 	case f.AggregateWait < 0:
 		return cli.Usagef("--aggregate-wait cannot be negative")
+	// Whether servers add cannot be seen from outside. Summing for others would change the
+	// model silently, so it has to be said.
 	case f.Routing.Handler != "add":
 		return cli.Usagef("--aggregate %s is for servers that add up what they get, at once: say so with --handler add, or leave it out where they do anything else (FTRL, AdaGrad, Adam: a sum is not the same to them as its parts; MXNet's synchronous servers: they count pushes)", f.Aggregate)
 	case f.Routing.Wanted():
 		return cli.Usagef("--aggregate %s does not go with --act or --placement: requests that proxies split are not summed; leave one of them out", f.Aggregate)
+	// A kept connection's window may be read only as far as everything is written, and a sum
+	// holds messages back.
 	case f.Outlive:
 		return cli.Usagef("--aggregate %s does not go with --outlive: what is read of a connection that is held must have been written; leave one of them out", f.Aggregate)
 	case len(o.Codecs) == 0:

@@ -96,6 +96,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 		o.Proxy.Reach.Owner = d.owner
 	}
 	if o.Routing != nil {
+		// It changes the proxy's options, so it comes before the proxy is made.
 		if err := d.route(ctx, &o.Proxy, *o.Routing); err != nil {
 			return nil, err
 		}
@@ -121,6 +122,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	ended := make(chan struct{}) // closed when all connections have ended, or are the next proxy's
 	if client := d.client(ended); client != nil {
+		// It ends after carry: StayUntil has the session outlast ctx.
 		g.Go(func() error { return client.Run(ctx) })
 	}
 	g.Go(func() error {
@@ -131,7 +133,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 }
 
 // client returns the client that gets listeners from the agent, wired to the proxy; nil where
-// there is no agent.
+// there is no agent. Everything that the agent can tell or be asked is connected here:
+// listeners to serve, pings to health, what connections leave behind to the proxy's keeper
+// and heir, titles, last pushes and the guard.
+//
+// An agent in the same process gets neither pings nor connections: it ends together with the
+// proxy.
 func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 	var client *handover.Client
 	switch {

@@ -52,6 +52,10 @@ type followOptions struct {
 
 // follower follows one planner. Each session has four goroutines: one receives orders, and
 // trying, measuring and reporting; the first error ends all.
+//
+// The report is a state and not a log: it always has the version of the rules in effect, the
+// last trial and the present measures. So a lost connection needs no recovery, and the newest
+// report is all that the planner keeps.
 type follower struct {
 	opts followOptions
 
@@ -107,6 +111,7 @@ func (f *follower) session(ctx context.Context, client api.CodecsClient) error {
 	trials := make(chan *api.CodecTrial, 1)
 	news := make(chan struct{}, 1)
 	group.Go(func() error { return f.trying(ctx, trials, news) })
+	// Only this goroutine sends on the stream; the others wake it.
 	group.Go(func() error { return f.reporting(ctx, stream, news) })
 	group.Go(func() error { return f.measuring(ctx, news) })
 	group.Go(func() error {
@@ -180,6 +185,7 @@ func (f *follower) measuring(ctx context.Context, news chan struct{}) error {
 	for {
 		lines := f.opts.Measures()
 		lines = lines[:min(len(lines), maxMeasures)]
+		// Most looks find nothing new; the planner need not hear of them.
 		if !reflect.DeepEqual(lines, told) {
 			told = lines
 			f.change(func(r *api.CodecReport) { r.Measures = api.MeasuresTo(lines) })
@@ -193,7 +199,7 @@ func (f *follower) measuring(ctx context.Context, news chan struct{}) error {
 	}
 }
 
-// reporting sends the report whenever it has changed.
+// reporting sends the report whenever it has changed. Several changes may go as one report.
 func (f *follower) reporting(ctx context.Context, stream grpc.BidiStreamingClient[api.CodecReport, api.CodecOrder], news chan struct{}) error {
 	for {
 		select {
@@ -219,6 +225,7 @@ func (f *follower) applyRules(all *api.CodecRules) {
 	err = errors.Join(err, bad)
 	switch {
 	case err != nil:
+	// The codec checks that rules go together, across jobs.
 	case f.opts.Codec != nil:
 		err = f.opts.Codec.SetPlanned(rules)
 	case len(rules) > 0:
@@ -237,7 +244,7 @@ func (f *follower) applyRules(all *api.CodecRules) {
 	f.change(func(r *api.CodecReport) { r.Version, r.Refused = all.GetVersion(), "" })
 }
 
-// parse returns the rules of all jobs, each for its job alone.
+// parse returns the rules of all jobs, in the planner's order, each for its own job alone.
 func parse(all *api.CodecRules) ([]values.Rule, error) {
 	var rules []values.Rule
 	for _, j := range all.GetJobs() {
@@ -246,6 +253,7 @@ func parse(all *api.CodecRules) ([]values.Rule, error) {
 			return nil, fmt.Errorf("job %s: %w", j.GetJob(), err)
 		}
 		for i := range own {
+			// A rule for one job must not reach others, whatever its text says.
 			own[i].Job = j.GetJob()
 		}
 		rules = append(rules, own...)
@@ -253,7 +261,7 @@ func parse(all *api.CodecRules) ([]values.Rule, error) {
 	return rules, nil
 }
 
-// parseSums returns the rules on sums by job.
+// parseSums returns the rules on sums, by job.
 func parseSums(all *api.CodecRules) (map[string][]measure.SumRule, error) {
 	rules := map[string][]measure.SumRule{}
 	for _, j := range all.GetSums() {
@@ -275,6 +283,7 @@ func (f *follower) trying(ctx context.Context, trials <-chan *api.CodecTrial, ne
 			return ctx.Err()
 		case t = <-trials:
 		}
+		// The planner bounds the time of a trial.
 		during := time.Duration(t.GetSeconds()) * time.Second
 		reports, err := f.opts.Advise(ctx, during)
 		f.change(func(r *api.CodecReport) {

@@ -50,7 +50,8 @@ func (f *Settings) rules() (p *Planner, err error) {
 	return p, err
 }
 
-// forwards opens the listeners of --forward.
+// forwards opens the listeners of --forward. It returns those that it has opened only where
+// all could be; Listen's owner closes them in any case.
 func (f *Settings) forwards(listen Listen) ([]proxy.Listener, error) {
 	var all []proxy.Listener
 	for _, pair := range f.Forward {
@@ -80,6 +81,8 @@ func (f *Settings) forwards(listen Listen) ([]proxy.Listener, error) {
 // meshListeners opens the listeners for links.
 func (f *Settings) meshListeners(listen Listen) ([]net.Listener, error) {
 	addrs := f.Mesh
+	// The default: one listener at all addresses of this process's namespace. The agent opens
+	// those in pods.
 	if len(addrs) == 0 && f.MeshPort != 0 {
 		addrs = []string{fmt.Sprintf(":%d", f.MeshPort)}
 	}

@@ -19,8 +19,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// route prepares the routing of requests, and sets what it needs in the proxy's options.
+// route prepares the routing of requests, and sets what it needs in the proxy's options. With
+// routing a connection must not bypass the proxies: its requests would reach servers that do
+// not have the keys. So MeshOnly is set, and a proxy that does not answer is waited for
+// longer and tried again sooner.
 func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (err error) {
+	// d.proxy is set before anything can dial: jobs dial only while they run.
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return d.proxy.DialSite(ctx, host) }
 	o.DialPlanner = dial.MarkGRPC(p.Mark, slog.Default())
 	o.Guard, o.Health = &d.guard, p.Health
@@ -42,7 +46,8 @@ func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (e
 // folder.
 const stateWait = 20 * time.Second
 
-// awaitFolder makes a folder, or waits for one that only others may make.
+// awaitFolder makes a folder, or waits until another process has made it where this user may
+// not.
 func awaitFolder(ctx context.Context, dir string, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -54,6 +59,7 @@ func awaitFolder(ctx context.Context, dir string, patience time.Duration) error 
 		if err == nil {
 			return nil
 		}
+		// Anything else does not pass by waiting.
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
 			return fmt.Errorf("--state-dir %s: %w", dir, err)
 		}

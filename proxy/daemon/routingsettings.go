@@ -30,7 +30,7 @@ type RoutingSettings struct {
 // Wanted reports whether requests are to be routed at all.
 func (f *RoutingSettings) Wanted() bool { return f.Placement != "" || f.Act }
 
-// options checks the settings, and reads the placement.
+// options checks the settings, reads the placement and gets the planner's credentials.
 func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	o.Dir, o.Probe = f.Dir, f.Probe
 	switch f.Handler {
@@ -62,6 +62,7 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 			return o, err
 		}
 	}
+	// The planner tells hosts apart by name, so an empty one is resolved here.
 	if o.Host, err = cli.HostName(f.Host); err != nil {
 		return o, err
 	}
@@ -111,6 +112,7 @@ func (f *Settings) routed() (*jobs.Options, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A request for displaced keys has to reach its servers' hosts through proxies.
 	if f.MeshPort == 0 {
 		return nil, cli.Usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}

@@ -19,7 +19,9 @@ import (
 )
 
 // again returns the flags as the file sets them now. Flags that were set on the command line
-// or in the environment keep their values: they come before the file.
+// or in the environment keep their values: they come before the file. It parses into a flag
+// set of its own, so that the flags in use do not change where the file is faulty, and
+// nothing has to be undone.
 func (f *RuleFlags) again() (*RuleFlags, error) {
 	// A flag set of its own, in which each flag has its default until it is set below.
 	fresh := &RuleFlags{}
@@ -64,7 +66,8 @@ func (f *RuleFlags) Follow(ctx context.Context, codec *values.Codec) {
 	}
 }
 
-// ruleFile keeps a codec's rules as the configuration file has them.
+// ruleFile keeps a codec's rules as the configuration file has them. It is for the goroutine
+// of follow.
 type ruleFile struct {
 	flags *RuleFlags
 	codec *values.Codec
@@ -121,6 +124,7 @@ func (r *ruleFile) read(onlyOthers bool) error {
 	if err != nil {
 		return err
 	}
+	// Setting the same rules again would only make noise in the log.
 	if onlyOthers && slices.EqualFunc(rules, r.codec.Rules(), func(a, b values.Rule) bool { return reflect.DeepEqual(a, b) }) {
 		return nil
 	}

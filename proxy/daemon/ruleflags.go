@@ -20,6 +20,19 @@ import (
 const RulesKey = "codec-rules"
 
 // RuleFlags are the flags about values. Each sets a field of one rule, for all jobs and keys.
+//
+// Rules come from several places. For a value the first one that concerns its job and keys
+// counts, in this order:
+//
+//   - the planner's, which change while jobs run (follow.go);
+//   - those of the configuration file, under RulesKey (rulefile.go);
+//   - the rule of the flags.
+//
+// The wish of a job's owner for a threshold, as far as it is allowed (package policy),
+// replaces that of the latter two.
+//
+// A flag itself is set on the command line, else by the environment, else by the
+// configuration file, else by its default; package cli sees to that before these are read.
 type RuleFlags struct {
 	Rule   values.Rule    // without Slim
 	Slim   string         // of --slim
@@ -66,6 +79,8 @@ func (f *RuleFlags) rules() ([]values.Rule, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The last rule, so that those of the file, which are for certain jobs and keys, are
+	// found first.
 	own, err := f.Own()
 	if err != nil {
 		return nil, err
@@ -73,7 +88,7 @@ func (f *RuleFlags) rules() ([]values.Rule, error) {
 	return append(rules, own...), nil
 }
 
-// Own returns the rule of the flags; none if they ask for nothing.
+// Own returns the rule of the flags; none if they ask for nothing. Errors name the flag.
 func (f *RuleFlags) Own() ([]values.Rule, error) {
 	r := f.Rule
 	if f.Slim != "" {
@@ -89,6 +104,7 @@ func (f *RuleFlags) Own() ([]values.Rule, error) {
 	if err := r.Check(); err != nil {
 		return nil, cli.Usagef("--%w", err)
 	}
+	// The other flags only qualify these; alone they make no rule.
 	if r.Threshold == 0 && r.Slim == nil && r.Quantize == 0 && !r.Unchanged && r.PullThreshold == 0 && r.PullQuantize == 0 && r.Activations == 0 && r.Wire == "" {
 		return nil, nil
 	}
@@ -100,6 +116,7 @@ func parseSlim(text string) (*values.Slim, error) {
 	parts := strings.Split(text, ",")
 	bad := cli.Usagef("--slim %q: want ALPHA,EPSILON or ALPHA,EPSILON,ROUNDS or ALPHA,EPSILON,ROUNDS,changes, such as 0.3,0.15,20", text)
 	var s values.Slim
+	// changes can only stand after ROUNDS.
 	if len(parts) == 4 && strings.TrimSpace(parts[3]) == "changes" {
 		s.Changes, parts = true, parts[:3]
 	}
@@ -143,6 +160,7 @@ func (f *RuleFlags) fromFile() ([]values.Rule, error) {
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		return nil, cli.Usagef("--config %s: %w", path, err)
 	}
+	// The file has settings of other parts as well, which are not looked at here.
 	node, ok := file[RulesKey]
 	if !ok {
 		return nil, nil

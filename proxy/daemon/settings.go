@@ -19,9 +19,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
-// Settings determine what a proxy does, in the words of the flags of psidecar proxy and up.
-// [Settings.Options] checks them and reads the files that they name, and [Settings.Open]
-// opens the listeners.
+// Settings determine what a proxy does, in the words of the flags of psidecar proxy and up:
+// each field is a flag's value. [Settings.Options] checks them and reads the files that they
+// name, and [Settings.Open] opens the listeners. Neither changes anything outside this
+// process but for those listeners, so a faulty command line leaves no trace.
+//
+// Settings that contradict each other are errors, and so are those that would silently do
+// nothing: whoever sets a flag expects an effect.
 type Settings struct {
 	Forward           []string // LISTEN=DEST, each host:port
 	Mesh              []string // host:port at which links are taken; empty: MeshPort
@@ -93,9 +97,10 @@ func (f *Settings) Options() (proxy.Options, error) {
 	return o, err
 }
 
-// portRanges parses --mesh-ports.
+// portRanges parses --mesh-ports: single ports, FIRST-LAST, and any.
 func portRanges(all []string) (ranges []proxy.PortRange, err error) {
 	for _, text := range all {
+		// Any process that listens on this host can then be reached by other proxies.
 		if text == "any" {
 			ranges = append(ranges, proxy.PortRange{First: 1, Last: 65535})
 			continue
@@ -149,6 +154,7 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 	for _, name := range f.Codecs {
 		switch name {
 		case "none", "":
+		// Auto is the same codec, with a decision for each message.
 		case compact.Name, AutoCodec:
 			o.Auto = name == AutoCodec
 			if o.Values, err = values.New(values.Options{
@@ -164,16 +170,19 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 			return cli.Usagef("--codec %q: there are %s, %s and none", name, AutoCodec, compact.Name)
 		}
 	}
+	// Rules that nothing applies would look as if they were in effect.
 	if o.Values == nil && len(rules) > 0 {
 		return cli.Usagef("--codec %s with rules for values: they need --codec %s or %s", strings.Join(f.Codecs, ","), AutoCodec, compact.Name)
 	}
 	return nil
 }
 
-// identity returns the identity of the TLS files, and nil where there are none.
+// identity returns the identity of the TLS files, and nil where there are none. All three
+// files go together.
 func (f *Settings) identity() (*link.Identity, error) {
 	t := f.TLS
 	switch given := t.Cert != "" || t.Key != "" || t.CA != ""; {
+	// Without certificates the patterns would silently protect nothing.
 	case !given && len(t.Peers) > 0:
 		return nil, cli.Usagef("--tls-peer needs --tls-cert, --tls-key and --tls-ca")
 	case !given:
@@ -188,6 +197,7 @@ func (f *Settings) identity() (*link.Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert, --tls-key, --tls-ca: %w", err)
 	}
+	// Only a warning: the other hosts may accept it by name.
 	if cert, _ := own.Current(); !identity.GrantsOf(cert.Leaf).Has(identity.ProxyRole) {
 		slog.Warn("other hosts' proxies take this one's certificate only where their --tls-peer names it",
 			"error", identity.MissingRole(cert.Leaf, identity.GrantsOf(cert.Leaf), identity.ProxyRole, "--tls-peer"))

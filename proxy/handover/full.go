@@ -31,6 +31,7 @@ func (c *Client) tellFull(ctx context.Context) {
 		c.tellKept()
 		c.mu.Lock()
 		conn, full := c.conn, c.full
+		// An agent that does not ping is of a version that does not know Full.
 		due := conn != nil && c.pinged && full != c.told
 		if due {
 			c.told = full

@@ -101,6 +101,8 @@ func (k *keeping) nextOrder() (m Message, files []syscall.Conn, ok bool) {
 		k.toTell = k.toTell[1:]
 		pair, wanted := k.wanted[id]
 		switch {
+		// Marked before it is sent. A connection that cannot be sent has been closed, and its
+		// Drop follows.
 		case wanted && !k.held[id] && len(k.held) < k.most:
 			k.held[id] = true
 			return Message{Kind: Keep, ID: id}, []syscall.Conn{pair.socket, pair.page}, true

@@ -58,6 +58,7 @@ func (c *Client) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
 		c.mu.Unlock()
 		return errHoldsNone
 	}
+	// It takes up room at the agent until this proxy has ended.
 	c.keeping.held[id] = true
 	c.mu.Unlock()
 	return conn.send(Message{Kind: Keep, ID: id}, socket, state)
@@ -67,6 +68,7 @@ func (c *Client) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
 // agent close its own.
 func (c *Client) Returned(id uint64) {
 	c.mu.Lock()
+	// nextOrder sends Drop only for what the agent is known to hold.
 	if c.keeping.held != nil {
 		c.keeping.held[id] = true
 	}

@@ -164,6 +164,8 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 	case m.Kind != Hello || m.Version != Version:
 		return fmt.Errorf("%w: it speaks version %d of the protocol, this is %d", errRefused, m.Version, Version)
 	}
+	// A proxy that takes nothing up must not have anything held either: nobody would release
+	// it.
 	if c.keeping.take == nil {
 		m.Keeps = 0
 	}
@@ -191,6 +193,8 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 func (c *Client) attach(conn *Conn, hello Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Everything that is said of this agent begins anew: the previous one's knowledge went
+	// with it.
 	c.keeping.attach(hello.Keeps, time.Duration(hello.Holds)*time.Millisecond)
 	c.conn, c.named, c.told, c.pinged, c.complete = conn, map[uint64]bool{}, false, false, false
 	c.owners, c.answersStays = hello.Owners, hello.Stays
@@ -219,6 +223,7 @@ func (c *Client) handle(ctx context.Context, g *errgroup.Group, m Message, files
 		return nil
 	case Withdrawn:
 		c.withdraw(func(id uint64) bool { return id == m.ID })
+	// Listeners of an earlier agent that this one has not named are not fed any more.
 	case Complete: // those of an agent before it that it knows nothing of
 		c.withdraw(func(id uint64) bool { return !c.named[id] })
 		c.completed()
@@ -347,6 +352,7 @@ func (c *Client) pong() error {
 	first := !c.pinged
 	c.pinged = true
 	c.mu.Unlock()
+	// SetFull may have been called before this agent was known to understand it.
 	if first {
 		c.look()
 	}

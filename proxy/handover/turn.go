@@ -69,6 +69,7 @@ func awaitTurn(ctx context.Context, socket string) error {
 			return fmt.Errorf("%w: %s", errRefused, m.Error)
 		case m.Kind == Turn:
 			return nil
+		// Waiting for an agent that never says Turn would keep the host without a proxy.
 		case m.Kind == Hello && !m.Turns:
 			slog.Warn("the agent does not say when this proxy may begin: it is older. End the one before it")
 			return nil

@@ -32,6 +32,8 @@ func (f *file) grow(n int) error {
 	all := make([]byte, 0, n*recordSize)
 	for i := range n {
 		var b record
+		// A record that is free needs a valid checksum as well: otherwise a file full of
+		// zeros would pass for an empty one.
 		b.seal(f.records + i)
 		all = append(all, b[:]...)
 	}
@@ -43,6 +45,7 @@ func (f *file) grow(n int) error {
 		}
 	}
 	if err != nil {
+		// Back to whole records, as the header says.
 		return errors.Join(err, f.Truncate(f.size()))
 	}
 	for i := range n {
@@ -134,6 +137,7 @@ func (f *file) still(path string) error {
 	switch {
 	case err != nil:
 		return err
+	// Writes would go to a file without a name.
 	case !os.SameFile(mine, there):
 		return errors.New("another file is in its place")
 	case mine.Size() < f.size():

@@ -362,6 +362,7 @@ func (s *messages) readMessage(in *bufio.Reader) (b []byte, generation uint32, o
 		return nil, 0, false
 	}
 	size := int64(binary.LittleEndian.Uint32(head[4:]))
+	// Checked before that much memory is allocated: the header may be garbage.
 	if size > maxMessage || s.end+messageFixed+size > s.room || head[0] != kindMessage && head[0] != kindDropped {
 		return nil, 0, false
 	}

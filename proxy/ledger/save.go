@@ -22,9 +22,12 @@ func (l *Ledger) create() error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 		return err
 	}
+	// Charged before the file exists, so that a folder at its limit gets no further files.
 	if err := l.opts.Space.reserve(headerSize); err != nil {
 		return err
 	}
+	// Never over a file that exists: it could be a complete ledger which only cannot be read
+	// at the moment.
 	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		l.file = &file{File: f}
@@ -72,6 +75,7 @@ func (l *Ledger) writeRecord(number int, c content) {
 		return
 	}
 	b := &l.scratch
+	// The record of another request must not show through.
 	clear(b[:])
 	if c != nil {
 		c.encode(b)
@@ -85,6 +89,7 @@ func (l *Ledger) writeRecord(number int, c content) {
 // freeRecord frees a record.
 func (l *Ledger) freeRecord(number int) {
 	if l.file != nil && number != none {
+		// On disk first: in the other order a kill could leave a record that two owners have.
 		l.writeRecord(number, nil)
 		if l.file != nil {
 			l.file.free = append(l.file.free, number)
@@ -124,6 +129,8 @@ func (l *Ledger) grow() (err error) {
 	if n <= 0 {
 		return fmt.Errorf("it has %d records already", l.file.records)
 	}
+	// Some room is better than none, down to a size below which the file would grow at every
+	// request.
 	for ; n >= leastGrowth; n /= 2 {
 		if err = l.growBy(n); err == nil {
 			break
@@ -183,6 +190,7 @@ func (l *Ledger) lose(err error) {
 func (l *Ledger) Check() {
 	l.crowded = nil
 	if l.file != nil {
+		// Records written to a file that was removed or cut would be lost without a word.
 		if err := l.file.still(l.path); err != nil {
 			l.lose(err)
 		}
@@ -222,6 +230,7 @@ func (l *Ledger) save() {
 			}
 		}
 	}
+	// Those beyond have no record, although nothing failed.
 	if l.trouble == nil && len(l.open) > maxRequests {
 		l.trouble = errRequests
 	}
@@ -252,6 +261,7 @@ func (l *Ledger) load(f *os.File) error {
 	switch {
 	case err != nil:
 		return err
+	// A file that was moved or copied by hand.
 	case h.worker != l.opts.Worker:
 		return fmt.Errorf("it is of worker %d", h.worker)
 	// The requests that are missing could be any.

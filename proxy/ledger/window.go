@@ -98,6 +98,7 @@ func (l *Ledger) addBlock(at place, w *window, number int32) *block {
 		return b
 	}
 	w.newest = number
+	// The window has perWindow blocks at most, counted by number and not by how many exist.
 	if oldest := number - int32(l.perWindow()) + 1; oldest > w.oldest {
 		w.oldest, b.oldest = oldest, oldest
 		l.writeRecord(b.record, b)
