@@ -26,9 +26,9 @@ const (
 	MaxCodecRules = 64 << 10
 	// MaxCodecHosts is how many hosts' proxies may follow.
 	MaxCodecHosts = 4096
-	// MaxAdvice is for how many jobs a host's advice is kept.
+	// MaxAdvice is how many jobs a host may give advice on.
 	MaxAdvice = 16
-	// MaxCandidates is how many codecs advice may be about.
+	// MaxCandidates is how many codecs a job's advice may compare.
 	MaxCandidates = 64
 	// MaxMeasures is how many lines on measures are kept of a host, and MaxGaps how many reasons
 	// each may have.
@@ -67,7 +67,7 @@ type Codecs struct {
 	version   uint64
 	hosts     map[string]*host
 	followers map[*follower]bool
-	// The newest trial; it goes on until until.
+	// The newest trial, which ends at until.
 	trial *api.CodecTrial
 	until time.Time
 }

@@ -54,7 +54,7 @@ func cost(b []byte, kind protoreflect.MessageDescriptor, depth int) (sum int, er
 		b = b[n+size:]
 		field := fields.ByNumber(number)
 		if field == nil {
-			sum += 2 * (n + size) // kept as it is
+			sum += 2 * (n + size) // an unknown field is kept as its bytes
 			continue
 		}
 		one, err := costOf(value, field, wire, depth)
@@ -102,10 +102,10 @@ func sizeOf(kind protoreflect.MessageDescriptor) int {
 	if n, ok := sizes.Load(kind.FullName()); ok {
 		return n.(int)
 	}
-	n := 512 // of a message that this program does not have: none
+	n := 512 // a guess, for a message that this program does not know
 	if t, err := protoregistry.GlobalTypes.FindMessageByName(kind.FullName()); err == nil {
 		n = int(reflect.TypeOf(t.Zero().Interface()).Elem().Size())
-		n += n / 8 // memory comes in sizes of its own
+		n += n / 8 // the allocator's size classes
 	}
 	sizes.Store(kind.FullName(), n)
 	return n

@@ -108,7 +108,7 @@ func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 		return err
 	}
 	// The caller reuses a message: only the newest content counts.
-	if before, ok := i.taken.Swap(m, int64(size)); ok { // the caller uses a message again
+	if before, ok := i.taken.Swap(m, int64(size)); ok {
 		i.bound.Release(before.(int64))
 	}
 	return nil

@@ -126,7 +126,7 @@ func (l *standbyListener) sendOn(c net.Conn, to netip.AddrPort) {
 // carry copies until either end is closed, then closes both, which ends the copy in the other
 // direction too.
 func carry(to, from net.Conn) {
-	io.Copy(to, from) // its error is that one of them has ended
+	io.Copy(to, from) // an error only says that one of them has ended
 	to.Close()
 	from.Close()
 }

@@ -147,9 +147,6 @@ type services struct {
 	runs   *runBook
 }
 
-// Bounds of connections at Options.Reports that have not identified themselves.
-// Thousands of hosts may come at once, from one address where another planner sends
-// them on.
 const (
 	// Bounds on connections at Options.Reports that have not identified themselves. Thousands of
 	// hosts may connect at once after a restart, and from a single address if another planner

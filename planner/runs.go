@@ -200,7 +200,7 @@ func (b *runBook) follow(job, name string, all []*hostJob, named func(string, ui
 		v = b.begin(job, name, since, table, all, named)
 	case v.table != 0 && table != 0 && v.table != table, !v.run.Running && since > v.run.Last.UnixNano():
 		if table == v.table {
-			table = 0 // hosts tell of the run before still
+			table = 0 // some hosts still report the run before
 		}
 		v.run.Running = false
 		b.put(v, true)
@@ -224,7 +224,7 @@ func (b *runBook) follow(job, name string, all []*hostJob, named func(string, ui
 	if v.run.ID == "" && v.table != 0 && named != nil {
 		v.run.ID = named(job, v.table)
 	}
-	for _, h := range all {
+	for _, h := range all { // what they counted in between is lost
 		v.countHost(h)
 	}
 	b.put(v, began)

@@ -24,7 +24,7 @@ import (
 // use the store after that: another planner may have it.
 func (p *Planner) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, p.kept.Close()) }()
-	server := grpc.NewServer(append(NewIntake(MessageMemory, ReportMemory).Options(), // first: it also hears of calls that are refused
+	server := grpc.NewServer(append(NewIntake(MessageMemory, ReportMemory).Options(), // first, so that it sees calls that others refuse
 		grpc.Creds(p.credentials()), grpc.ConnectionTimeout(handshakeIn),
 		grpc.ChainUnaryInterceptor(p.opts.Policy.Unary), grpc.ChainStreamInterceptor(p.opts.Policy.Stream),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)

@@ -89,7 +89,7 @@ func newLanguages(o SentenceOptions) *languages {
 		if w > l.verbs && w <= l.verbs+l.adjectives {
 			continue
 		}
-		l.of[2*w+1] = l.of[2*w-2] // that of the word before, as a synonym
+		l.of[2*w+1] = l.of[2*w-2] // the translation of the word before, as a synonym
 	}
 	return l
 }

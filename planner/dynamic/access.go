@@ -35,7 +35,7 @@ func (l *Locality) Access(it *Items, item, machine int32, stay, move float64) bo
 	known := int(item) < len(l.owner)
 	if t.usual > 0 {
 		left := t.usual - t.uses + 1
-		if left <= 0 { // it is a long one: as many again
+		if left <= 0 { // longer than usual: expect as many uses again
 			left = t.uses
 		}
 		back := 0.0

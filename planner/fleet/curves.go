@@ -23,7 +23,7 @@ type Curves struct {
 	log history.Log
 
 	mu sync.Mutex // guards the rest
-	at time.Time  // when it was last looked; zero: never
+	at time.Time  // when Note was called last; zero if it was not
 	// before has the reports of that call, by host.
 	before map[string]*api.HostReport
 }
@@ -221,8 +221,7 @@ func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) 
 	c.mu.Unlock()
 	type last struct {
 		report *api.HostReport
-		// When Note was called last; zero if it was not.
-		at time.Time
+		at     time.Time
 	}
 	byHost := map[string]last{}
 	reports, at := c.Kept()

@@ -21,7 +21,6 @@ func (s *State) during(job string, r page.Range) ([]*api.JobReport, page.Range, 
 	if s.Past == nil {
 		return nil, r, page.ErrNoRange
 	}
-	// Names get better, so the newest ones are for all.
 	var all []*api.JobReport
 	for _, host := range s.Reports() {
 		all = append(all, jobOf(host, job))

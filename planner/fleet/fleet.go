@@ -225,7 +225,7 @@ func joined(name string, of *reported) page.Job {
 		j.Servers, j.Workers = max(j.Servers, int(r.GetServers())), max(j.Workers, int(r.GetWorkers()))
 		j.SampledOneIn = max(j.SampledOneIn, r.GetSampledOneIn())
 		j.Exact = j.Exact && r.GetExact()
-		c := r.GetConnections() // each is known by the host that sends on it
+		c := r.GetConnections()
 		// A connection's messages are counted by the host that sends them, so no connection is
 		// counted twice.
 		j.Connections.Synced += int(c.GetSynced())

@@ -26,8 +26,7 @@ func gridOf(r *api.JobReport, rows map[string]int, n int) *page.Grid {
 		if *row == nil {
 			*row = make([]page.Sums, len(g.Firsts))
 		}
-		// A worker may occur twice, under names that have become one.
-		for i := range *row { // a node may have been known by two names
+		for i := range *row { // under two names that have become one, a worker occurs twice
 			for p, n := range []uint64{u.GetPulls()[i], u.GetPushes()[i], u.GetPulledBytes()[i], u.GetPushedBytes()[i]} {
 				(*row)[i][p] += n
 			}

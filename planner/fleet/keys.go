@@ -186,7 +186,7 @@ func sketch(job string, reports []*api.JobReport) page.Sketch {
 		}
 	}
 	if s.Exact {
-		s.Percent = 0 // as an agent says it of no sketch at all
+		s.Percent = 0 // as agents report it without a sketch
 		s.ExactKeys = s.DistinctKeys
 	}
 	return s

@@ -47,7 +47,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			// The counters of an older job of the name would otherwise collide with the newest
 			// one's.
 			if !t.Current {
-				continue // of the runs of one name the newest has its series
+				continue
 			}
 			name = t.Name
 		}

@@ -18,7 +18,7 @@ func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 	for _, r := range reports {
 		// An agent of an older version reports no state.
 		if r.GetState() == "" {
-			continue // an agent that is too old to say
+			continue
 		}
 		states[r.GetState()]++
 		for _, s := range r.GetStalls() {

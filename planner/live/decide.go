@@ -165,7 +165,7 @@ func (j *job) shaped() error {
 	for i, host := range j.hosts {
 		barred[i] = !slices.Contains(j.serves, host)
 	}
-	if l, ok := j.strategy.(*dynamic.Locality); ok { // what it knows stays
+	if l, ok := j.strategy.(*dynamic.Locality); ok { // it keeps what it knows
 		if err := l.Reshape(dynamic.Options{Machines: len(j.hosts), Barred: barred, Speed: speed}); err != nil {
 			return err
 		}

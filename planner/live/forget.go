@@ -103,7 +103,7 @@ func (j *job) retainItems(kept []int32) {
 	}
 	n := len(kept)
 	j.keys, j.homes, j.used = j.keys[:n], j.homes[:n], j.used[:n]
-	j.placed.items = n // all were
+	j.placed.items = n // all of them were placed
 	j.items.Home, j.items.Owner, j.items.Size = j.items.Home[:n], j.items.Owner[:n], j.items.Size[:n]
 	for _, w := range j.workers {
 		w.seen.renumber(number)

@@ -149,7 +149,7 @@ func (j *job) follow(run plan.Run) {
 		return
 	}
 	// Uses that were seen before anybody named a run may be of either.
-	if j.run != "" || len(j.keys) > 0 { // seen before anybody named a run: of which one is not known
+	if j.run != "" || len(j.keys) > 0 {
 		j.forget()
 	}
 	j.run, j.placed = run, placed{}

@@ -94,10 +94,10 @@ func plus(bytes, base []float64) []float64 {
 }
 
 const (
-	// everybody is which part of the machines use a key that everybody does, and the
-	// largest part of its uses that one of them makes.
+	// A key is shared by everybody if at least this fraction of the machines uses it, and none of
+	// them makes a larger fraction of its uses.
 	everybody = 0.5
-	// telling is the part of all bytes that such keys must be to be worth a remark.
+	// telling is the fraction of all bytes from which on such keys are reported.
 	telling = 0.05
 )
 

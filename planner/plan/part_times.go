@@ -26,8 +26,8 @@ type PartSample struct {
 type PartSearch struct {
 	servers, most int
 	samples       []PartSample
-	halving       bool // more parts than at the start were slower, or are too many
-	turned        bool // the doubling and halving are over
+	halving       bool // set when doubling has ended: more parts were slower, or are not possible
+	turned        bool // set when halving has ended too
 }
 
 // NewPartSearch begins a search for a job with that many servers and a value that can be divided

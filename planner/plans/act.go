@@ -215,7 +215,7 @@ func (s *Service) forgetJob(ctx context.Context, name string) error {
 			return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: take the plan back first", name)
 		}
 	}
-	// Whoever still watches hears that nothing is displaced.
+	// Proxies that still watch must learn that nothing is displaced.
 	if err := s.dropRuns(ctx, runs); err != nil {
 		return err
 	}

@@ -111,8 +111,7 @@ func (e *epoch) told() []*api.MoveBatch {
 // propose turns a proposal into an epoch, and starts it if plans are carried out unasked. The
 // caller holds j.mu and has called check.
 func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
-	// Where keys in parts are is the proxies' business.
-	// Keys in parts are not moved by plans: the proxies place their parts by themselves (see
+	// Plans do not move keys in parts: the proxies place their parts by themselves (see
 	// plan.Parted).
 	moves := slices.DeleteFunc(j.moves(p.Targets), func(m plan.Move) bool { return plan.PartsOf(m.From) > 0 })
 	if len(moves) == 0 {
@@ -288,8 +287,8 @@ func (j *job) openOf(from int32) {
 // after openOf, which may have opened the last ones.
 func (j *job) endDone(ctx context.Context) {
 	if e := j.moving; len(e.open)+len(e.waiting) == 0 {
-		// What the disk does not take now is found again when it is read: all
-		// keys are where they should be.
+		// If this write fails, a restart finds all keys where they should be and ends the epoch
+		// then.
 		_ = j.service.writeEntries(ctx, j.endEpoch(e, api.Epoch_DONE))
 	}
 }

@@ -44,7 +44,7 @@ type job struct {
 	servers int
 	// version counts the recorded changes. mark is the random number drawn for that version.
 	version uint64
-	mark    uint64 // of the version
+	mark    uint64
 	owners  plan.Owners
 	held    bool
 	trouble string

@@ -112,7 +112,7 @@ func (j *job) headEntry() store.Entry {
 	h := head{Format: headFormat, Servers: j.servers, Held: j.held, Snapshot: j.snapshot, SnapParts: j.snapParts, Mark: j.snapMark, Stores: j.stores}
 	value, err := json.Marshal(h)
 	if err != nil {
-		panic(err) // numbers and a truth value
+		panic(err) // numbers and strings
 	}
 	return store.Entry{Name: j.prefix() + "/head", Value: value}
 }
@@ -155,7 +155,7 @@ func (j *job) compact(ctx context.Context) {
 	if j.logged < j.service.logSlack+2*j.owners.Ranges() {
 		return
 	}
-	_ = j.writeSnapshot(ctx, j.version, nil) // or the log goes on; another time
+	_ = j.writeSnapshot(ctx, j.version, nil)
 }
 
 // writeSnapshot writes the owners as a snapshot at j.version and removes the one before and the

@@ -50,7 +50,7 @@ const (
 func (s *Service) Record(ctx context.Context, r *api.RecordRequest) (*api.Recorded, error) {
 	j, err := s.findRun(r.GetJob(), r.GetRun())
 	if err != nil && r.GetRun() != "" {
-		// Whether it was recorded by a store that is gone is not known here.
+		// A store that is gone may have recorded it; that cannot be known here.
 		return nil, status.Errorf(codes.Unavailable, "job %s: nothing is known here of its run %s yet", r.GetJob(), r.GetRun())
 	}
 	if err != nil {

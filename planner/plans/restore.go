@@ -53,7 +53,7 @@ func (s *Service) load(ctx context.Context) error {
 		// The head is written first and removed with the rest. Without one the entries are
 		// leftovers of an interrupted removal.
 		if saved.head.Format == 0 {
-			continue // was forgotten, or never quite begun
+			continue
 		}
 		j, err := s.openRun(ctx, k, saved.head.Servers)
 		if err != nil {

@@ -17,8 +17,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// How the Lease is held. Another planner goes on leaseFor after the last
-// renewal of one that has died, or at once where it gave the Lease back.
+// How the Lease is held.
 const (
 	// leaseFor is how long after the last renewal of a planner that has died another one takes
 	// over. A planner that ends in order gives the Lease back, and the next one takes over at once.

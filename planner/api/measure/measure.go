@@ -25,15 +25,15 @@ const (
 	Carry         = "carry"                 // its connections go over a link between proxies
 	Compact       = "compact"               // without loss, in fewer bytes
 	Unchanged     = "unchanged"             // values that the worker has already are left out
-	Threshold     = "threshold"             // small gradients wait
-	Slim          = "slim"                  // only a share of the values goes
+	Threshold     = "threshold"             // small gradients are held back
+	Slim          = "slim"                  // only a fraction of the values is sent
 	Quantize      = "quantize"              // pushed values are rounded
-	PullThreshold = "pull-threshold"        // of pulls what differs most goes
-	PullQuantize  = "pull-quantize"         // what pulls differ by is rounded
-	Activations   = "threshold-activations" // of activations and their gradients the largest of each row go
-	Wire          = "wire"                  // values go as numbers of 16 bits
+	PullThreshold = "pull-threshold"        // of pulled values only those that differ most are sent
+	PullQuantize  = "pull-quantize"         // differences of pulled values are rounded
+	Activations   = "threshold-activations" // only the largest activations and gradients of each row are sent
+	Wire          = "wire"                  // values are sent in 16 bits
 	Aggregate     = "aggregate"             // pushes of a host's workers are summed
-	Placement     = "placement"             // keys are where a file says, from the start
+	Placement     = "placement"             // keys are placed by a file from the start
 	Moves         = "moves"                 // keys move as the planner plans
 	Split         = "split"                 // large values are in parts on several servers
 )
@@ -77,8 +77,8 @@ type Line struct {
 // A Gap is a reason for which a measure does not hold, on a number of connections.
 type Gap struct {
 	Reason      string `json:"reason"`      // a word for metrics, from a fixed list
-	Connections int    `json:"connections"` // 0: it is the measure as a whole that does not hold
-	Why         string `json:"why"`         // a sentence's part
+	Connections int    `json:"connections"` // 0: the measure as a whole does not hold
+	Why         string `json:"why"`         // part of a sentence
 	Do          string `json:"do,omitempty"`
 }
 

@@ -14,7 +14,7 @@ import (
 // Forms of a rule.
 const (
 	SumHost = "host" // pushes of a host's workers are summed
-	SumNone = "none" // they go one by one
+	SumNone = "none" // each push is sent by itself
 )
 
 // ByPlanner is the author of rules that the planner has made by itself.

@@ -10,10 +10,10 @@ import (
 // ratedDegree pins say little about which vertices belong together. joinBatch vertices choose
 // without seeing each other's choice.
 const (
-	ratedPins   = 64   // of a net, at most, are looked at for one vertex
-	ratedInAll  = 4096 // of all nets of a vertex, rare and heavy ones first
-	ratedDegree = 2000 // nets with more pins say little about who belongs together
-	joinBatch   = 512  // vertices that choose without seeing each other
+	ratedPins   = 64
+	ratedInAll  = 4096
+	ratedDegree = 2000
+	joinBatch   = 512
 )
 
 // A clustering joins vertices that share nets, the rarer the better.

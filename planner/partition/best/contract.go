@@ -77,7 +77,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 		return err
 	}
 	m := len(r.netWeight)
-	print := make([]uint64, m) // equal for equal sets of pins, else by an odd chance of 2^-64
+	print := make([]uint64, m) // equal for equal sets of pins; for others with a chance of 2^-64
 	err = partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {
 		for v := from; v < to; v++ {
 			x := mix(uint64(v) + 0x9e3779b97f4a7c15)

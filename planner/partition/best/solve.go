@@ -184,7 +184,7 @@ var errOtherVersion = fmt.Errorf("%w: of another version, which made other clust
 // schedule returns the fraction of the budget at which level i ends, and the fraction of its
 // initial temperature at which it should then be. last is the coarsest level.
 func (s *solver[T]) schedule(i, last int) (until, cool float64) {
-	// Coarsening counts too where time is the budget, so what is left is divided anew at each
+	// With a time budget coarsening has used some of it, so what is left is divided again at each
 	// level.
 	left := annealingEnds - s.clock.spent()
 	switch {
@@ -267,7 +267,7 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, from, until float64) error {
 	temp := c.Hot
 	if c.Swept > 0 {
-		temp = c.Swept // of a run that goes on
+		temp = c.Swept // continue at the saved temperature
 	}
 	for spent := s.clock.spent(); spent < until; spent = s.clock.spent() {
 		if s.clock.progress != nil {
@@ -294,8 +294,6 @@ func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, fr
 // prices then rise, and levelEnough by which fraction a block may carry more than its due in the
 // end.
 const (
-	// levelSweeps is how many sweeps more may be spent on levelling the loads,
-	// levelGain how fast prices then rise, and levelEnough when it is done.
 	levelSweeps, levelGain, levelEnough = 30, 0.5, 0.02
 )
 

@@ -44,7 +44,7 @@ func (c *clustering) savedBy(r *rating, v int) (saved int) {
 	if first < 0 {
 		return 0
 	}
-	c.label[first] = int32(v) // which v passes over
+	c.label[first] = int32(v) // so that v is not offered it again
 	second := c.favourite(r, v)
 	c.label[first] = first
 	for _, e := range c.h.row(v) {

@@ -66,8 +66,6 @@ const fixed = blockBytes + 2*machineBuffer + SpillOverhead + 16<<10
 // machineBuffer is the buffer of each of the two files with samples' machines.
 const machineBuffer = 32 << 10
 
-// Of the memory beyond what is fixed, the table of features gets 11 parts in
-// 16, the sorter 3 and the random baseline 2.
 const (
 	// The memory beyond fixed is divided into allParts: sortParts for the sorter, baselineParts for
 	// the random baseline, and the rest, 11, for the table of features.

@@ -16,14 +16,13 @@ func DPPA(ctx context.Context, g *graph.Graph, o partition.Options) (*partition.
 	return Partition(ctx, g, o, Adapt(g, o.K))
 }
 
-// Adapt chooses alpha, and the sample of Alg. 1 as [TSH2] does, so that
-// dividing the samples costs the same order as placing the parameters (DW23
-// section 4.2 and what follows its theorem 4.2), counted by the steps of the
-// pseudo-code: Alg. 1 looks n/alpha times at every subset of up to alpha out of
-// n/k samples (or of sampleSize, if that is more), of E/n parameters each; Alg. 2
-// looks m times at |N(D_i)| candidates with up to k users each. The largest alpha goes that keeps the
-// first below ten times the second: hashing shrinks m, and with it what the
-// division of the samples may cost.
+// Adapt chooses alpha, and the sample size of Alg. 1 as [TSH2] does, so that dividing the samples
+// costs about as much as placing the parameters (DW23 section 4.2 and what follows its theorem
+// 4.2). Costs are counted by the steps of the pseudo-code: Alg. 1 considers n/alpha times every set
+// of up to alpha out of n/k samples (or of sampleSize, if that is more) with E/n parameters each;
+// Alg. 2 considers m times |N(D_i)| candidates with up to k users each. Adapt returns the largest
+// alpha that keeps the first below ten times the second: hashing reduces m, and with it what
+// dividing the samples may cost.
 func Adapt(g *graph.Graph, k int) Rules {
 	n, m, edges := float64(g.Samples()), float64(g.Params()), float64(g.Edges())
 	neighbours := min(m, edges/float64(k)) // at most |N(D_i)|
