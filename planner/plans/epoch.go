@@ -221,13 +221,13 @@ func (j *job) start(ctx context.Context, e *epoch) error {
 		entries = append(entries, j.endEpoch(old, api.Epoch_SUPERSEDED)...)
 	}
 	e.info.State, e.info.AppliedUnixNanos = api.Epoch_MOVING, j.service.opts.Now().UnixNano()
-	// MOVING must be on disk before the first batch is sent. A planner that restarts in between
-	// would otherwise not know that proxies work on it.
 	e.reports = map[uint64]*api.MoveReport{}
 	entry, err := j.epochEntry(e)
 	if err != nil {
 		return err
 	}
+	// MOVING must be on disk before the first batch is sent. A planner that restarts in between
+	// would otherwise not know that proxies work on it.
 	if err := j.service.writeEntries(ctx, append(entries, j.headEntry(), entry)); err != nil {
 		return unavailable(err)
 	}

@@ -176,10 +176,10 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 			j.owners.Set(r)
 		}
 		j.version, j.mark = c.GetVersion(), c.GetMark()
-		// Proxies that reconnect after the restart catch up from these changes instead of a
-		// snapshot.
 		j.logged += len(ranges)
 		event := j.event()
+		// Proxies that reconnect after the restart catch up from these changes instead of a
+		// snapshot.
 		event.Event = &api.PlanEvent_Change{Change: c}
 		j.recent.addChange(newTold(event), len(ranges))
 	}

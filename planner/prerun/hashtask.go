@@ -34,8 +34,8 @@ func (t *HashTask) Run(ctx context.Context) (*HashReport, error) {
 			return nil, fmt.Errorf("--out: %w", err)
 		}
 	}
-	// In memory as a whole: both sides are partitioned, and a model is trained on each several
-	// times.
+	// In memory as a whole: both sides are partitioned, and a model is trained on each in several
+	// passes.
 	rows, err := dataset.Load(ctx, t.Input.Path, dataset.Options{Progress: t.Input.Progress})
 	if err != nil {
 		return nil, err

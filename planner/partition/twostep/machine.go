@@ -23,8 +23,8 @@ type machine struct {
 	size  int // |D_i|
 	// nil if sets have one sample.
 	rows *rows
-	// closed is set if no unassigned sample fits into its memory. Costs may still fall only by what
-	// it takes, so it stays closed.
+	// closed is set if no unassigned sample fits into its memory. Its costs fall only when it takes
+	// samples, so it stays closed.
 	closed bool
 	// The number of sets rejected in a row.
 	rejected int
