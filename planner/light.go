@@ -15,8 +15,8 @@ const (
 	wholeRate = 8 << 20
 	// wholeGuess is the assumed size of large parts that have not been seen yet.
 	wholeGuess = 128 << 10
-	// windowKeys is how many keys all windows together have that agents send per reporting
-	// interval. leastKeys is what each may have in any case.
+	// windowKeys is how many keys the windows of all hosts may have together in the time that one
+	// window covers. leastKeys is what each may have in any case.
 	windowKeys = 2 << 20
 	leastKeys  = 512
 )

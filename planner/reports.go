@@ -330,8 +330,8 @@ func (s *ReportStore) forgetOne(now time.Time) bool {
 // changed.
 func (s *ReportStore) All() []*api.HostReport { return s.since(time.Time{}) }
 
-// latelyIs is how old a host's newest report may be for the host to count as present: some nine
-// reports at the agents' usual interval.
+// latelyIs is how old a host's newest report may be for the host to count as present. Agents report
+// every few seconds.
 const latelyIs = time.Minute
 
 // Lately returns the newest reports of the hosts that have reported within the last minute, by
