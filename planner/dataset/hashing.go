@@ -188,7 +188,8 @@ func (h *Hasher) draw(ids []uint64, values []float32) (bool, error) {
 }
 
 // distribute puts the features of a row into their bins. The high word of hash x Bins is the bin,
-// the low word the position within it, so that one hash gives both.
+// the low word the position within it, so that one hash gives both. The features of a bin form a
+// list through next.
 func (h *Hasher) distribute(ids []uint64, values []float32) error {
 	h.ids, h.hash, h.log, h.next, h.used = ids, h.hash[:0], h.log[:0], h.next[:0], h.used[:0]
 	if h.options.Scheme == BCWS {

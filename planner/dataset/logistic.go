@@ -54,7 +54,8 @@ func Evaluate(ctx context.Context, rows *Rows, seed uint64) (Accuracy, error) {
 	return Accuracy{Train: l.accuracy(train), Test: l.accuracy(test)}, nil
 }
 
-// A logistic is a logistic regression in training.
+// A logistic is a logistic regression in training. Its constant feature has the number after all
+// others.
 type logistic struct {
 	rows     *Rows
 	feature  []int32   // as rows.ID, numbered from 0

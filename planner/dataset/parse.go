@@ -9,7 +9,8 @@ import (
 	"strconv"
 )
 
-// A LineError says which line of which file is wrong, and why.
+// A LineError says which line of which file is wrong, and why. The line is counted in the
+// decompressed text.
 type LineError struct {
 	File string
 	Line int // the first is 1
@@ -98,7 +99,8 @@ func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
 
 var errMixed = errors.New("libsvm features (id:value) and libffm features (field:id:value) in one file")
 
-// feature parses id:value, or field:id:value, at text[i].
+// feature parses id:value, or field:id:value, at text[i], appends it to rows and returns the index
+// after it. A feature that is followed by anything but a gap is malformed.
 func (p *lineParser) feature(text []byte, i int, rows *Rows) (int, error) {
 	at := i
 	if p.ffm {

@@ -100,7 +100,8 @@ func draw(r *rand.Rand, first, n int) uint32 {
 	return uint32(first + int(u*u*float64(n)))
 }
 
-// sentence draws a sentence and translates it phrase by phrase.
+// sentence draws a sentence and translates it phrase by phrase. The verb follows the first phrase
+// and is translated last, so a model has to carry it over the rest of the sentence.
 func (l *languages) sentence(r *rand.Rand) (s Sentence) {
 	form := func(w uint32, form int) uint32 { return l.of[2*int(w)+form] }
 	phrase := func() {

@@ -136,7 +136,8 @@ func inUse(firsts []uint64, sums [][]page.Sums) ([]uint64, [][]page.Sums) {
 	return kept, rows
 }
 
-// coarser joins groups of each neighbouring blocks.
+// coarser joins groups of each neighbouring blocks, the last of which may be smaller. It consumes
+// sums.
 func coarser(firsts []uint64, sums [][]page.Sums, each int) ([]uint64, [][]page.Sums) {
 	var kept []uint64
 	rows := make([][]page.Sums, len(sums))

@@ -30,8 +30,9 @@ func Codecs(job string, d *api.CodecsDescription) page.Codecs {
 	return c
 }
 
-// advice returns what codecs would have saved in a trial. Waits is the norm of what thresholding
-// would hold back relative to that of one step's gradient.
+// advice returns what codecs would have saved in a trial. Saved is a fraction of the bytes of
+// pushes and pulls together, and negative for a codec that makes them larger. Waits is the norm of
+// what thresholding would hold back relative to that of one step's gradient.
 func advice(a *api.CodecAdvice) *page.CodecAdvice {
 	out := &page.CodecAdvice{Seconds: a.GetSeconds(), Hosts: int(a.GetHosts()), Pushes: a.GetPushes(),
 		PushBytes: a.GetPushBytes(), PullBytes: a.GetPullBytes(), Missed: a.GetMissed(), Codecs: []page.CodecRow{}}

@@ -33,6 +33,9 @@ type Curves struct {
 // Hosts report at their own times, which are not those of Note. So the difference between a host's
 // reports is taken as a rate, and the rate times the interval between the calls is the host's
 // contribution. Otherwise a point would have two reports of some hosts and none of others.
+//
+// The steps and bytes of a job are sums over its hosts. Processor time is of the hosts, whatever
+// jobs run there, so each job's point has that of the whole fleet.
 func (c *Curves) Note(now time.Time, reports []*api.HostReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,8 +192,8 @@ func (g *gain) name(reported string) string {
 	return reported
 }
 
-// sums returns the figures of a point: the median worker's steps, and the busiest and mean server's
-// bytes.
+// sums returns the figures of a point: the median worker's steps, which one straggler does not
+// change, and the busiest and mean server's bytes, whose ratio is the imbalance.
 func (g *gain) sums() history.Sums {
 	s := history.Sums{Bytes: g.bytes, LeftHost: g.left, Micros: g.micros, Counts: g.counts}
 	s.Steps = history.Median(slices.Collect(maps.Values(g.steps)))

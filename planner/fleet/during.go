@@ -177,6 +177,9 @@ func timesMinus(last, first []*api.Latency) (list []*api.Latency) {
 // usesMinus sets the uses of keys in d, in the blocks that both reports have in common: an agent
 // splits and joins blocks as it sees more keys. Without blocks in either report, all of the newer
 // one's uses are taken.
+//
+// A block that was split since is shown whole, and one that was joined is not shown in parts, so a
+// range of time may have coarser blocks than the job has now.
 func usesMinus(d, last, first *api.JobReport) {
 	if len(last.GetBlocks()) == 0 || len(first.GetBlocks()) == 0 {
 		d.Blocks, d.Uses = last.GetBlocks(), last.GetUses()

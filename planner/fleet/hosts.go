@@ -10,7 +10,8 @@ import (
 )
 
 // Agent implements page.State. It lists the agents that report, and their cost and losses in total.
-// The planner itself watches nothing, so it has no programs or counters of its own.
+// The planner itself watches nothing, so it has no programs or counters of its own. The costs are
+// sums over hosts: 100% is one core of one of them.
 func (s *State) Agent() page.Agent {
 	a := page.Agent{
 		Version: s.Version, Host: s.Host, Started: s.Started,

@@ -118,7 +118,8 @@ func skew(reports []*api.JobReport, hot []page.HotKey) []page.SkewPoint {
 }
 
 // envelope drops the points that some point with fewer keys reaches or exceeds. The last point
-// stays, since it has the number of all keys.
+// stays, since it has the number of all keys. Points of two lower bounds are merged this way: at
+// each number of keys the higher one holds.
 func envelope(points []page.SkewPoint) []page.SkewPoint {
 	slices.SortFunc(points, func(a, b page.SkewPoint) int {
 		return cmp.Or(cmp.Compare(a.Keys, b.Keys), cmp.Compare(b.Accesses, a.Accesses))

@@ -16,7 +16,7 @@ func (s *State) Names() map[string]string {
 
 // measure sets the lines on measures of each job: those of the proxies, summed over hosts, and that
 // its messages are counted. Lines of no known job belong to the only running one, if there is only
-// one.
+// one. A job that is over has no lines, since nothing holds for it any more.
 func (s *State) measure(jobs []page.Job) {
 	var hosts [][]measure.Line
 	if s.Measures != nil {

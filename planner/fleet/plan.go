@@ -12,7 +12,9 @@ import (
 // shownEpochs is how many of a job's plans are shown, the newest.
 const shownEpochs = 20
 
-// Plan returns a job's plan as the page shows it, newest epoch first.
+// Plan returns a job's plan as the page shows it, newest epoch first. Its mode is "held" if an
+// operator's command keeps further plans back, else "acts" if plans are carried out unasked, else
+// "proposes".
 func Plan(p *api.JobPlan) page.Plan {
 	shown := page.Plan{
 		Job: p.GetJob(), Strategy: p.GetStrategy(), Mode: "proposes", Trouble: p.GetTrouble(), DisplacedKeys: p.GetDisplacedKeys(),

@@ -37,7 +37,8 @@ func (t times) all() *history.Latency {
 	return sum
 }
 
-// latency returns a distribution's quantiles in seconds. l may be nil.
+// latency returns a distribution's quantiles in seconds; l may be nil. The durations are in
+// microseconds and exact to 2%.
 func latency(l *history.Latency) page.Latency {
 	if l == nil {
 		return page.Latency{}
@@ -72,7 +73,9 @@ const (
 	stragglerSteps = 3
 )
 
-// paceOf returns the pace by the recent stretch of time of each report.
+// paceOf returns the pace by the recent stretch of time of each report. Agents cut these at whole
+// seconds of their clocks, so that the rates of several hosts can be added up. A worker's rate is
+// that of its own host's stretch.
 func paceOf(reports []*api.JobReport) pace {
 	p := pace{workers: map[string]float64{}, stragglers: []string{}}
 	// The job's last message on any host is the measure for all hosts; their clocks are assumed to

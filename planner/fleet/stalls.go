@@ -10,8 +10,11 @@ import (
 )
 
 // goesOn sets the state of a job: whether it makes progress, and if not since when and because of
-// whom. Each host knows what its own workers do and for whom they wait. A job runs if any host says
-// so.
+// whom. Each host knows what its own workers do and for whom they wait.
+//
+// The states have an order: a job runs if any host says so, since a host whose workers wait may
+// only wait for those; it is over only if no host says that it runs or stalls; and a host without
+// workers says that it starts, which counts only if no host knows better.
 func goesOn(j *page.Job, reports []*api.JobReport, now time.Time) {
 	states := map[string]int{}
 	j.Stalls = []page.Stall{}

@@ -27,7 +27,8 @@ type claims struct {
 }
 
 // claimed returns the claims of all jobs. Whether a job runs is decided by hosts that have reported
-// lately; names and wishes by all.
+// lately; names and wishes by all. It visits every report, so callers that need titles often cache
+// them (recentTitles).
 func (s *State) claimed() map[string]*claims {
 	lately := s.Reports
 	if s.Lately != nil {

@@ -79,7 +79,7 @@ type directory struct {
 }
 
 // newDirectory sorts the ids of the blocks, which takes 8 bytes per edge, and releases what
-// repeated ids took.
+// repeated ids took. There must be an id; the bitmap serves a builder without any.
 func newDirectory(ctx context.Context, blocks []block, edges int64) (*directory, error) {
 	ids := make([]uint64, 0, edges)
 	for i := range blocks {

@@ -89,14 +89,15 @@ func (r *Random) rows(from, to int) [][]uint64 {
 	return rows
 }
 
-// param draws a parameter for a sample of the given topic; topic 0 is none.
+// param draws a parameter for a sample of the given topic; topic 0 is none. Parameters are numbered
+// by their overall popularity. A topic's ranking is the same list rotated, so what is popular in
+// one topic is rare in another.
 func (r *Random) param(random *rand.Rand, topic uint64) uint64 {
 	m := uint64(r.Params)
 	rank := min(uint64(r.rank(random.Float64())), m-1)
 	if topic == 0 || random.Float64() >= r.TopicShare {
 		return rank
 	}
-	// Another order of popularity for each topic.
 	return (rank + topic*(m/uint64(r.Topics+1))) % m
 }
 

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// sortRows sorts each sample's parameters and drops duplicates. The second pass, which moves
-// everything, runs only if there are any.
+// sortRows sorts each sample's parameters, in parallel, and drops duplicates. The second pass,
+// which moves everything, runs only if there are any.
 func (g *Graph) sortRows(ctx context.Context) error {
 	var repeated atomic.Bool
 	n := g.Samples()

@@ -31,7 +31,7 @@ func WriteAssignment(w io.Writer, a *Assignment) error {
 
 // ReadAssignment reads the format of [WriteAssignment], for n samples and m parameters on k
 // machines. name is used in errors. Any program may have written the text: blank lines at the end
-// are accepted, nothing else is.
+// are accepted, nothing else is. A malformed line is a [dataset.LineError].
 func ReadAssignment(r io.Reader, name string, n, m, k int) (*Assignment, error) {
 	a := &Assignment{Samples: make([]int32, n), Params: make([]int32, m)}
 	lines := bufio.NewScanner(r)

@@ -244,7 +244,8 @@ func (pl *placing) greedy(ctx context.Context) error {
 }
 
 // order returns the items in the order in which greedy places them: first those with a single user,
-// which owns them whatever the loads, then by falling weight.
+// which owns them whatever the loads, then by falling weight. It is a radix sort of the complement,
+// as there are millions.
 func (pl *placing) order() []uint32 {
 	keys, order := make([]uint64, len(pl.items)), make([]uint32, len(pl.items))
 	for i := range pl.items {

@@ -268,7 +268,7 @@ func (j *job) openMore(ctx context.Context) {
 	j.endDone(ctx)
 }
 
-// openOf opens batches of one source server and sends them to the proxy beside it.
+// openOf opens batches of one source server and sends them to the proxy that moves its keys.
 func (j *job) openOf(from int32) {
 	most := openBatches
 	if !j.service.routes(j.key()) {

@@ -130,8 +130,8 @@ func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 		}
 		r := w.runs[j.key()]
 		if !r.GetRouted() {
-			// An older proxy does not name the servers beside it; it gets all moves and ignores
-			// those of others.
+			// An older proxy does not name the servers whose keys it moves. It gets all moves and
+			// ignores those of others.
 			for _, b := range j.moving.told() {
 				events = append(events, newTold(j.moveEvent(b)))
 			}

@@ -64,7 +64,8 @@ func (c *Checkpoint) Due() bool {
 	return time.Since(c.last) >= every
 }
 
-// Save writes the state to a temporary file, syncs it, and renames it.
+// Save writes the state to a temporary file in the same folder, syncs it, and renames it, so that a
+// crash at any moment leaves a complete state. It is called between two sweeps, which wait for it.
 func (c *Checkpoint) Save(state []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(c.Path), ".partition-state-*")
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A Cost is what a partition took in time and memory.
+// A Cost is what a partition took in time and memory. It is measured around the algorithm, so
+// reading the data counts in the memory, which is a peak, but not in the time.
 type Cost struct {
 	// ProcessorSeconds is of all cores, without reading the data.
 	ProcessorSeconds float64 `json:"processor_seconds"`

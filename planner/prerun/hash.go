@@ -53,7 +53,9 @@ func CompareHashed(ctx context.Context, rows *dataset.Rows, h dataset.HashOption
 	return r, hashed, nil
 }
 
-// measure sets everything about one side.
+// measure sets everything about one side: it builds the graph, partitions it, judges that beside a
+// random partition, measures the text, and trains a model. Accuracy stays nil if no model can be
+// trained.
 func (s *HashedSide) measure(ctx context.Context, rows *dataset.Rows, al Algorithm, o partition.Options) error {
 	var b graph.Builder
 	if err := b.Add(rows); err != nil {

@@ -13,7 +13,8 @@ type Host struct {
 }
 
 // Machines returns the hosts of a run, the i-th of which is machine i: those named, in that order,
-// or all known hosts in the given order if there are no names. The number must be k.
+// or all known hosts in the given order if there are no names. The number must be k. A name may
+// occur twice, for a host with two machines.
 func Machines(known []Host, names []string, k int) ([]Host, error) {
 	if len(names) == 0 {
 		// Without names the order is the planner's, so the number of hosts must fit exactly: a

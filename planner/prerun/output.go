@@ -56,7 +56,8 @@ func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partit
 
 // Prepare creates the directory. It refuses one that cannot be written to, or that has shards of
 // more machines, which somebody would take for a part of this partition. Write checks the same;
-// callers check before long work.
+// callers check before long work. Files of an earlier partition among as many machines are
+// overwritten.
 func (out Output) Prepare() error {
 	if err := os.MkdirAll(out.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the output directory: %w", err)

@@ -21,7 +21,9 @@ func palette() []color.Color {
 	return colors
 }
 
-// Plot draws the traffic per machine of several partitions of one graph, side by side, as a PNG.
+// Plot draws the traffic per machine of several partitions of one graph, side by side, as a PNG: a
+// group of bars for each machine, in which every partition has the same colour. There must be the
+// same number of machines in all reports.
 func Plot(w io.Writer, title string, reports []*Report) error {
 	if len(reports) == 0 {
 		return fmt.Errorf("nothing to plot")
@@ -80,7 +82,8 @@ func writePNG(w io.Writer, p *plot.Plot, width, height vg.Length) error {
 	return nil
 }
 
-// Table prints the reports as a table for people. There must be at least one report.
+// Table prints the reports as a table for people, beginning with the random baseline. There must be
+// at least one report, and all must be of the same graph.
 func Table(w io.Writer, reports []*Report) error {
 	var text strings.Builder
 	r := reports[0]

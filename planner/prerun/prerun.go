@@ -49,7 +49,8 @@ type Report struct {
 	DataPerMachine []int64 `json:"data_per_machine"`
 	// Bound is 2 x total / k. Each remote pair costs both its ends, so no partition with this total
 	// has a lower maximum.
-	Bound  float64  `json:"bound"`
+	Bound float64 `json:"bound"`
+	// Random is what a random partition of the same graph among as many machines moves.
 	Random Baseline `json:"random"`
 	// ImprovementPercent is (random.max - max) / max x 100. It is nil, null in JSON, if max is 0
 	// and random's is not.
@@ -68,8 +69,8 @@ type Report struct {
 	Streaming *Streaming `json:"streaming,omitempty"`
 }
 
-// A Baseline is the mean over random partitions with several seeds. A single one would vary too
-// much to compare with.
+// A Baseline is the mean over random partitions with several seeds, in parameters per step. A
+// single one would vary too much to compare with.
 type Baseline struct {
 	Max   float64 `json:"max"`
 	Total float64 `json:"total"`

@@ -127,6 +127,9 @@ func (rules *Rules) parse(r *rule, word string, isSample bool, k int) error {
 // Apply returns the graph with the weights of the rules, and enters the other rules in o. unused is
 // the number of rules for features that no sample uses, which have no effect. A rule for a sample
 // beyond the data is an error: the rules are probably of other data.
+//
+// A group with a single parameter in the data has no effect either. A group in which one parameter
+// has a machine is bound to that as a whole.
 func (rules *Rules) Apply(g *graph.Graph, o *partition.Options) (weighted *graph.Graph, unused int, err error) {
 	n, m := g.Samples(), g.Params()
 	// Everything starts as if no rule existed; lists that stay so are dropped at the end.

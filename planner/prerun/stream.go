@@ -37,6 +37,9 @@ type Streaming struct {
 // other like a single file, o.Passes + 1 times. If out has a directory its files are written in the
 // last pass, as assignments and owners become known. The shards' Progress gets the fraction of all
 // readings.
+//
+// If it fails, shards and assignment may be incomplete; placement.json is only there if everything
+// else is.
 func Stream(ctx context.Context, shards []Input, o stream.Options, out Output) (*Report, error) {
 	start := time.Now()
 	var files *streamFiles

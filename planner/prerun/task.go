@@ -156,7 +156,8 @@ func (t *Task) applyRules(g *graph.Graph, o *partition.Options) (*graph.Graph, e
 	return g, err
 }
 
-// divide runs and judges the algorithms, and also returns the last assignment.
+// divide runs and judges the algorithms, and also returns the last assignment. A budget, a state to
+// resume and an earlier assignment are for those algorithms that heed them.
 func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) ([]*Report, *partition.Assignment, error) {
 	// One baseline serves all algorithms: it depends on the graph only.
 	random, err := RandomBaseline(ctx, g, o)

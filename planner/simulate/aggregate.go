@@ -160,7 +160,8 @@ func (a *aggregating) take(u *recording.Use, worker, server int, values float64)
 	}
 }
 
-// pulled adds the answer to a pull from another machine.
+// pulled adds the answer to a pull from another machine. What the machine has is updated at the
+// answer, not at the request: the answer has the values as of that moment.
 func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 	a.out.Pulls++
 	// A host with one worker has nobody to share with, and proxies leave small values alone.

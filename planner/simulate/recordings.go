@@ -184,7 +184,8 @@ func (c *clock) step(u *recording.Use) int {
 	return c.now
 }
 
-// merge calls each with the uses of all recordings by time.
+// merge calls each with the uses of all recordings by time. Each recording is read on a goroutine
+// of its own, so decoding them uses several cores.
 func merge(paths []string, each func(*recording.Use) error) error {
 	if len(paths) == 1 {
 		_, _, err := read(paths[0], each)

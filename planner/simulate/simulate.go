@@ -228,7 +228,8 @@ func (s *Simulation) use(r *Request) {
 }
 
 // item returns the item of a key, a new one at home if the key is new. The size of a move is that
-// of the largest value seen.
+// of the largest value seen, since a key is moved with its value whatever the request at hand
+// carries.
 func (s *Simulation) item(key uint64, size uint32) int32 {
 	n, ok := s.number[key]
 	if !ok {
@@ -282,7 +283,8 @@ func between(bytes []float64, a, b int32, n float64) {
 	}
 }
 
-// decide ends an epoch: it is accounted for, and then all strategies plan.
+// decide ends an epoch: it is accounted for, and then all strategies plan. Their moves are made at
+// once and in full, although a real move takes time and may be refused.
 func (s *Simulation) decide() error {
 	e := s.account()
 	for _, r := range s.runs {

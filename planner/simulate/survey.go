@@ -87,7 +87,8 @@ func serverRank(name string) (int, error) {
 }
 
 // measure records the sizes of values. Without lens all values of a request are of equal size; with
-// lens they have that many elements each.
+// lens they have that many elements each. Only requests and answers that carry values have bytes,
+// so the size of a key is known once it was pushed, or its pull was answered.
 func (s *survey) measure(u *recording.Use) {
 	if u.Bytes == 0 || len(u.Keys) == 0 {
 		return

@@ -49,7 +49,8 @@ func (h *hypergraph) row(v int) []uint32 { return h.pins[h.start[v]:h.start[v+1]
 // heaviest returns the largest weight of a vertex.
 func (h *hypergraph) heaviest() int32 { return slices.Max(h.weight) }
 
-// netWeights returns the weight of each net.
+// netWeights returns the weight of each net, from the classes. It is a table of 4 bytes per net,
+// made only while clustering.
 func (h *hypergraph) netWeights() []int32 {
 	weights := make([]int32, 0, h.nets)
 	for _, class := range h.class {

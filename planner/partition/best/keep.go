@@ -202,7 +202,8 @@ func keepGoing(ctx context.Context, g *graph.Graph, o partition.Options, work in
 	return a, k.save()
 }
 
-// keepSweep saves the state between two sweeps if the keeper says that it is due.
+// keepSweep saves the state between two sweeps if the keeper says that it is due. The state refers
+// to the annealer's slices; it must be encoded before the next sweep, which save does.
 func (s *solver[T]) keepSweep(a *annealer[T], c *cooling, from, until float64) error {
 	if s.keep == nil || !s.keep.keeper.Due() {
 		return nil

@@ -14,7 +14,8 @@ const noiseSize = 1 << 14
 // each sweep. The first k are repeated at the end, so that no read wraps around.
 type noise []float32
 
-// newNoise returns the table in an order that rng decides.
+// newNoise returns the table in an order that rng decides. Adjacent entries are independent then,
+// which a draw needs: its k blocks read adjacent ones.
 func newNoise(rng *rand.Rand, k int) noise {
 	n := make(noise, noiseSize+k)
 	for i := range noiseSize {

@@ -82,7 +82,7 @@ func (s *solver[T]) place(ctx context.Context, a *annealer[T]) error {
 }
 
 // fillUp returns the earlier blocks. Vertices without one go to the emptiest block relative to its
-// limit, in random order.
+// limit, in random order; place then finds better ones.
 func fillUp(h *hypergraph, was []int32, size []int64, rng *rand.Rand) []int32 {
 	homes := make([]int32, len(was))
 	for v, b := range was {

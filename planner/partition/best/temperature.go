@@ -3,7 +3,8 @@ package best
 import "math"
 
 // A probe has the costs of a sample of vertices in all blocks. From these it computes what a sweep
-// would do at any temperature, without making it.
+// would do at any temperature, without making it. It ignores that vertices would influence each
+// other, which is right for small changes.
 type probe struct {
 	k   int
 	own []int32

@@ -4,7 +4,8 @@ import "context"
 
 // balance moves samples away from machines that exceed their limit to machines with room, those
 // that lose least first, and then refines once more within the exact limits. If samples differ in
-// weight a machine may stay above its limit by less than one sample.
+// weight a machine may stay above its limit by less than one sample. It is for the finest level,
+// where samples are single.
 func (r *refinement) balance(ctx context.Context, limits []int64) error {
 	r.limit = limits
 	r.begin()

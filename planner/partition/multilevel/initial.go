@@ -26,8 +26,8 @@ func initial(ctx context.Context, l *level, o partition.Options, limits []int64,
 }
 
 // randomPart gives each sample, in random order, to the machine that is emptiest relative to its
-// limit, and each parameter to the machine of one of its samples. Fixed vertices go where they must
-// be.
+// limit, and each parameter to the machine of one of its samples, where at least that sample's use
+// is local. Fixed vertices go where they must be.
 func randomPart(l *level, limits []int64, random *rand.Rand) []int32 {
 	part := make([]int32, l.vertices())
 	load := make([]int64, len(limits))

@@ -13,6 +13,7 @@ type queue struct {
 	gain []int32
 }
 
+// newQueue returns an empty queue for that many vertices.
 func newQueue(vertices int) queue {
 	q := queue{place: make([]int32, vertices), gain: make([]int32, vertices)}
 	for v := range q.place {

@@ -35,7 +35,8 @@ func Graph(t *rapid.T, maxSamples, maxParams int) *graph.Graph {
 }
 
 // Options draws options for up to maxK machines that Validate accepts for the graph. Each
-// constraint is present a quarter of the time, so that most combinations occur.
+// constraint is present a quarter of the time, so that most combinations occur. A property must
+// hold for all of them, or the partitioner must return an error.
 func Options(t *rapid.T, g *graph.Graph, maxK int) partition.Options {
 	maybe := func(name string) bool { return rapid.IntRange(0, 3).Draw(t, name) == 0 }
 	// Constraints drawn independently may contradict each other; draw again until they do not.
