@@ -144,7 +144,7 @@ func (h *Hasher) Clone() *Hasher {
 	return c
 }
 
-// HashOptions returns the hasher's options, with Bits set.
+// Options returns the hasher's options, with Bits set.
 func (h *Hasher) Options() HashOptions { return h.options }
 
 // Append hashes a row and appends its new features to dst in ascending order: one per bin, with id

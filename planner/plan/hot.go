@@ -5,7 +5,7 @@ package plan
 // busiest host sends and receives in a step. A host's workers have their pushes summed and share
 // pulls, so each host transfers the value once each way. A transfer counts at both its ends, and
 // not at all within a host.
-//
+
 // Ring is all-reduce over a ring of hosts, which is the minimum if all hosts carry the same load.
 func Ring(bytes float64, hosts int) float64 {
 	n := float64(hosts)

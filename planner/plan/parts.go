@@ -8,7 +8,7 @@ package plan
 // Part keys lie anywhere in the key space, as hashes do, so a collision with a key of the job is
 // unlikely: for a billion keys and a thousand values in 16 parts its probability is one in a
 // million. Nothing checks for it.
-//
+
 // FirstParted is the first owner that is no server's rank.
 const FirstParted int32 = 1 << 15
 
