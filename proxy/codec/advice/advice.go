@@ -140,6 +140,7 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	if _, err := m.Decode(det, frames); err != nil || !m.Meta.Data() {
 		return nil // what is not about keys gains nothing
 	}
+	// Answers to pushes count with pushes, those to pulls with pulls.
 	at := 0
 	switch {
 	case m.Meta.Push && m.Meta.Request:
@@ -188,6 +189,8 @@ func (t *trial) try(connection string, number uint64, node int32, det pslite.Det
 		l := relay.Link{ID: number, Dialer: relay.Instance{1}, Acceptor: relay.Instance{1}, Dialed: true, HeadLimit: relay.HeadLimit,
 			Destination: netip.AddrPortFrom(netip.AddrFrom16(address), 1), Origin: connection}
 		var err error
+		// The codec is offered what it offers itself: the other end is of the same
+		// version.
 		if sender, _, err = t.codec.Open(l, t.codec.Offer()); err != nil {
 			return 0, err
 		}
@@ -254,6 +257,8 @@ func (s *Study) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := Report{PushBytes: s.sides[0].plain, PullBytes: s.sides[1].plain, Pushes: s.pushes, Missed: s.missed}
+	// The mean over pushes, once for each connection that pushes: a step has a push
+	// of each worker to each server.
 	step := s.squares / max(1, float64(s.floats)) * float64(len(s.pushers))
 	r.StepSquares = step
 	for _, t := range s.trials {
@@ -300,6 +305,7 @@ func (r *Report) Plot(out io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("drawing the codecs: %w", err)
 		}
+		// The two bars of a candidate stand side by side around its name.
 		bars.Offset = vg.Points(width * (float64(i) - 0.5))
 		bars.Color = colours[i]
 		p.Add(bars)

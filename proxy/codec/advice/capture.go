@@ -29,8 +29,12 @@ func ReadCapture(path string) (Report, error) {
 		if len(m.Data) == 0 || !m.Meta.Data() {
 			return nil
 		}
+		// The capture gives decoded metas; the codec wants frames. Appending restores
+		// the very bytes.
 		frames = append(frames[:0], m.Meta.Append(nil, m.Dialect))
 		frames = append(frames, m.Data...)
+		// A worker's connection is named without its port, which changes when it
+		// reconnects.
 		return study.Message(m.Flow.Src.Addr().String()+" "+m.From+" "+m.Flow.Dst.String(), nodeNamed(m.From), frames)
 	})
 	if err != nil {

@@ -65,6 +65,8 @@ func (r *Receiver) readLens(src []byte) (lens, rest []byte, err error) {
 	if lens, err = r.lensRoom.reserve(r.memory, len(list)/8*lenSize); err != nil {
 		return nil, nil, err
 	}
+	// A length is the difference of two sums. Sums that do not ascend give lengths
+	// that the job refuses itself.
 	var before uint64
 	for ; len(list) > 0; list = list[8:] {
 		sum := binary.LittleEndian.Uint64(list)

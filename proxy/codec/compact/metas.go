@@ -69,6 +69,7 @@ func (m *metas) readMeta(src, room []byte) (meta, rest []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// The lowest bit says which of the two forms follows.
 	isDifferent := size&1 == 1
 	size /= 2
 	if !isDifferent {

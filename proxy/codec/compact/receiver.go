@@ -76,6 +76,7 @@ func (r *Receiver) Close() {
 // more. It may block for memory, and for shared values that are on their way.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
 	r.Release()
+	// Lengths stand behind values, so that there are none without those.
 	if len(head) == 0 || head[0]&(hasLens|hasValues) == hasLens || !validValues(head[0]) {
 		return nil, 0, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
 	}
@@ -109,6 +110,7 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 			values, src, err = r.readSparse(src)
 		case flags&sharedValues != 0:
 			values, src, err = r.readShared(src)
+		// The relay puts the frame in that follows on the link.
 		default:
 			plain = 1 << len(r.frames)
 		}

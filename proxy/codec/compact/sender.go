@@ -81,6 +81,8 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 	if err != nil {
 		return dst, 0, false
 	}
+	// An answer is encoded whether it pays or not if its request was: only an answer
+	// that names the request releases the keys at the other end.
 	if pack && !shown.Forced && s.pays != nil && !s.pays() && (m.Meta.Request || !s.peer.owes(exchangeOf(&m.Meta))) {
 		return dst, 0, false
 	}
@@ -89,12 +91,14 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 	if pack && s.promises(m, shown) {
 		fewest = 0
 	}
+	// Values that can be shared are worth encoding a message with any number of keys.
 	if !s.fits(m, shown, 0) || !(pack && s.refer(m, shown)) && len(m.Data[0]) < fewest {
 		return dst, 0, false
 	}
 	at := len(dst)
 	dst = s.append(dst, m, shown.Frames, pack)
 	if len(m.Data) > 1 && dst[at]&(packedValues|sparseValues|sharedValues) == 0 {
+		// The values' index among all frames: behind identity, meta and keys.
 		plain = 1 << (len(shown.Frames) - len(m.Data) + 1)
 	}
 	return dst, plain, true

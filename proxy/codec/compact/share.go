@@ -72,6 +72,8 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 		g = &group{Group: made}
 		c.groups[of] = g
 	}
+	// One for the Sender and one for the Receiver of the link, which end at different
+	// times.
 	g.ends += 2
 	s.group, s.outlet = g.ID, g.Join(l.ID, l.Destination)
 	c.tell(other)
@@ -82,6 +84,7 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 			return
 		}
 		delete(c.groups, of)
+		// The group's counts outlive it; what it held does not.
 		counts := g.Counts()
 		counts.HeldBytes = 0
 		c.past.Add(counts)
@@ -300,6 +303,8 @@ func (r *Receiver) readShared(src []byte) (values, rest []byte, err error) {
 	if r.inlet == nil {
 		return nil, nil, fmt.Errorf("%w: shared values, which was not agreed on", ErrCorrupt)
 	}
+	// The first reference on a link brings the group's name. From then on the link
+	// belongs to that group.
 	if !r.named {
 		var group shared.ID
 		if len(src) < len(group) {
@@ -316,6 +321,8 @@ func (r *Receiver) readShared(src []byte) (values, rest []byte, err error) {
 		return nil, nil, err
 	}
 	values, err = r.inlet.Take(number)
+	// The link did nothing wrong: what it refers to is gone. The job's connection
+	// breaks with it, and is made again.
 	if errors.Is(err, shared.ErrLost) {
 		return nil, nil, fmt.Errorf("%w: %w", relay.ErrLinkLost, err)
 	}

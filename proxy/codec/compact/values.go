@@ -48,6 +48,8 @@ const (
 func (s *Sender) Hold(shown *relay.Message) bool {
 	e := &s.values
 	e.trying = nil
+	// Holding a large frame delays it, so it is not even held while encoding does not
+	// pay.
 	if s.pays != nil && !s.pays() {
 		return false
 	}
@@ -71,6 +73,8 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	name := trialName{keys.At(0), keys.Len(), m.Meta.Push, int(m.Meta.AppID), int(shown.Next)}
 	t := e.trials[name]
 	if t == nil {
+		// All are forgotten at once: a job with so many parameters is better tried
+		// anew than tracked exactly.
 		if e.trials == nil || len(e.trials) >= maxTrials {
 			e.trials = map[trialName]*trial{}
 		}
@@ -113,6 +117,8 @@ func (s *Sender) promises(m *pslite.Message, shown *relay.Message) bool {
 // packValues appends packed values if the other end takes them, room suffices for them and
 // for the lengths, and it pays. form is the flag that says how, 0 if nothing was appended.
 func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) (_ []byte, form byte) {
+	// Lengths come behind the values, and their sums take up to twice their size,
+	// packed a little more.
 	for _, frame := range m.Data[2:] {
 		room -= 3 * len(frame)
 	}

@@ -118,6 +118,7 @@ func (d *Decoder) all(f form, kind element.Kind, copied, src []byte) (rest []byt
 	if f == formAll {
 		return codes, nil
 	}
+	// A block ends with a chunk, and the last one with the vector.
 	if len(codes) > 0 {
 		return nil, fmt.Errorf("%w: %d bytes of a block are too many", ErrCorrupt, len(codes))
 	}

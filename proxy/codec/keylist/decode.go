@@ -26,6 +26,8 @@ func (d *WordDecoder) Decode(src []byte) (body, rest []byte, err error) {
 		return nil, nil, err
 	}
 	var common, set []byte
+	// How many words are listed one by one: those that are not marked as the common
+	// one.
 	others := n
 	if form&hasCommon != 0 {
 		marks := (n + 7) / 8

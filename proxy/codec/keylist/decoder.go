@@ -186,6 +186,8 @@ func (d *Decoder) learn(head form, keys []byte) error {
 	if !d.dictionary.room(count(keys)) {
 		return fmt.Errorf("%w: %d keys to learn, more than the limits allow", ErrCorrupt, count(keys))
 	}
+	// learn may merge, which drops keys that were there twice: what was counted too
+	// much is returned.
 	before := d.dictionary.bytes()
 	if err := d.state.Grow(count(keys) * learnedBytes); err != nil {
 		return err

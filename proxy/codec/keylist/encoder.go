@@ -111,6 +111,8 @@ func (e *Encoder) learn(list, lacking []byte) form {
 		}
 		return learnFlag
 	}
+	// A dictionary that serves four keys of five well is kept, although the fifth
+	// finds no room.
 	e.misses = max(0, e.misses+n-(count(list)-n)/4)
 	if e.misses < e.dictionary.limit {
 		return 0

@@ -175,6 +175,8 @@ func (c *content) readSegments(text []byte, commit uint64) error {
 // readExtent reads the extent at the beginning of b; nil if none begins there.
 func readExtent(b []byte, at int64, commit uint64) (e *found, size int, err error) {
 	first, size64 := getUint64(b), getUint64(b[8:])
+	// Room behind the last extent of a segment is zero: segments are reserved as
+	// zeros, and the first word of an extent is the last that is stored.
 	if first == 0 {
 		return nil, 0, nil
 	}

@@ -56,6 +56,8 @@ func (f *File) grow(n int) error {
 		f.opts.give(n)
 		return errors.Join(fmt.Errorf("%s: %w", filepath.Base(f.path), err), f.file.Truncate(from))
 	}
+	// What is left of the segment before is not used any more: extents do not span
+	// segments.
 	f.segments, f.ends, f.used = append(f.segments, memory), append(f.ends, from+int64(n)), 0
 	wordAt(f.page[segmentsAt+8*(len(f.ends)-1):]).Store(seal(uint64(from) + uint64(n)))
 	return nil

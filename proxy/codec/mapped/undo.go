@@ -128,10 +128,14 @@ func undoSum(b []byte, positions int) uint32 {
 // from the last to the first, since bytes may have been saved twice and the first record
 // has the committed ones.
 func (c *content) undoAll(commit uint64) {
+	// Extents of undo records are numbered as they came into use; their places in the
+	// file say nothing, since freed ones are reused.
 	slices.SortFunc(c.undo, func(a, b *found) int { return cmp.Compare(a.tag.D, b.tag.D) })
 	var all [][]byte
 	for _, e := range c.undo {
 		for b := e.room; len(b) >= undoHead; {
+			// Only records of the transaction that was not committed. An older one
+			// ends the extent's list.
 			seq, ok := unseal(getUint64(b))
 			if !ok || seq != commit+1 {
 				break

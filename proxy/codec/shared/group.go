@@ -116,6 +116,7 @@ func (g *Group) use(conn net.Conn) (began bool) {
 func (g *Group) write(conn net.Conn, ended <-chan struct{}) {
 	var w laneWriter
 	for {
+		// Everything that waits, so that one system call has as much as possible.
 		all := g.take()
 		if len(all) == 0 {
 			select {
@@ -149,6 +150,7 @@ func (w *laneWriter) write(conn net.Conn, all []frame) error {
 		values := f.entry.onLane()
 		if len(values) <= gather {
 			w.heads = append(w.heads, values...)
+			// Small frames wait for each other, but not beyond this many bytes.
 			if len(w.heads) < 4*gather {
 				continue
 			}

@@ -153,16 +153,21 @@ func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	// The first answers of a job. Waiting for the lane a moment is better than
+	// sending the model twice.
 	case !s.attached && !s.begun:
 		return waitFirst, s.waiter()
 	case !s.attached:
 		s.plain(NoLane)
 		return waitNever, nil
+	// More was asked for and would suffice: the answer to that is a round trip away.
 	case !s.fits(n) && 2*n <= s.asked:
 		return waitLane, s.waiter()
 	case !s.fits(n):
 		s.plain(TooLarge)
 		return waitNever, nil
+	// The process has more unread than its share. It would not read this answer any
+	// sooner on its own link.
 	case !s.mayRefer(o, n):
 		return waitLink, s.waiter()
 	case s.queued > queueBytes:

@@ -380,12 +380,15 @@ func (s *Source) victim() (oldest *entry) {
 		}
 		e := at.Value.(*entry)
 		at = at.Next()
+		// In use, or still to be written: a reference may be on its way.
 		if e.refs > 0 || !e.written {
 			continue
 		}
 		if bits.OnesCount64(e.had) >= everybody {
 			return e
 		}
+		// While more memory is asked for nothing is evicted that another process may
+		// still want.
 		if oldest == nil && s.asked == 0 {
 			oldest = e
 		}

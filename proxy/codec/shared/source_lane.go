@@ -133,9 +133,12 @@ func (s *Source) wrote(all []frame, took time.Duration) {
 	for _, f := range all {
 		if f.kind == kindPut {
 			s.trial.wrote(len(f.entry.onLane()), took)
+			// The time is that of the whole batch, and counts once.
 			took = 0
 		}
 	}
+	// The lane ended meanwhile. What it has read of these frames it says when it is
+	// made again.
 	if !s.attached {
 		return
 	}

@@ -137,6 +137,7 @@ func (i *Inlet) Take(number uint64) ([]byte, error) {
 		switch {
 		case attached:
 			detached = time.Time{}
+		// The time without a lane begins with the first look that finds none.
 		case detached.IsZero():
 			detached = time.Now()
 			fallthrough
@@ -213,6 +214,7 @@ func (s *Stores) begin(id ID, from Peer, conn net.Conn, most int, memory Reserve
 	defer s.mu.Unlock()
 	g := s.byID[id]
 	switch {
+	// A lane takes memory here, so it takes a link to be allowed one.
 	case s.links[from] == 0:
 		return nil, nil, corrupt("a lane of a proxy that has no link here")
 	case g != nil && g.from != from:
@@ -273,6 +275,8 @@ func (g *served) say(conn net.Conn, ended <-chan struct{}) {
 		case <-ended:
 			return
 		case <-g.now:
+		// Something to say that can wait: acknowledgements of several answers go in
+		// one write.
 		case <-g.soon:
 			select {
 			case <-g.now:

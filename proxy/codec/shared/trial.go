@@ -80,6 +80,9 @@ func (t *trial) answered(now time.Time, bytes int) {
 	switch {
 	case first:
 		return
+	// Between trials: counts bytes until the rest is over, and begins one then if the
+	// lane is fast, or if answers go as they are now, of which only a trial can say
+	// whether that is still right.
 	case t.turn == 0:
 		if t.bytes += bytes; t.bytes >= turnBytes {
 			t.bytes, t.rest = 0, max(t.rest-1, 0)
@@ -91,6 +94,7 @@ func (t *trial) answered(now time.Time, bytes int) {
 	}
 	t.bytes, t.took = t.bytes+bytes, t.took+took
 	round := (t.turn - 1) / 2
+	// The turns of a round go one after the other, one each way.
 	mine, other := &t.on[round], &t.plain[round]
 	if t.isPlain() {
 		mine, other = other, mine

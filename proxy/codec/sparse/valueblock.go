@@ -254,6 +254,7 @@ func (r *bitReader) variable(numbers []uint64, c coding, rest uint) (exponents u
 	}
 	low, mask, others := c.param&63, uint64(1)<<c.param-1, uint64(1)<<rest-1
 	for len(numbers) > 0 {
+		// Codes are taken from one load as long as it surely has all of the next one.
 		ahead, left, n := r.peek(), uint(mostGet), 0
 		for n < len(numbers) {
 			zeros := uint(bits.TrailingZeros64(ahead))

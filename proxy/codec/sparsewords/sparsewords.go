@@ -184,6 +184,8 @@ func (e *Encoder) collect(body []byte, common uint64, width, most int) bool {
 // the body.
 func (e *Encoder) gather(part []byte, mask []uint64, first int) {
 	v := &e.vector
+	// Positions first, then the words at them: each loop does one thing, and the
+	// second has no branches.
 	before := len(v.At)
 	for i, m := range mask {
 		for ; m != 0; m &= m - 1 {

@@ -75,6 +75,7 @@ func take[R vector.Float](e, room []R, at []uint32, dst []byte, size, step int, 
 		for j, i := range part {
 			numbers[j] = e[i]
 		}
+		// Zeros round to zeros, and what they leave is not stored.
 		for len(numbers)%step != 0 {
 			numbers = append(numbers, 0)
 		}

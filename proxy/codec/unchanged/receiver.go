@@ -64,6 +64,8 @@ func (r *Receiver) readWhole(src []byte) (values, rest []byte, err error) {
 		r.slots[slot-1] = nil
 	}
 	slot, used := binary.Uvarint(src)
+	// The slot after all that exist is a new one; slots never outnumber the answers
+	// that may be kept.
 	if used <= 0 || slot > uint64(len(r.slots)) || slot >= uint64(max(r.limits.Answers, 0)) {
 		return nil, nil, fmt.Errorf("%w: no slot %d", ErrCorrupt, slot)
 	}

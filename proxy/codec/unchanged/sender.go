@@ -103,6 +103,7 @@ func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.E
 	if old != nil {
 		dst = s.dropAnswer(dst, old)
 	}
+	// The answer fits the limits by itself, so that this ends before nothing is left.
 	for s.bytes+len(values) > s.limits.Bytes || len(s.kept) >= s.limits.Answers {
 		s.stats.Forgotten++
 		dst = s.dropAnswer(dst, s.recent.Back())

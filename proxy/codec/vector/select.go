@@ -137,6 +137,7 @@ func nth(counts *[1 << digitBits]uint32, keys []uint64, width uint, rank int) ui
 		for _, k := range keys {
 			counts[k>>width&mask]++
 		}
+		// The digit of the result: the first at which the counts reach the rank.
 		d := uint64(0)
 		for ; rank > int(counts[d]); d++ {
 			rank -= int(counts[d])
