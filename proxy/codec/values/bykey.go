@@ -55,6 +55,8 @@ func (b *byKey) table(p *piece, keys pslite.Keys) (t *keyTable, ok bool) {
 	places, missing, values, same := t.index.locate(t.places[:0], keys, p)
 	t.places = places
 	cost := missing*cellBytes + values*p.kind.Size()
+	// A key with another number of values than before cannot keep its place:
+	// everything has to go.
 	if !same || cost > b.left {
 		return nil, false
 	}
@@ -67,6 +69,8 @@ func (b *byKey) table(p *piece, keys pslite.Keys) (t *keyTable, ok bool) {
 		t.index.add(keys.At(p.first+i), p.width)
 	}
 	t.places, _, _, _ = t.index.locate(t.places[:0], keys, p)
+	// New keys begin with zeros at both ends, so that differences from these are
+	// their values.
 	size := t.index.values * p.kind.Size()
 	t.values = append(t.values, make([]byte, size-len(t.values))...)
 	return t, true
@@ -141,6 +145,8 @@ func (b *byKey) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []by
 		return 0, nil, fmt.Errorf("%w: a part by keys of no known kind of number", ErrCorrupt)
 	}
 	p.kind = element.Kind(src[0])
+	// The part names keys by their place in the message, whose key list has been
+	// decoded before.
 	if p.first+p.keys > keys.Len() || p.keys == 0 || p.width == 0 || p.width >= DenseValues || p.keys*p.width > len(out)/p.kind.Size() {
 		return 0, nil, fmt.Errorf("%w: %d values of each of %d keys from number %d on, where there are %d keys and %d bytes",
 			ErrCorrupt, p.width, p.keys, p.first, keys.Len(), len(out))

@@ -53,6 +53,8 @@ func (c *client) tells(m *pslite.Meta) string {
 	switch m.Control.Cmd {
 	case pslite.AddNode:
 		for _, n := range m.Control.Nodes {
+			// The table has the scheduler's address as all nodes know it, which is
+			// the job's name here.
 			if n.ID == pslite.SchedulerID {
 				return net.JoinHostPort(n.Hostname, strconv.Itoa(int(n.Port)))
 			}
@@ -60,6 +62,8 @@ func (c *client) tells(m *pslite.Meta) string {
 		if len(m.Control.Nodes) == 1 && !fromScheduler {
 			return c.link.Destination.String()
 		}
+	// These go to the scheduler alone, so the connection's destination is the
+	// scheduler.
 	case pslite.Barrier, pslite.InstanceBarrier, pslite.Heartbeat:
 		if c.known && !fromScheduler {
 			return c.link.Destination.String()

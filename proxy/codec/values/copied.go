@@ -34,6 +34,8 @@ func (c *copied) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []b
 	if err != nil {
 		return 0, nil, err
 	}
+	// Before the keys of this part are placed: the sender has counted the room that
+	// this frees.
 	if flags&copyForget != 0 {
 		c.left += t.bytes()
 		t.narrow = &keyTable{index: newIndex()}
@@ -58,6 +60,9 @@ func (c *copied) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []b
 	if err != nil {
 		return 0, nil, err
 	}
+	// The check covers the part and what it made of the copy, so that a difference
+	// between the ends is noticed by the part that reads the piece in question, or by
+	// the one that brought it about.
 	if len(rest) < 4 || c.check.addPart(start[:len(start)-len(rest)], t, values) != binary.LittleEndian.Uint32(rest) {
 		return 0, nil, fmt.Errorf("%w: copied values whose check is another: the ends of the link have come to differ", ErrCorrupt)
 	}
@@ -155,6 +160,7 @@ func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, key
 			return 0, nil, err
 		}
 		fresh = bits
+	// Neither some nor all come whole: none is fresh, so a bit of zero for each.
 	case flags&copyWhole == 0:
 		fresh = make([]byte, (p.keys+7)/8)
 	}

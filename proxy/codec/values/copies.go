@@ -186,6 +186,7 @@ func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, 
 		s.codec.counts.why(ReasonPeer)
 		return head, form, 0, false
 	}
+	// The same keys of another app or customer may have other values.
 	meta := &s.message.Meta
 	c.app = copyName{app: meta.AppID, customer: meta.CustomerID}
 	config := ef21.Config{Sparsity: r.PullThreshold, Bits: r.PullQuantize, Bucket: r.QuantizeBucket, Half: r.Wire != "", Packed: s.theirs.Packed}

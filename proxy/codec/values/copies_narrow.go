@@ -100,6 +100,8 @@ func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 		return true
 	}
 	all := p.keys*cellBytes + p.to - p.from
+	// All narrow keys of the table are given up at once: eviction one by one would
+	// need a list at the receiver.
 	if before := t.bytes(); before > 0 && all <= c.left+before {
 		free += before
 		c.give(before)

@@ -48,6 +48,7 @@ func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
 			st.mu.Unlock()
 			waits += n
 		}
+		// A worker that begins, or one that has nothing thresholded.
 		if waits == 0 {
 			continue
 		}
@@ -68,6 +69,8 @@ func (c *Codec) originsOf(job, node string) (origins []string) {
 			continue
 		}
 		seen[o.origin] = true
+		// A worker of an unknown job may be this one: sending its rest early is
+		// harmless.
 		if of := c.jobOf(o.origin); of == job || of == "" {
 			origins = append(origins, o.origin)
 		}

@@ -241,6 +241,8 @@ func (c *Codec) answered(timestamp int32) {
 func (c *Codec) awaitAnswers(ctx context.Context, sent []*ownPush) error {
 	ctx, cancel := context.WithTimeout(ctx, flushPatience)
 	defer cancel()
+	// One deadline for all answers: the barrier behind them waits for the slowest
+	// only.
 	again := time.NewTicker(flushRepeat)
 	defer again.Stop()
 	for _, own := range sent {
@@ -360,6 +362,8 @@ func (r *Receiver) readAnswer(src []byte) error {
 	}
 	var meta []byte
 	r.codec.mu.Lock()
+	// Kept also after it was answered: a repeated answer wants an ACK, too, or the
+	// server repeats it again.
 	own := r.codec.owns[timestamp]
 	if own != nil {
 		meta = own.frames[0]

@@ -69,6 +69,8 @@ func (c *Codec) Follow(origin string, worker int32, servers []netip.AddrPort, ke
 			continue
 		}
 		leaves := func(key uint64) (to netip.AddrPort, ok bool) {
+			// Only keys that have moved: of the others a push may be on its way to
+			// the server that they belong to.
 			if keys != nil && !within(keys, key) {
 				return to, false
 			}
@@ -185,6 +187,8 @@ func (s *stream) leaving(leaves func(key uint64) (netip.AddrPort, bool)) map[net
 			if c.place == 0 {
 				continue
 			}
+			// Keys of which nothing waits stay where they are: their places cost
+			// memory, but nothing is lost.
 			if at, ok := leaves(c.key); ok && l.holds(&c) {
 				to(at).narrow[id] = append(to(at).narrow[id], c)
 			}
@@ -288,6 +292,7 @@ func (c *Codec) settle(ctx context.Context, of map[owner]*stream) error {
 	routes := map[process]relay.Routes{}
 	for o, st := range of {
 		st.mu.Lock()
+		// Only processes whose requests are routed can have keys that move.
 		if st.sender != nil && st.sender.link.Routes != nil {
 			routes[o.process()] = st.sender.link.Routes
 		}

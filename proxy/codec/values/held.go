@@ -34,6 +34,7 @@ func (c *Codec) Held(job string, sameHost bool) []Held {
 		}
 		held = append(held, Held{Rule: *s.rule, Asked: asked && s.rule.Threshold > 0})
 	}
+	// A rule that is also among the planner's counts as planned.
 	for _, s := range compile(planned, job, title.Name, sameHost) {
 		for i := range held {
 			if s.rule != nil && reflect.DeepEqual(held[i].Rule, *s.rule) {

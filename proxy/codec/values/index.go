@@ -67,6 +67,7 @@ func (x *index) add(key uint64, width int) {
 	if c.place != 0 {
 		return
 	}
+	// Doubling moves the cells, not the places: values stay where they are.
 	if 2*(x.used+1) > len(x.cells) {
 		old := x.cells
 		x.cells = make([]cell, 2*len(old))

@@ -144,6 +144,7 @@ func (s *stream) keptState(o owner) keptStream {
 		}
 		k.Narrow = append(k.Narrow, n)
 	}
+	// In order, so that the next proxy forgets the oldest first.
 	for _, e := range s.repeats.order {
 		sent := s.repeats.sent[e]
 		k.Sent = append(k.Sent, keptSent{Timestamp: e.timestamp, Push: e.push, Sum: sent.sum, Section: sent.section})
@@ -301,6 +302,8 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 			s.addKey(l, key, width)
 			c = l.index.at(key)
 		}
+		// The key has another number of values now: what waited of it belongs to
+		// nothing.
 		if c.size() != width {
 			return false
 		}

@@ -41,6 +41,8 @@ type waiting struct {
 
 // push makes a message. Its lengths are in units of the message's own data type.
 func (t *template) push(timestamp int32, w waiting) [][]byte {
+	// Everything that the worker's pushes have in common is kept: app, customer,
+	// head, types.
 	m := t.meta
 	m.Timestamp, m.Push, m.Pull, m.Request = timestamp, true, false, true
 	data := [][]byte{pslite.AppendKeys(nil, w.keys), w.values}

@@ -70,6 +70,7 @@ func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 	at := 0
 	for i := range spans {
 		s := &spans[i]
+		// Keys ascend, so those of a span are a run, whose end is found by bisection.
 		end := n
 		if last := s.Last; at < n && keys.At(n-1) > last {
 			end = at + sort.Search(n-at, func(k int) bool { return keys.At(at+k) > last })

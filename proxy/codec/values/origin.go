@@ -21,6 +21,7 @@ func (c *Codec) joinOrigin(name string) (leave func()) {
 	defer c.mu.Unlock()
 	o := c.origins[name]
 	if o == nil {
+		// Its links then have the job that their own listener names, or none.
 		if len(c.origins) >= maxOrigins {
 			return func() {}
 		}

@@ -266,6 +266,8 @@ func (u maskUse) copyTo(m sparse.Mask, first int, kind element.Kind, width int) 
 			}
 			to = r.ends[at]
 		}
+		// The worker pushes other values than it pulled: the mask says nothing about
+		// these.
 		if r.kind != kind || to-from != width {
 			return false
 		}

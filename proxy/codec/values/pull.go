@@ -173,6 +173,7 @@ func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, kind 
 	if err != nil {
 		panic(err) // the piece has the layer's length
 	}
+	// What the receiver will have, so that the next round's differences are right.
 	if l.has != nil {
 		v.Merge(l.has)
 	}

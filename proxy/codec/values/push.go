@@ -90,6 +90,8 @@ func (s *Sender) appendKept(head []byte, st *stream, shown *relay.Message, m *ps
 	case isRepeat:
 		st.counts.why(ReasonRepeat)
 		return append(head, before.section...), len(before.section) > 0
+	// What waited was another process's: it must not reach the server in the new
+	// one's name.
 	case isOther:
 		st.restart(ReasonRestarted)
 	}
@@ -385,6 +387,7 @@ func (s *Sender) compress(l *threshold.Layer, by func() error) {
 // spans change, and so does the layer of a key: its old residual must reach the server
 // through the new one.
 func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) (changed bool) {
+	// A dense key's layer goes by the key alone, whatever the spans are.
 	if p.dense() || len(st.narrow) == 0 {
 		return false
 	}

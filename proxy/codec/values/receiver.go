@@ -161,6 +161,7 @@ func (r *Receiver) values(section []byte) ([]byte, error) {
 		return nil, fmt.Errorf("values: no memory within the bound for %d bytes of values: %w", total, err)
 	}
 	out := r.lent[:total]
+	// Every part takes bytes of src, so this ends whatever they claim.
 	for at := 0; at < total; {
 		n, rest, err := r.part(src, out[at:])
 		r.giveWork()
@@ -182,6 +183,8 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		return 0, nil, fmt.Errorf("%w: it ends before the values are complete", ErrCorrupt)
 	}
 	kind, src := part(src[0]), src[1:]
+	// These change what is remembered. Memory for the most that they can add is taken
+	// before, as they may block for it only while nothing has changed.
 	if kind == partByKey || kind == partLearned || kind == partSlim || kind == partRecalled || kind == partCopied {
 		if err = r.mayRemember(len(out)); err != nil {
 			return 0, nil, err

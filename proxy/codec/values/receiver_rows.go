@@ -93,6 +93,8 @@ func readRowsKeys(src []byte, most, bytes int) (m rowsMask, total int, rest []by
 	if m.keys == 0 || m.keys > most || m.first > most-m.keys {
 		return m, 0, nil, fmt.Errorf("%w: rows of %d keys from number %d on, where there are %d", ErrCorrupt, m.keys, m.first, most)
 	}
+	// The kind of the values comes later, in the sparse part: the smallest kind gives
+	// the most values.
 	least := element.BFloat16.Size()
 	if width > 0 {
 		if m.width = width - 1; m.width > bytes/least/m.keys {
@@ -122,6 +124,7 @@ func readOpen(src []byte, total int) (open []rows.Span, rest []byte, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
+	// Each takes two bytes at least.
 	if count > len(src)/2 {
 		return nil, nil, fmt.Errorf("%w: %d open rows in %d bytes", ErrCorrupt, count, len(src))
 	}

@@ -134,6 +134,7 @@ func (r *repeats) remember(e exchange, sum uint64, section []byte, st *stream) b
 	t := mapped.Tag{A: st.order, C: uint32(e.timestamp), D: push, Sum: sum}
 	s := &sent{sum: sum, extent: st.allocate(kindSent, t, len(section))}
 	switch {
+	// The file's memory is the only copy: it is read when the request is repeated.
 	case s.extent != nil:
 		s.section = s.extent.Bytes()
 	case !st.budget.reserve(len(section)):

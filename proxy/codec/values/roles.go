@@ -21,6 +21,8 @@ func (r *roles) note(key uint64, push bool, b *budget) (pushed, known bool) {
 	if pushed, known = r.now[key]; known {
 		return pushed, true
 	}
+	// Looked up in the older generation, the key enters the newer one, and so stays
+	// known as long as it is used.
 	if pushed, known = r.before[key]; !known {
 		pushed = push
 	}

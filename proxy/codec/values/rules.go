@@ -138,6 +138,8 @@ func (r *Rule) withDefaults() Rule {
 
 // Check returns the first fault of the rule, in the names of the flags.
 func (r *Rule) Check() error {
+	// The faults are looked for with defaults filled in, and reported in the words of
+	// what was given.
 	d := r.withDefaults()
 	switch {
 	case !(r.Threshold >= 0 && r.Threshold < 1):

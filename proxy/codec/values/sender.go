@@ -278,6 +278,8 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 	default:
 		return nil
 	}
+	// The relay had no memory to hold it. Its keys' state is as before, as if the
+	// message had not been.
 	if shown.Rest {
 		s.codec.counts.why(ReasonLarge)
 		if isPush {

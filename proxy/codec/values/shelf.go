@@ -184,6 +184,8 @@ func (s *stream) guarded(do func()) (ok bool) {
 		if p == nil {
 			return
 		}
+		// runtime.Error of a memory fault has the address; a bug of ours does not,
+		// and must not be hidden.
 		if _, fault := p.(interface{ Addr() uintptr }); !fault {
 			panic(p)
 		}
@@ -290,6 +292,7 @@ func (s *stream) noteKey(l *narrowLayer, key uint64, width uint32) bool {
 	if n == 0 || l.entries*entrySize == len(l.keys[n-1].Bytes()) {
 		t := l.tag
 		t.D = uint32(n)
+		// Extents of keys double, so that a layer of many keys has few of them.
 		more := leastKeys
 		if n > 0 {
 			more = max(more, min(len(l.keys[n-1].Bytes())*2/entrySize, 1<<16))
@@ -348,6 +351,7 @@ func (s *stream) release() error {
 				delete(s.repeats.sent, e)
 			}
 		}
+		// Requests whose section is in memory stay, for Save.
 		s.repeats.order = slices.DeleteFunc(s.repeats.order, func(e exchange) bool { return s.repeats.sent[e] == nil })
 		err = file.Close()
 	})

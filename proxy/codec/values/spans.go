@@ -32,6 +32,7 @@ func compile(rules []Rule, job, name string, sameHost bool) []span {
 		}
 		mine = append(mine, r)
 	}
+	// What holds can change only at the first key of a range, or behind its last.
 	starts := []uint64{0}
 	cut := func(r Range) {
 		starts = append(starts, r.First)

@@ -359,6 +359,8 @@ func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 		if _, ok := s.asked[key]; ok {
 			continue
 		}
+		// Without memory the first pushes of these keys go whole, as if they had not
+		// been pulled.
 		if !s.budget.reserve(askedBytes) {
 			return
 		}

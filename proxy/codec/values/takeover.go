@@ -55,6 +55,7 @@ func readLeft(l *mapped.Left) (*left, error) {
 				numbers[p.Tag] = p.Bytes
 			}
 		case kindKeys:
+			// Extents of a layer's keys have its tag but for their number.
 			t := p.Tag
 			t.D = 0
 			keys[t] = append(keys[t], p)
@@ -70,6 +71,8 @@ func readLeft(l *mapped.Left) (*left, error) {
 			all.leaves[[2]uint64{p.Tag.A, p.Tag.B}] = away
 		}
 	}
+	// Keys without numbers are of a layer that moved to memory, or of a transaction
+	// that was not committed.
 	for t, b := range numbers {
 		k.Narrow = append(k.Narrow, readNarrow(t, b, keys[t]))
 	}
@@ -173,6 +176,7 @@ func (c *Codec) openAll(prefix string) (found []*left, err error) {
 func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(), err error) {
 	var done []func()
 	for id, k := range l.leaves {
+		// It has arrived in another file, which says so.
 		if took[id] {
 			continue
 		}
@@ -225,6 +229,7 @@ func (c *Codec) openLeft(path string) (*left, error) {
 	switch {
 	case err == nil:
 		return l, nil
+	// The proxy that has it lives, or another one is taking it over.
 	case errors.Is(err, mapped.ErrInUse) || errors.Is(err, os.ErrNotExist):
 		return nil, nil
 	case errors.Is(err, mapped.ErrOtherBoot): // its worker has ended with the machine

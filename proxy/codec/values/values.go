@@ -43,9 +43,9 @@ import (
 // Name is the codec's name in the hello of a link.
 const Name = "values"
 
-// formats is the version of everything that the codec writes besides compact. Proxies
-// with different versions do not agree on this codec; additions are negotiated by offer
-// instead.
+// formats is the version of everything that the codec writes besides compact. A link
+// between proxies of different versions is an error; additions are negotiated by
+// offer instead.
 const formats = 3
 
 // The last byte of a head says what is before it.
@@ -203,6 +203,7 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	if err := json.Unmarshal(offered, &theirs); err != nil {
 		return nil, nil, fmt.Errorf("values: the other proxy's offer %q: %w", offered, err)
 	}
+	// The link fails rather than have either end read what it does not know.
 	if theirs.Formats != formats {
 		return nil, nil, fmt.Errorf("values: the other proxy writes formats %d, this one %d", theirs.Formats, formats)
 	}
@@ -274,6 +275,7 @@ func (c *Codec) join(o owner, make bool) *stream {
 	defer c.mu.Unlock()
 	s := c.streams[o]
 	if s == nil {
+		// Only when a stream is new, which is when there could be too many.
 		c.tidy()
 		if !make || len(c.streams) >= maxStreams {
 			return nil

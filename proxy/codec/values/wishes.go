@@ -28,6 +28,8 @@ func (s *ruleSet) with(t policy.JobTitle) []Rule {
 		if r.Threshold = share; share > 0 {
 			r.Slim = nil // both choose which values go
 		}
+		// The wish and the rule contradict each other in a way that is not known
+		// here: the wish alone is left.
 		if r.Check() != nil {
 			r = Rule{Job: r.Job, Keys: r.Keys, Threshold: share}
 		}

@@ -36,6 +36,7 @@ func dequantizers() {
 	})
 	dequantizer("Float64", func(places, unit VecVirtual, values, done Register) {
 		upper, wide := XMM(), YMM()
+		// Widened before they are multiplied, since the unit is a float64.
 		VEXTRACTF128(Imm(1), places, upper)
 		for v, half := range []Op{places.AsX(), upper} {
 			VCVTPS2PD(half, wide)
@@ -66,6 +67,8 @@ func dequantizer(kind string, store func(places, unit VecVirtual, values, done R
 	}
 	function(name, "func(values, codes *byte, n int, unit "+unitType+", offset float32, bits int, unpack *byte)",
 		fmt.Sprintf("%s is Dequantize for n numbers, a multiple of 8 and more than none. It reads 8 bytes at each 8 codes, however many these take.", name))
+	// codes advances by bits bytes with every group, so that it is a pointer of its
+	// own and not indexed by done.
 	values, codes, n := Load(Param("values"), GP64()), Load(Param("codes"), GP64()), Load(Param("n"), GP64())
 	unit, offset := broadcast("unit"), broadcast32("offset")
 	bits, unpack := Load(Param("bits"), GP64()), Load(Param("unpack"), GP64())
@@ -83,6 +86,8 @@ func dequantizer(kind string, store func(places, unit VecVirtual, values, done R
 		VPSRLVD(shifts, y, y)
 		VPAND(clear, y, y)
 		VCVTDQ2PS(y, y)
+		// Codes are small integers, exact in float32; so is their distance from the
+		// offset, which may be a half.
 		VSUBPS(offset, y, y)
 		store(y, unit, values, done)
 		ADDQ(bits, codes)

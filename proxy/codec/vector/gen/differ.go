@@ -11,6 +11,7 @@ import (
 func differs() {
 	function("differ4AVX2", "func(a, b *byte, n int, mask *uint64)",
 		"differ4AVX2 is Differ for n numbers of 4 bytes, a multiple of 32 and more than none.")
+	// A vector of ones turns the equality into its inverse.
 	a, b := Load(Param("a"), GP64()), Load(Param("b"), GP64())
 	n, mask := Load(Param("n"), GP64()), Load(Param("mask"), GP64())
 	order, ones := inRegister(interleave()), YMM()

@@ -30,6 +30,7 @@ func (p positions) write(bits, done GPVirtual) {
 	POPCNTL(bits, count.As32())
 	MOVL(done.As32(), position)
 	ADDL(p.first, position)
+	// The lowest set bit is a number that passed; BLSR clears it for the next.
 	one := func(at Mem) {
 		t := GP32()
 		TZCNTL(bits, t)
@@ -49,6 +50,7 @@ func (p positions) write(bits, done GPVirtual) {
 	LEAQ(Mem{Base: more, Disp: 4}, more) // leaves the flags alone
 	JNZ(LabelRef("more"))
 	Label("written")
+	// Advances by as many as there were, not by as many as were written.
 	LEAQ(Mem{Base: p.next, Index: count, Scale: 4}, p.next)
 }
 

@@ -47,6 +47,9 @@ func lowest(count VecVirtual) VecVirtual {
 // joined, whose lanes are the even and the odd ones. It is used for widths, which are
 // added, and for codes, of which the odd ones are shifted by the width of the even ones.
 func fold(v [4]VecVirtual, join func(even, odd VecVirtual) VecVirtual) VecVirtual {
+	// The unpack instructions work within halves of a register, so pairs come out in
+	// the order 0, 2, 1, 3; permuting the halves of two such results puts them in
+	// order.
 	var pairs [2]VecVirtual // of 0, 2, 1 and 3, and of 4, 6, 5 and 7
 	for i := range pairs {
 		even, odd := YMM(), YMM()
@@ -67,6 +70,8 @@ func riceFours() {
 		"riceFoursAVX2 is RiceFours for n numbers, a multiple of 16 and more than none.")
 	codes, widths, values, n := Load(Param("codes"), GP64()), Load(Param("widths"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
 	low := shift("low")
+	// mask cuts the low bits, one is the end of the zeros, least the width of a code
+	// without zeros.
 	mask, one, least := lowest(low), YMM(), YMM()
 	VPCMPEQD(one, one, one)
 	VPSRLQ(Imm(63), one, one)
@@ -115,6 +120,7 @@ func riceTwos() {
 	codes, widths, values, n := Load(Param("codes"), GP64()), Load(Param("widths"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
 	base, down := spread64(Load(Param("base"), GP64())), spread64(Load(Param("down"), GP64()))
 	rest, low := shift("rest"), shift("low")
+	// others cuts the bits below the exponent, mask the low bits of its difference.
 	others, mask, one, least := lowest(rest), lowest(low), YMM(), YMM()
 	VPCMPEQD(one, one, one)
 	VPSRLQ(Imm(63), one, one)
@@ -128,6 +134,7 @@ func riceTwos() {
 			y, e, zeros := YMM(), YMM(), YMM()
 			VMOVDQU(Mem{Base: values, Index: done, Scale: 8, Disp: 32 * v}, y)
 			VPSRLQ(rest, y, e)
+			// The signed difference, negated if down is all ones.
 			VPSUBQ(base, e, e)
 			VPXOR(down, e, e)
 			VPSUBQ(down, e, e)
@@ -175,6 +182,8 @@ func halvings() {
 		}
 	}
 	loop(n, 4, func(done GPVirtual) {
+		// Each difference is added whole, then shifted right once and once more for
+		// the other two sums.
 		e, above, below := YMM(), YMM(), YMM()
 		VMOVDQU(Mem{Base: values, Index: done, Scale: 8}, e)
 		VPSRLQ(rest, e, e)
@@ -219,6 +228,8 @@ func fixedFours() {
 		for v := range code {
 			y, upper := YMM(), YMM()
 			VMOVDQU(Mem{Base: values, Index: done, Scale: 8, Disp: 32 * v}, y)
+			// Subtracting base leaves the exponent's difference above the rest, which
+			// is cut off by the shift.
 			VPSUBQ(base, y, upper)
 			VPSRLQ(rest, upper, upper)
 			VPAND(mask, y, y)
@@ -226,6 +237,7 @@ func fixedFours() {
 			VPOR(upper, y, y)
 			code[v] = y
 		}
+		// fold joins twice for pairs, then once for fours.
 		by := []VecVirtual{width, width, twice}
 		joined := fold(code, func(even, odd VecVirtual) VecVirtual {
 			VPSLLQ(by[0], odd, odd)
@@ -249,6 +261,8 @@ func rotator(name, kind string, size int, sign uint64, load func(Mem, VecVirtual
 	VPXOR(most, most, most)
 	VPSRLQ(Imm(63-sign), least, all)
 	loop(n, 4, func(done GPVirtual) {
+		// A rotation within the number's size: the sign goes to bit 0, everything
+		// else up by one.
 		y, top := YMM(), YMM()
 		load(Mem{Base: src, Index: done, Scale: uint8(size)}, y)
 		VPSRLQ(Imm(sign), y, top)

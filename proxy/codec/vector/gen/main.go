@@ -56,6 +56,7 @@ func function(name, signature, doc string) {
 func loop(n Register, step uint64, body func(done GPVirtual)) {
 	done := GP64()
 	XORQ(done, done)
+	// Labels are local to a function, so that all loops may have the same.
 	name := "next"
 	Label(name)
 	body(done)
@@ -151,6 +152,8 @@ func interleave() Mem {
 // general register, in the order of the numbers. Packing to bytes with saturation keeps
 // ones ones and zeros zeros.
 func bits32(lanes [4]VecVirtual, order VecVirtual) GPVirtual {
+	// 32 lanes of 32 bits become 32 bytes, whose top bits are moved to the general
+	// register at once.
 	VPACKSSDW(lanes[1], lanes[0], lanes[0])
 	VPACKSSDW(lanes[3], lanes[2], lanes[2])
 	VPACKSSWB(lanes[2], lanes[0], lanes[0])
@@ -179,6 +182,7 @@ func mask64(mask, done Register, give func(vector int) VecVirtual) GPVirtual {
 	all, at := GP32(), GP64()
 	for v := range 8 {
 		lanes, bits := give(v), GP32()
+		// Four bits of a vector; shifted to their place in the word.
 		VMOVMSKPD(lanes, bits)
 		if v == 0 {
 			MOVL(bits, all)

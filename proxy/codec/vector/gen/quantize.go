@@ -19,6 +19,7 @@ func magnitudes() {
 	magnitude("maxMagnitude32AVX2", "uint32", 4, clear32, func(x, most VecVirtual) { VPMAXUD(x, most, most) })
 	magnitude("maxMagnitude64AVX2", "uint64", 8, clear64, func(x, most VecVirtual) {
 		above := like(x)
+		// AVX2 has no maximum of 64-bit integers, so it is a comparison and a choice.
 		VPCMPGTQ(most, x, above) // of numbers that are not negative: their sign bits are clear
 		VBLENDVPD(above, x, most, most)
 	})
@@ -41,6 +42,8 @@ func magnitude(name, result string, size int, unsign func(VecVirtual), raise fun
 	clear := YMM()
 	VPCMPEQD(clear, clear, clear)
 	unsign(clear)
+	// As many vectors as 32 numbers fill, each with a maximum of its own, so that
+	// they do not wait for each other.
 	most := make([]VecVirtual, size) // 32 numbers at a time
 	for v := range most {
 		most[v] = YMM()
@@ -97,6 +100,8 @@ func random(y, a, b VecVirtual) {
 	VPXOR(a, y, y)
 	VPSRLD(Imm(16), y, t)
 	VPXOR(t, y, y)
+	// The same operations as in Random.At, eight at a time. Multiplications keep the
+	// low 32 bits.
 	VPMULLD(constant("firstFactor", 0x7feb352d), y, y)
 	VPSRLD(Imm(15), y, t)
 	VPXOR(t, y, y)
@@ -139,6 +144,8 @@ func quantizer(name, parameters, doc string) {
 		store = packer(dst)
 	}
 	loop(n, 32, func(done GPVirtual) {
+		// Four vectors of eight codes are packed to 16 bits, in pairs, then to bytes,
+		// which interleaves their halves.
 		packed := [2]VecVirtual{YMM(), YMM()}
 		for v := range 4 {
 			u, x := above(), YMM()
@@ -181,6 +188,8 @@ func randomly(base VecVirtual) func() VecVirtual {
 // the next store overwrites the surplus.
 func packer(dst Register) func(codes VecVirtual, done GPVirtual) {
 	bits, pack := Load(Param("bits"), GP64()), Load(Param("pack"), GP64())
+	// The factors of package vector's packing, for the width at hand: one function
+	// serves all widths.
 	pairs, fours, eights := YMM(), YMM(), YMM()
 	VMOVDQU(Mem{Base: pack}, pairs)
 	VMOVDQU(Mem{Base: pack, Disp: 32}, fours)
@@ -188,8 +197,13 @@ func packer(dst Register) func(codes VecVirtual, done GPVirtual) {
 	down := XMM()
 	VMOVQ(Mem{Base: pack, Disp: 64}, down) // 32 less the bits of four codes
 	return func(codes VecVirtual, _ GPVirtual) {
+		// Neighbouring bytes are multiplied and added to 16 bits, these to 32 bits.
+		// The factors, up to 128, are the unsigned operand; codes of fewer than 8
+		// bits are small enough to be the signed one.
 		VPMADDUBSW(codes, pairs, codes)
 		VPMADDWD(fours, codes, codes)
+		// Shifts the lower of two fours up until it meets the other, and both down
+		// again as 64 bits.
 		VPSLLVD(eights, codes, codes)
 		VPSRLQ(down, codes, codes)
 		upper := XMM()

@@ -69,10 +69,13 @@ func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
 		fetch(e, done, 4)
 		fetch(g, done, size)
 		bits := mask32(mask, done, order, func(v int) VecVirtual {
+			// Eight numbers of the gradient, widened; the residual is added from
+			// memory and stored back.
 			sum := load(Mem{Base: g, Index: done, Scale: uint8(size), Disp: v * 8 * size})
 			at := Mem{Base: e, Index: done, Scale: 4, Disp: v * 32}
 			VADDPS(at, sum, sum)
 			VMOVUPS(sum, at)
+			// Without the sign, compared so that NaNs pass: not less than tau.
 			VANDPS(magnitude, sum, sum)
 			VCMPPS(Imm(notLess), tau, sum, sum)
 			return sum

@@ -78,11 +78,15 @@ func roundToBFloat16() {
 		VPCMPEQD(constant("infinity16", 0x7f80), t, t)
 		VPAND(finite, t, t)
 		VPADDD(t, h, h)
+		// A NaN's upper half could be an infinity, if its payload is in the lower
+		// one: the quiet bit is set.
 		nan, quiet := YMM(), YMM()
 		VPCMPGTD(infinity, size, nan)
 		VPSRLD(Imm(16), x, quiet)
 		VPOR(constant("quiet16", 0x40), quiet, quiet)
 		VPBLENDVB(nan, quiet, h, h)
+		// What was written, as a float32; the difference from x is exact, and is what
+		// rounding took.
 		VPSLLD(Imm(16), h, t)
 		VSUBPS(t, x, t)
 		VANDPS(finite, t, t)
@@ -109,8 +113,10 @@ func roundToFloat16() {
 		VMOVUPS(Mem{Base: v, Index: done, Scale: 4}, x)
 		VANDPS(magnitude, x, size)
 		VPCMPGTD(size, infinity, finite)
+		// As integers: magnitudes compare as their bits do.
 		VPMINUD(most, size, limited)
 		VPBLENDVB(finite, limited, size, limited) // what is not finite stays that
+		// The limited magnitude with the sign of x.
 		sign := YMM()
 		VPANDN(x, magnitude, sign)
 		VPOR(sign, limited, limited)

@@ -118,6 +118,7 @@ func maskFrom32() {
 		VPAND(Mem{Base: values, Index: done, Scale: 4, Disp: lane * 32}, clear, y)
 		VPCMPGTD(below, y, y)
 		VMOVMSKPS(y, bits)
+		// A bit for each number: a vector of eight is a byte of the mask.
 		MOVQ(done, at)
 		SHRQ(Imm(3), at)
 		MOVB(bits.As8(), Mem{Base: mask, Index: at, Scale: 1, Disp: lane})

@@ -20,6 +20,7 @@ func sums() {
 		{"sumInt32AVX2", "int32", VPADDD},
 		{"sumInt64AVX2", "int64", VPADDQ},
 	} {
+		// One form for all kinds: only the instruction that adds differs.
 		function(s.name, "func(dst, src *byte, n int)",
 			s.name+" adds the "+s.kind+" numbers in n bytes, a multiple of 128 and more than none, to dst.")
 		dst, src, n := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("n"), GP64())
