@@ -209,8 +209,8 @@ func (s *Service) forgetJob(ctx context.Context, name string) error {
 		switch {
 		case used && keys > 0:
 			return status.Errorf(codes.FailedPrecondition, "%d keys of job %s are displaced, and it runs: bring them home first (psidecar restore --job %s --wait 1m), or end the job", keys, name, name)
-		// An unnamed run has no host that could use it, but an older proxy may still carry out its
-		// batches.
+		// Nobody uses an unnamed run by its name, but a proxy that names no runs may still carry
+		// out its batches.
 		case moving && (used || j.run == ""):
 			return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: take the plan back first", name)
 		}

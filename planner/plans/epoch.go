@@ -141,8 +141,7 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 }
 
 // moves returns the moves that bring the targets to their owners, grouped by source and
-// destination. The sort is stable: within a group moves keep the order of the targets, which
-// strategies give by benefit.
+// destination. Within a group moves keep the order of the targets.
 func (j *job) moves(targets []plan.Range) []plan.Move {
 	var moves []plan.Move
 	for _, t := range targets {

@@ -199,7 +199,7 @@ func (s *Service) newestRuns() []*job {
 }
 
 // openJob returns the newest run of a job. If no proxy has named one, it returns the unnamed run,
-// which is created if necessary: its plans can be shown, but no key of it moves.
+// which is created if necessary, so that its plans can be shown.
 func (s *Service) openJob(ctx context.Context, name string, servers int) (*job, error) {
 	return s.openRun(ctx, runKey{name, s.Run(name)}, servers)
 }

@@ -23,8 +23,8 @@ const (
 	maxRunning = 4096
 )
 
-// A runKey identifies one run of a job. run is empty for plans made while no proxy has named a run:
-// they can be shown but not carried out.
+// A runKey identifies one run of a job. run is empty for plans that were made before any proxy had
+// named a run.
 type runKey struct {
 	job string
 	run plan.Run
