@@ -232,6 +232,9 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 		return "", nil
 	}
 	targets, migration := j.targets(moves)
+	if len(targets) == 0 {
+		return "", nil
+	}
 	number, err := s.Propose(ctx, plans.Proposal{
 		Job: j.name, Run: j.run, Servers: j.servers, Targets: targets, Hosts: hosts, MigrationBytes: migration, HorizonSteps: j.opts.Horizon,
 		Reason: fmt.Sprintf("%s moves %.0f bytes a step, would move %.0f; the busiest then %.0f", j.hosts[most], before[most], after[most], after[then]) +
@@ -293,6 +296,12 @@ func (j *job) targets(moves []dynamic.Move) (targets []plan.Range, migration flo
 	for _, m := range moves {
 		if len(ranks[m.To]) == 0 {
 			continue // a host without a server
+		}
+		// The first push of a key may have been lost on the way, and a move begins with a pull.
+		// A server without the key may make it then, with a length of its own, and refuse the
+		// push that comes again. Where a worker goes on to use the key, the server has it.
+		if j.varies && !j.twice[m.Item] {
+			continue
 		}
 		key := j.keys[m.Item]
 		to := ranks[m.To][key%uint64(len(ranks[m.To]))]

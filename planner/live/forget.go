@@ -97,12 +97,12 @@ func (j *job) retainItems(kept []int32) {
 	j.number = make(map[uint64]int32, 2*len(kept))
 	for to, from := range kept {
 		number[from] = int32(to)
-		j.keys[to], j.homes[to], j.used[to] = j.keys[from], j.homes[from], j.used[from]
+		j.keys[to], j.homes[to], j.used[to], j.twice[to] = j.keys[from], j.homes[from], j.used[from], j.twice[from]
 		j.items.Home[to], j.items.Owner[to], j.items.Size[to] = j.items.Home[from], j.items.Owner[from], j.items.Size[from]
 		j.number[j.keys[to]] = int32(to)
 	}
 	n := len(kept)
-	j.keys, j.homes, j.used = j.keys[:n], j.homes[:n], j.used[:n]
+	j.keys, j.homes, j.used, j.twice = j.keys[:n], j.homes[:n], j.used[:n], j.twice[:n]
 	j.placed.items = n // all of them were placed
 	j.items.Home, j.items.Owner, j.items.Size = j.items.Home[:n], j.items.Owner[:n], j.items.Size[:n]
 	for _, w := range j.workers {

@@ -13,7 +13,7 @@ import (
 // A job is what is known of one job's uses of keys, in the terms of package dynamic: machines are
 // hosts that report, items are keys.
 //
-// Invariants: hosts, links and machine have the same machines; keys, used, homes, number and items
+// Invariants: hosts, links and machine have the same machines; keys, used, twice, homes, number and items
 // the same items. The number of a machine is never given to another. The number of an item changes
 // only in retainItems, which tells the strategy and renumbers what workers have used.
 type job struct {
@@ -41,8 +41,13 @@ type job struct {
 	keys   []uint64         // by item
 	homes  []int32          // by item: rank of the server at which it is at home
 	used   []uint32         // by item: number of the decision before which it was used last
+	twice  []bool           // by item: more than one window had uses of it
 	items  dynamic.Items
 	door   door
+	// The size of the first value that was pushed, 0 before; varies is set once another had
+	// another size.
+	size   uint32
+	varies bool
 	// The number of the next decision.
 	turn uint32
 	// Uses of keys that had no item.
@@ -259,14 +264,18 @@ func (j *job) item(key uint64, size uint32) int32 {
 		}
 		n = int32(len(j.keys))
 		j.number[key] = n
-		j.keys, j.used = append(j.keys, key), append(j.used, j.turn)
+		j.keys, j.used, j.twice = append(j.keys, key), append(j.used, j.turn), append(j.twice, false)
 		j.items.Home = append(j.items.Home, 0) // set by place
 		j.items.Owner = append(j.items.Owner, 0)
 		j.items.Size = append(j.items.Size, float32(j.opts.KeyBytes+defaultSize))
 		j.homes = append(j.homes, plan.HomeOf(key, j.servers))
+	} else {
+		j.twice[n] = true
 	}
 	j.used[n] = j.turn
 	if size > 0 {
+		j.varies = j.varies || j.size > 0 && size != j.size
+		j.size = size
 		j.items.Size[n] = float32(j.opts.KeyBytes) + float32(size)
 	}
 	return n

@@ -122,6 +122,28 @@ func TestPlansForReports(t *testing.T) {
 	})
 }
 
+// Where values have different sizes, a key that was seen once stays: its first push
+// may have been lost, and a pull must not have a server make it.
+func TestKeysOfDifferentSizesMoveOnceSeenTwice(t *testing.T) {
+	f := newFleet(t, true, nil)
+	round := func() {
+		f.steps += 10
+		f.planner.Take(f.report(0, 1, 2, 3, second(1)))
+		r := f.report(1, 5, 6, 7, second(1), second(2))
+		r.Jobs[0].Window.ValueBytes = []uint32{4, 12, 0, 4, 4}
+		f.planner.Take(r)
+		f.planner.Decide(t.Context())
+	}
+	round()
+	if all := f.shown(t).GetEpochs(); len(all) != 0 {
+		t.Fatalf("planned for keys that were seen once: %v", all)
+	}
+	round()
+	if all := f.shown(t).GetEpochs(); len(all) != 1 || all[0].GetKeys() != 3 {
+		t.Errorf("planned for keys that were seen twice: %v, want a plan of 3 keys", all)
+	}
+}
+
 // done reports the only batch of an epoch as done.
 func (f *fleet) done(t *testing.T, number, moved uint64) {
 	t.Helper()
