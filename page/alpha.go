@@ -6,71 +6,74 @@ import (
 	"slices"
 )
 
-// Alpha answers /api/v1/alpha (parameters blocks: the number of blocks of keys, default 64;
-// machines and each: the assumed numbers of machines, and of workers on each; link-speed:
-// the speeds of their links in Mbit/s, separated by commas): how sparsely a job uses its
-// parameters, and the bytes that each way of keeping them equal on all machines would move.
+// Alpha is the answer of /api/v1/alpha: how sparsely a job uses its parameters, and how many
+// bytes each way of keeping them equal on all machines would move in a step. Parameters: blocks
+// (number of blocks of keys, default 64); machines and each (an assumed cluster: machines, and
+// workers on each); link-speed (the speeds of their links in Mbit/s, separated by commas).
 //
-// An agent answers for its host's workers alone: alpha is theirs, and the forms, which
-// concern all machines, are left out where the number of machines is unknown.
+// An agent answers for its own host's workers: alpha is theirs, and the forms, which concern
+// all machines, are left out if the number of machines is unknown.
 type Alpha struct {
 	Job string `json:"job"`
-	// Alpha is the share of the parameters' values that a worker uses in a step, on average:
-	// of the ranges, weighted by bytes (Parallax, Kim and others 2019, section 2.2).
+	// Alpha is the fraction of the parameters' values that a worker uses in a step, on average:
+	// that of the ranges, weighted by bytes (Parallax, Kim et al. 2019, section 2.2).
 	Alpha    float64 `json:"alpha"`
 	Keys     uint64  `json:"keys"`
-	Bytes    float64 `json:"bytes"`    // of all values that are pushed, each once
-	Workers  int     `json:"workers"`  // whose steps are known
-	Machines int     `json:"machines"` // that have workers; 0: an agent's answer
+	Bytes    float64 `json:"bytes"`    // of all values that are pushed, each counted once
+	Workers  int     `json:"workers"`  // number of workers whose steps are known
+	Machines int     `json:"machines"` // number of machines with workers; 0 in an agent's answer
 	Each     int     `json:"workers_of_a_machine"`
-	// Even says that servers are taken to be on all machines, with parameters spread evenly:
-	// it is not known where they are.
+	// Even says that the servers' places are unknown, so that servers are assumed on all
+	// machines, with parameters spread evenly.
 	Even bool `json:"even,omitempty"`
 	Compared
 	Ranges []AlphaRange `json:"ranges"`
 
-	// AtMost says that alpha may be less, and bytes more: the planner's, since hosts' keys
-	// overlap and the most that one host knows are counted. What servers would move does not
-	// depend on it.
+	// AtMost says that alpha may be lower and bytes higher. It is set by the planner, which
+	// does not know how far the keys of hosts overlap and takes the largest number that one
+	// host knows. What servers would move does not depend on it.
 	AtMost       bool   `json:"at_most,omitempty"`
-	SampledOneIn uint32 `json:"sampled_one_in"` // above 1: rare keys may not have been seen, and alpha be less
+	SampledOneIn uint32 `json:"sampled_one_in"` // above 1, rare keys may have been missed, and alpha may be lower
 
 	Sums *SumRules `json:"sums,omitempty"` // the planner's
 }
 
-// Compared are what the busiest machine would send and receive in a step in each form, of
-// values alone (Table 3 of the paper): the one whose link takes the longest, or, where no
-// link's speed is known, that moves most.
+// Compared has, for each form, what the busiest machine would send and receive in a step, of
+// values alone (Table 3 of the paper). The busiest machine is the one whose link takes longest
+// or, if no link's speed is known, the one that moves most.
 type Compared struct {
-	Forms   map[string]float64 `json:"forms,omitempty"`   // its bytes
-	Seconds map[string]float64 `json:"seconds,omitempty"` // that its link takes; absent: no link's speed is known
-	Busiest map[string]string  `json:"busiest,omitempty"` // its host; absent: hosts have no names
-	Least   string             `json:"least,omitempty"`   // form that takes the least
-	// Chosen is the form that is proposed, of those that psidecar has: servers, or host_sums
-	// where they save a twentieth; absent of all ranges, of which each has its own.
+	Forms   map[string]float64 `json:"forms,omitempty"`   // bytes, by form
+	Seconds map[string]float64 `json:"seconds,omitempty"` // time on its link; absent if no link's speed is known
+	Busiest map[string]string  `json:"busiest,omitempty"` // its host; absent if hosts have no names
+	Least   string             `json:"least,omitempty"`   // the form that costs least
+	// Chosen is the form that is proposed, among those that psidecar implements: servers, or
+	// host_sums if that saves at least a twentieth. It is absent for all ranges together, since
+	// each has its own.
 	Chosen        string  `json:"chosen,omitempty"`
-	ChosenBytes   float64 `json:"chosen_bytes,omitempty"` // of the busiest machine, with each range in the form that is chosen for it
+	ChosenBytes   float64 `json:"chosen_bytes,omitempty"` // of the busiest machine, with each range in its chosen form
 	ChosenSeconds float64 `json:"chosen_seconds,omitempty"`
 }
 
-// An AlphaRange is neighbouring keys of which workers use alike shares.
+// An AlphaRange is a range of neighbouring keys with similar alpha.
 type AlphaRange struct {
 	Block
 	Alpha float64 `json:"alpha"`
 	Bytes float64 `json:"bytes"`
 	Compared
-	// Now is what rules say of the range's pushes: host (they are summed), none (they go one
-	// by one) or part (rules differ within it); absent: proxies' own flags hold.
+	// Now says what the rules in force do with the range's pushes: host (summed by host), none
+	// (not summed) or part (rules differ within it). It is absent where proxies' own flags
+	// decide.
 	Now string `json:"now,omitempty"`
 }
 
-// alphaBlocks is how finely keys are looked at where nobody says, and maxMachines how many
-// machines, and workers on each, may be reckoned with.
+// alphaBlocks is the default number of blocks. maxMachines bounds the machines, and the workers
+// on each, of an assumed cluster.
 const (
 	alphaBlocks = 64
 	maxMachines = 1 << 16
 )
 
+// alpha answers /api/v1/alpha. Names and rules are added to what AlphaOf computes.
 func (s server) alpha(r *http.Request) (Alpha, error) {
 	v := r.URL.Query()
 	job, err := s.job(v)
@@ -96,8 +99,9 @@ func (s server) alpha(r *http.Request) (Alpha, error) {
 	return a, err
 }
 
-// AlphaOf returns a job's alpha, by at most that many blocks of keys, and the forms on
-// a cluster; nil: on the one that the job is known to run on.
+// AlphaOf computes a job's alpha from at most blocks blocks of keys, and the costs of the forms
+// on a cluster; nil means the one that the job runs on, as far as that is known. It asks the
+// state for several heatmaps.
 func AlphaOf(state State, job string, blocks int, on *FormCluster) (Alpha, error) {
 	ranges, h, err := pushed(state, job, blocks)
 	if err != nil {
@@ -127,7 +131,7 @@ func AlphaOf(state State, job string, blocks int, on *FormCluster) (Alpha, error
 	}
 	whole := a.Machines > 0 && len(on.Machines) > 1
 	if !whole {
-		on = EvenCluster(1, 1) // for alpha alone
+		on = EvenCluster(1, 1) // forms make no sense; alpha does not depend on the cluster
 	}
 	a.Even = whole && len(on.Servers) == 0
 	figures, all := CompareForms(ranges, rounds, on)
@@ -147,6 +151,7 @@ func AlphaOf(state State, job string, blocks int, on *FormCluster) (Alpha, error
 	return a, nil
 }
 
+// costsOf converts the figures of a range to the answer's form.
 func costsOf(f *FormFigure, on *FormCluster) Compared {
 	to := Compared{Forms: map[string]float64{}, Least: f.Costs.Least().String(), Chosen: f.Costs.Chosen().String(), ChosenBytes: f.Chosen.Bytes, ChosenSeconds: f.Chosen.Seconds}
 	for form, cost := range f.Costs {
@@ -168,8 +173,8 @@ func costsOf(f *FormFigure, on *FormCluster) Compared {
 	return to
 }
 
-// pushed returns what each worker pushed of each block, or pulled where nobody has pushed;
-// h has the workers' names.
+// pushed returns what each worker pushed of each block, or, in a job that pushes nothing,
+// pulled. h has the workers' names, in the order of the figures.
 func pushed(state State, job string, blocks int) (ranges []FormRange, h Heatmap, err error) {
 	for _, measures := range [][2]Measure{{Pushes, PushedBytes}, {Pulls, PulledBytes}} {
 		q := HeatmapQuery{Blocks: blocks, Last: math.MaxUint64, Measure: measures[0]}
@@ -189,8 +194,8 @@ func pushed(state State, job string, blocks int) (ranges []FormRange, h Heatmap,
 	return ranges, h, nil
 }
 
-// rangesOf joins uses and bytes, which were asked for one after the other: of blocks that
-// have changed in between, as new keys come, only those that both have.
+// rangesOf joins two heatmaps, of uses and of bytes. They are taken one after the other, and
+// new keys may change the blocks in between: only blocks that both have are kept.
 func rangesOf(uses, bytes *Heatmap) (ranges []FormRange) {
 	at := map[Key]int{}
 	for i, b := range bytes.Blocks {
@@ -219,8 +224,8 @@ func rangesOf(uses, bytes *Heatmap) (ranges []FormRange) {
 	return ranges
 }
 
-// roundsOf returns the steps of the heatmap's workers. The hottest keys, which take a look
-// at all keys, are asked for only where a worker pushes each key by itself.
+// roundsOf returns the number of steps of each of the heatmap's workers. It queries the hottest
+// keys, which visits all keys, only if some worker pushes each key by itself.
 func roundsOf(state State, h Heatmap, ranges []FormRange, loads []WorkerLoad) ([]uint64, error) {
 	steps, uses := make([]uint64, len(h.Workers)), make([]uint64, len(h.Workers))
 	for w, name := range h.Workers {
@@ -250,8 +255,8 @@ func roundsOf(state State, h Heatmap, ranges []FormRange, loads []WorkerLoad) ([
 	return PushRounds(steps, uses, most), nil
 }
 
-// rounds returns how many of a worker's accesses of a key are pushes, or pulls where nobody
-// pushes it.
+// rounds estimates how many of a worker's accesses to a key are pushes (pulls if nobody pushes
+// it), by the key's ratio over all workers.
 func rounds(accesses, pushes, pulls uint64) uint64 {
 	if pushes == 0 {
 		return accesses

@@ -6,22 +6,22 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
-// A FormMachine is one that has workers or servers of a job.
+// A FormMachine is a machine with workers or servers of a job.
 type FormMachine struct {
 	Name    string
 	Workers int
-	Mbit    float64 // speed of its link; 0: not known
+	Mbit    float64 // speed of its link; 0: unknown
 }
 
-// A FormCluster is where a job's workers and servers are.
+// A FormCluster says where a job's workers and servers are.
 type FormCluster struct {
 	Machines []FormMachine
-	// Servers has the machine of each server, by rank; empty: servers are taken to be on
-	// all machines, with parameters spread evenly.
+	// Servers has the machine of each server, by rank; empty: servers are assumed on all
+	// machines, with parameters spread evenly.
 	Servers []int
 }
 
-// EvenCluster returns a cluster of that many machines, each with that many workers.
+// EvenCluster returns a cluster of machines with each workers on every one.
 func EvenCluster(machines, each int) *FormCluster {
 	c := &FormCluster{Machines: make([]FormMachine, machines)}
 	for i := range c.Machines {
@@ -30,7 +30,7 @@ func EvenCluster(machines, each int) *FormCluster {
 	return c
 }
 
-// Workers returns how many machines have workers, and the most that one has.
+// Workers returns how many machines have workers, and the largest number on one machine.
 func (c *FormCluster) Workers() (machines, each int) {
 	for i := range c.Machines {
 		if n := c.Machines[i].Workers; n > 0 {
@@ -40,8 +40,8 @@ func (c *FormCluster) Workers() (machines, each int) {
 	return machines, each
 }
 
-// FormLoads are bytes of values that cross each machine's link in a step, sent and received, by
-// form.
+// FormLoads are the bytes of values that cross each machine's link in a step, sent and received
+// together, by form and machine.
 type FormLoads [FormCount][]float64
 
 func (l *FormLoads) addLoads(other *FormLoads) {
@@ -55,15 +55,16 @@ func (l *FormLoads) addLoads(other *FormLoads) {
 	}
 }
 
-// A FormCost is what the busiest machine moves in a step: the one whose link takes the longest.
-// Where no link's speed is known all are taken as equally fast.
+// A FormCost is what the busiest machine moves in a step: the one whose link takes longest. If
+// no link's speed is known, all links are assumed equally fast.
 type FormCost struct {
 	Bytes   float64
-	Seconds float64 // that its link takes; 0: not known
-	Machine int
+	Seconds float64 // time on its link; 0: unknown
+	Machine int     // its index
 }
 
-// time is what costs are compared by.
+// time is the figure by which costs are compared. Either all costs of a cluster have seconds or
+// none.
 func (c FormCost) time() float64 {
 	if c.Seconds > 0 {
 		return c.Seconds
@@ -71,17 +72,18 @@ func (c FormCost) time() float64 {
 	return c.Bytes
 }
 
-// FormCosts are those of each form.
+// FormCosts are the costs of each form.
 type FormCosts [FormCount]FormCost
 
 const (
-	// rounding is how much less a form must cost to count as cheaper.
+	// rounding is the relative difference below which two costs count as equal.
 	rounding = 1e-9
-	// leastSaved is what a range may cost at most with sums, beside without.
+	// leastSaved is the most that a range may cost with sums, relative to servers, for sums to
+	// be proposed: they have costs of their own, such as waiting for the host's other workers.
 	leastSaved = 0.95
 )
 
-// Least returns the form that costs least.
+// Least returns the form that costs least; of equal ones the first.
 func (c *FormCosts) Least() Form {
 	best := FormServers
 	for f := range FormCount {
@@ -92,8 +94,8 @@ func (c *FormCosts) Least() Form {
 	return best
 }
 
-// Chosen returns which of the forms that psidecar has is worth it: sums of hosts where they
-// save a twentieth at least, or servers.
+// Chosen returns the form to propose among those that psidecar implements: host sums if they
+// save at least a twentieth, else servers.
 func (c *FormCosts) Chosen() Form {
 	if c[FormHostSums].time() < leastSaved*c[FormServers].time() {
 		return FormHostSums
@@ -101,27 +103,28 @@ func (c *FormCosts) Chosen() Form {
 	return FormServers
 }
 
-// shared is the share of values that workers of a machine use together in a step, of which
-// each uses alpha: as if they chose apart from each other. Workers that are given similar
-// data use fewer, those of one that divides data well too.
+// shared returns the fraction of values that at least one of a machine's workers uses in a
+// step, if each uses alpha and they choose independently: 1 - (1 - alpha)^workers. Workers with
+// similar data use fewer values together, and so do those of a data division by psidecar
+// partition.
 func shared(alpha float64, workers int) float64 {
 	if workers == 1 {
 		return alpha
 	}
-	return -math.Expm1(float64(workers) * math.Log1p(-min(max(alpha, 0), 1))) // 1 - (1 - alpha)^workers, of small ones too
+	return -math.Expm1(float64(workers) * math.Log1p(-min(max(alpha, 0), 1))) // precise for small alpha too
 }
 
-// Costs returns what values of that many bytes cost that are spread evenly, of which a worker
-// uses the share alpha in a step.
+// Costs returns the costs of values that are spread evenly over all machines. bytes is their
+// size, alpha the fraction that a worker uses in a step.
 func (c *FormCluster) Costs(bytes, alpha float64) FormCosts {
 	even := FormCluster{Machines: c.Machines}
 	loads := c.Loads(even.held(0, math.MaxUint64, bytes), alpha)
 	return c.Busiest(&loads)
 }
 
-// Loads returns what each machine moves for values of which its servers have that many bytes,
-// and of which a worker uses the share alpha in a step: Table 3 of the paper, with as many
-// workers and servers as each machine has.
+// Loads returns what each machine moves in a step. held is how many bytes of the values the
+// servers of each machine have, alpha the fraction of them that a worker uses. It is Table 3 of
+// the paper, generalized to any number of workers and servers on each machine.
 func (c *FormCluster) Loads(held []float64, alpha float64) (l FormLoads) {
 	for form := range l {
 		l[form] = make([]float64, len(c.Machines))
@@ -140,14 +143,15 @@ func (c *FormCluster) Loads(held []float64, alpha float64) (l FormLoads) {
 			l[FormAllReduce][m] = 4 * bytes * (machines - 1) / machines
 			l[FormAllGather][m] = bytes * (sum*(machines-1) + sums - sum)
 		}
-		// To and from servers elsewhere, and as a server from and to workers elsewhere.
+		// The machine's workers exchange values with servers elsewhere, and its servers with
+		// workers elsewhere. The factor 2 is for both directions.
 		l[FormServers][m] = 2 * alpha * (n*(bytes-has) + has*(workers-n))
 		l[FormHostSums][m] = 2 * (sum*(bytes-has) + has*(sums-sum))
 	}
 	return l
 }
 
-// Busiest returns what the busiest machine moves in each form.
+// Busiest returns the cost of each form: the load of its busiest machine.
 func (c *FormCluster) Busiest(l *FormLoads) (costs FormCosts) {
 	for form := range l {
 		costs[form] = c.busiest(l[form])
@@ -155,8 +159,8 @@ func (c *FormCluster) Busiest(l *FormLoads) (costs FormCosts) {
 	return costs
 }
 
-// busiest returns what that machine moves whose link takes the longest. A link whose speed
-// is not known is taken to be as the others are in the mean.
+// busiest returns the load of the machine whose link takes longest. A link of unknown speed is
+// assumed to have the mean speed of the others.
 func (c *FormCluster) busiest(bytes []float64) (most FormCost) {
 	sum, known := 0.0, 0
 	for i := range c.Machines {
@@ -180,8 +184,8 @@ func (c *FormCluster) busiest(bytes []float64) (most FormCost) {
 	return most
 }
 
-// held returns how many bytes of values in a range of keys each machine's servers have:
-// those at home there, with keys spread evenly over the range.
+// held returns how many bytes of the values in a range of keys are on each machine's servers,
+// if every key is at home and keys are spread evenly over the range.
 func (c *FormCluster) held(first, last uint64, bytes float64) []float64 {
 	held := make([]float64, len(c.Machines))
 	if len(c.Servers) == 0 {

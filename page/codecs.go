@@ -2,48 +2,48 @@ package page
 
 import "net/http"
 
-// Codecs answers /api/v1/codecs of a planner: the rules for the values of a
-// job's pushes and pulls, and what codecs would do, as tried on live traffic.
+// Codecs is the planner's answer of /api/v1/codecs: the rules for the values of a job's pushes
+// and pulls, and what codecs would save, as measured in trials on live traffic.
 type Codecs struct {
 	Job   string `json:"job"`
-	Rules string `json:"rules,omitempty"` // JSON, as proxies have them; absent: their own flags hold
+	Rules string `json:"rules,omitempty"` // JSON, as proxies take them; absent: proxies' own flags apply
 	// Hosts are those whose proxies follow the planner.
 	Hosts []CodecHost `json:"hosts"`
-	// Tried: codecs have been tried. Advice is what came of it, absent where
-	// nothing of the job passed meanwhile, or no host has reported yet.
+	// Tried says that a trial has been made. Advice is its result, absent if nothing of the job
+	// passed during the trial or no host has reported yet.
 	Tried       bool         `json:"tried"`
-	LeftSeconds float64      `json:"left_seconds"` // of a trial under way
+	LeftSeconds float64      `json:"left_seconds"` // remaining time of a trial in progress
 	Advice      *CodecAdvice `json:"advice,omitempty"`
 }
 
 // CodecHost is a proxy that follows the planner.
 type CodecHost struct {
 	Host     string `json:"host"`
-	Current  bool   `json:"current"`           // it has taken the newest rules up
-	Refused  string `json:"refused,omitempty"` // why not
+	Current  bool   `json:"current"`           // it has applied the newest rules
+	Refused  string `json:"refused,omitempty"` // why it has not
 	Reported bool   `json:"reported"`          // it has finished the newest trial
-	Untried  string `json:"untried,omitempty"` // why it could not try
+	Untried  string `json:"untried,omitempty"` // why it could not take part
 }
 
-// CodecAdvice is what codecs would do.
+// CodecAdvice is the result of a trial.
 type CodecAdvice struct {
-	Seconds   float64    `json:"seconds"` // for how long was tried
-	Hosts     int        `json:"hosts"`   // where
+	Seconds   float64    `json:"seconds"` // duration of the trial
+	Hosts     int        `json:"hosts"`   // number of hosts that took part
 	Pushes    uint64     `json:"pushes"`
-	PushBytes uint64     `json:"push_bytes"` // of messages as the job has them
+	PushBytes uint64     `json:"push_bytes"` // of messages as the job sends them
 	PullBytes uint64     `json:"pull_bytes"`
-	Missed    uint64     `json:"missed"` // messages that were left out
+	Missed    uint64     `json:"missed"` // messages that the trial left out
 	Codecs    []CodecRow `json:"codecs"`
 }
 
-// CodecRow is what one codec would do.
+// CodecRow is what one codec would save.
 type CodecRow struct {
 	Codec     string  `json:"codec"`
-	PushBytes uint64  `json:"push_bytes"` // that would be left
+	PushBytes uint64  `json:"push_bytes"` // remaining
 	PullBytes uint64  `json:"pull_bytes"`
-	Saved     float64 `json:"saved"` // share of all bytes; negative: it would add some
-	// Waits is the norm of the gradient that would wait at the end, in norms of
-	// what one step pushes.
+	Saved     float64 `json:"saved"` // fraction of all bytes; negative if it would add some
+	// Waits is the norm of the gradient that would be held back at the end, relative to the
+	// norm of what one step pushes.
 	Waits float64 `json:"waits"`
 }
 

@@ -2,8 +2,8 @@ package page
 
 import "time"
 
-// Agent answers /api/v1/agent: the agent itself, its cost and what it missed.
-// The planner's costs, memory and counters are the sums of all hosts'.
+// Agent is the answer of /api/v1/agent: the agent itself, its cost, and what it missed. In a
+// planner's answer, costs, memory and counters are sums over all hosts.
 type Agent struct {
 	Version       string    `json:"version"`
 	Host          string    `json:"host"`
@@ -16,32 +16,32 @@ type Agent struct {
 	Sampling      Sampling  `json:"sampling"`
 	Counters      []Counter `json:"counters"`
 	Sketches      []Sketch  `json:"sketches"` // one a job
-	Cgroups       []string  `json:"cgroups"`  // to which programs are attached
+	Cgroups       []string  `json:"cgroups"`  // to which the programs are attached
 	Planner       *Planner  `json:"planner,omitempty"`
-	Proxy         bool      `json:"proxy,omitempty"` // it is one too: see /api/v1/connections
-	Hosts         []Host    `json:"hosts,omitzero"`  // the planner's: those that report
+	Proxy         bool      `json:"proxy,omitempty"` // the process is the host's proxy too: see /api/v1/connections
+	Hosts         []Host    `json:"hosts,omitzero"`  // from the planner: the hosts that report
 	Machine       *Machine  `json:"machine,omitempty"`
-	// RecordingBytes is how long a recording may be that is opened here (POST
-	// /api/v1/recordings); 0: none is.
+	// RecordingBytes is the size limit of a recording that is opened here (POST
+	// /api/v1/recordings); 0: none can be.
 	RecordingBytes int64     `json:"recording_bytes,omitempty"`
-	Adoption       *Adoption `json:"adoption,omitempty"` // nil: connections are not adopted
+	Adoption       *Adoption `json:"adoption,omitempty"` // nil: adoption is off
 }
 
-// Adoption is what came of having connections that go past the host's proxy made again.
+// Adoption is the state of adopting connections that bypass the host's proxy.
 type Adoption struct {
-	Adopted uint64            `json:"adopted"` // connections that were ended in order for it
-	Past    map[string]int    `json:"past"`    // connections that go past now, by why they are not adopted
-	Refused map[string]uint64 `json:"refused"` // times that one was looked at closely and stayed, by why
+	Adopted uint64            `json:"adopted"` // connections that were ended in order, to be made again
+	Past    map[string]int    `json:"past"`    // connections that bypass the proxy now, by why they are not adopted
+	Refused map[string]uint64 `json:"refused"` // failed attempts, by reason
 }
 
-// A Machine is what a host is, as far as its agent knows.
+// A Machine describes a host as far as its agent knows.
 type Machine struct {
-	LinkMbit   uint32 `json:"link_mbit"`   // speed of its link, Mbit/s; 0 unknown
-	LinkSource string `json:"link_source"` // where that is known from, or why it is not
+	LinkMbit   uint32 `json:"link_mbit"`   // speed of its link in Mbit/s; 0: unknown
+	LinkSource string `json:"link_source"` // where the speed comes from, or why it is unknown
 	Cores      int    `json:"cores"`
 }
 
-// A Host is an agent's report to the planner on itself.
+// A Host is an agent's report about itself to the planner.
 type Host struct {
 	Host          string    `json:"host"`
 	Version       string    `json:"version"`
@@ -52,11 +52,11 @@ type Host struct {
 	KernelPercent float64   `json:"kernel_percent"` // of one core, in its programs, recently
 	MemoryBytes   uint64    `json:"memory_bytes"`
 	SampledOneIn  uint32    `json:"sampled_one_in"`
-	Lost          []Counter `json:"lost"` // what it missed, where it missed something
+	Lost          []Counter `json:"lost"` // nonzero counters of what it missed
 	Machine       *Machine  `json:"machine,omitempty"`
 }
 
-// A Program is one of the kernel's programs that watch.
+// A Program is one of the capture programs in the kernel.
 type Program struct {
 	Name        string  `json:"name"`
 	Runs        uint64  `json:"runs"`
@@ -64,20 +64,19 @@ type Program struct {
 	NanosPerRun float64 `json:"nanoseconds_per_run"`
 }
 
-// Sampling says which requests' keys are looked at: of the job of which the
-// fewest are, where there are several.
+// Sampling says how requests are sampled: as in the job that is sampled most sparsely.
 type Sampling struct {
-	OneIn         uint32  `json:"one_in"` // windows of timestamps
-	Window        uint32  `json:"window"` // timestamps
+	OneIn         uint32  `json:"one_in"` // one in so many windows of timestamps
+	Window        uint32  `json:"window"` // timestamps in a window
 	Adaptive      bool    `json:"adaptive"`
-	BudgetPercent float64 `json:"budget_percent"` // of one core, over a minute, for looking at keys
-	CostPercent   float64 `json:"cost_percent"`   // of one core, that looking at keys takes now
-	// OverBudget: that is more than the budget, since the keys of a step every few
-	// seconds are looked at whatever it takes.
+	BudgetPercent float64 `json:"budget_percent"` // of one core, averaged over a minute, for sampled keys
+	CostPercent   float64 `json:"cost_percent"`   // of one core, that they cost now
+	// OverBudget says that they cost more than the budget, since the keys of some steps are
+	// always sampled.
 	OverBudget bool `json:"over_budget"`
 }
 
-// Lost is the [Counter.Class] of what was to be seen and was not.
+// Lost is the [Counter.Class] of what should have been seen and was not.
 const Lost = "lost"
 
 // A Counter counts something that was seen, ignored or lost.
@@ -95,6 +94,6 @@ type Planner struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"`
 	Reports   uint64    `json:"reports"`         // accepted by the planner
-	Skipped   uint64    `json:"skipped"`         // given up because a newer one was there
+	Skipped   uint64    `json:"skipped"`         // superseded by a newer one before it was sent
 	Error     string    `json:"error,omitempty"` // why it is not connected
 }

@@ -2,28 +2,28 @@ package page
 
 import "math"
 
-// CountError returns by how much a count may be wrong that was scaled up because
-// the keys of some requests only were looked at: 19 times in 20 it is within so
-// much, where uses of the key are spread over the job's steps by chance (it is
-// less where every step uses it, more where it comes in bursts). How many requests
-// there were is known, so it is also known how far off the scaling is for all. A
-// request that stands for n adds n (n - 1) to the variance of what it is counted
-// for, however the others were chosen; those for which none stands add one each.
+// CountError returns the error of a count that was scaled up from sampled requests: the true
+// count is within it 19 times in 20, if the uses of the key are spread over the job's steps at
+// random. It is smaller if every step uses the key, and larger if uses come in bursts.
+//
+// A sampled request of weight n adds n(n-1) to the variance of a count, whatever happens to the
+// others. Requests that no sampled one stands for add one each. The true number of requests is
+// known, so the error of the scaling as a whole is too, and is added.
 func (s *JobSampling) CountError(count float64) float64 { return s.errorOf(count, 1) }
 
-// UsesError is CountError of a key's pulls and pushes together. A step pulls and
-// pushes the same keys as a rule, and both are looked at or neither, so that they
-// are no better known than those of either kind alone, each counted for two.
+// UsesError is CountError for a key's pulls and pushes together. A step usually pulls and
+// pushes the same keys, and both are sampled or neither, so their sum is no better known than
+// either kind alone, counted double.
 func (s *JobSampling) UsesError(pulls, pushes float64) float64 {
 	return s.errorOf(pulls+pushes, (pulls+pushes)/max(pulls, pushes, 1))
 }
 
-// errorOf is CountError for uses that come in groups of that many.
+// errorOf is CountError for uses that are sampled in groups of together.
 func (s *JobSampling) errorOf(count, together float64) float64 {
 	if s.Sampled == 0 || s.Requests <= s.Sampled || count <= 0 {
 		return 0
 	}
-	stand := float64(max(s.Estimated, 1))
+	stand := float64(max(s.Estimated, 1)) // requests that the sampled ones stand for
 	off := math.Abs(float64(s.Requests) - stand)
 	return 1.96*math.Sqrt(count*together*(float64(s.Spread)+off)/stand) + count*off/stand
 }

@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// A NameFile is a map that is read again when its file changes, and that can be set
-// to another. The nil file names nothing.
+// A NameFile is a NameMap that is read again when its file changes, and that can be replaced at
+// run time. The nil NameFile names nothing. It is safe for concurrent use.
 type NameFile struct {
-	path string // empty: there is none, and keys have the names that are set
+	path string // empty: without a file, there are only names that are set
 
 	mu     sync.Mutex // guards what follows
 	names  *NameMap
-	set    bool // by Set, not read
-	stamp  string
-	looked time.Time
+	set    bool      // names are from Set, not from the file
+	stamp  string    // of the version of the file that was read last, or that Set superseded
+	looked time.Time // when the file was last checked
 }
 
-// OpenNames reads a file. The empty path is no file: nothing has a name until names
-// are set.
+// OpenNames reads a file of names. With an empty path nothing has a name until names are set.
 func OpenNames(path string) (*NameFile, error) {
 	if path == "" {
 		return &NameFile{}, nil
@@ -44,11 +43,11 @@ func read(path string) (*NameMap, error) {
 	return m, nil
 }
 
-// lookEvery is how often the file is looked at, at most.
+// lookEvery is the least interval between checks of the file.
 const lookEvery = time.Second
 
-// NameMap returns what the file says now; what it said last where something is wrong
-// with it, which is logged.
+// Map returns the present names. A file that has changed is read at most once a second; if it
+// has an error, which is logged, the previous names stay. It may block on the file.
 func (f *NameFile) Map() *NameMap {
 	if f == nil {
 		return nil
@@ -76,18 +75,18 @@ func (f *NameFile) Map() *NameMap {
 	return m
 }
 
-// Set has keys called as m says, until the file changes.
+// Set replaces the names until the file changes.
 func (f *NameFile) Set(m *NameMap) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.names, f.set = m, true
 	if f.path != "" {
-		// Names of the file are older than those that are set.
+		// The present version of the file is older than these names.
 		f.stamp, f.looked = stampOf(f.path), time.Now()
 	}
 }
 
-// stampOf tells versions of a file apart.
+// stampOf returns a text that differs between versions of a file: time and size.
 func stampOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

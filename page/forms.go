@@ -2,16 +2,16 @@ package page
 
 import "slices"
 
-// A Form is a way of keeping parameters.
+// A Form is a way of keeping parameters equal on all machines.
 type Form int
 
-// The forms, in the order in which one is preferred to the next that moves as much.
+// The forms. Of two that move the same amount, the earlier one is preferred.
 const (
 	FormServers   Form = iota // each worker pulls and pushes what it uses
-	FormHostSums              // each host does, once: pulls shared, pushes summed before they leave
-	FormAllReduce             // all values by a ring of hosts, each of which has added its workers' up
-	FormAllGather             // each host sends the sum of what its workers used to every other
-	FormCount                 // how many there are
+	FormHostSums              // each host pulls once for all its workers, and pushes their sum
+	FormAllReduce             // all values, in a ring of hosts, each with the sum of its workers
+	FormAllGather             // each host sends the sum of what its workers used to every other host
+	FormCount                 // number of forms
 )
 
 // String returns the form's name, as in JSON.
@@ -19,34 +19,38 @@ func (f Form) String() string {
 	return [...]string{"servers", "host_sums", "all_reduce", "all_gather"}[f]
 }
 
-// A FormRange is neighbouring keys and what each worker did with them.
+// A FormRange is a range of neighbouring keys and what each worker did with them.
 type FormRange struct {
 	First, Last uint64
 	Keys        uint64   // distinct ones
-	Uses        []uint64 // by worker: a key of a push each
-	Bytes       []uint64 // by worker: of the values pushed
+	Uses        []uint64 // by worker: pushes, counting each key
+	Bytes       []uint64 // by worker: of the values in them
 }
 
-// A FormFigure has the figures of a range of keys.
+// A FormFigure has the results for a range of keys.
 type FormFigure struct {
 	First, Last uint64
 	Keys        uint64
 	Bytes       float64 // of all its values, each once
-	Alpha       float64 // share of them that a worker uses in a step, mean of the workers
+	Alpha       float64 // fraction of them that a worker uses in a step, mean over the workers
 	Costs       FormCosts
-	Chosen      FormCost // of the form that is chosen; of all ranges, each in its own
+	Chosen      FormCost // of the chosen form; of all ranges together, each in its own
 
+	// Bytes of its values by machine.
 	held []float64 // bytes of its values by machine
 }
 
-// alike is the largest factor between alphas of neighbouring blocks of one range: those of
-// one variable are alike, and the next variable is mostly of another kind.
+// alike is the largest ratio between the alphas of neighbouring blocks that are joined into one
+// range. Blocks of one variable have similar alphas, while the next variable usually differs.
 const alike = 2
 
-// CompareForms returns neighbours whose alpha is alike as one range each, and the sums of all:
-// what the busiest machine of all ranges together moves. The alpha of the sum is the paper's
-// of a model: that of its ranges weighted by bytes. Rounds are the steps that each worker
-// made, 0 for one that has made none; ranges that nobody pushes are left out.
+// CompareForms computes alpha and the costs of each form, for ranges of keys and for all of
+// them together. Neighbours with similar alpha are joined. Costs of all are those of the
+// machine that is busiest over all ranges, so they are not the sum of the ranges' costs. The
+// alpha of all is the paper's for a model: that of its variables weighted by bytes.
+//
+// rounds is the number of steps of each worker, 0 for one that has made none. Ranges that
+// nobody pushes are left out.
 func CompareForms(ranges []FormRange, rounds []uint64, c *FormCluster) (figures []FormFigure, all FormFigure) {
 	for _, r := range ranges {
 		f, ok := figureOf(&r, rounds)
@@ -88,6 +92,7 @@ func CompareForms(ranges []FormRange, rounds []uint64, c *FormCluster) (figures 
 
 func isAlike(a, b float64) bool { return a < alike*b && b < alike*a }
 
+// joinNext extends the range by its neighbour; alpha is weighted by bytes.
 func (f *FormFigure) joinNext(next *FormFigure) {
 	bytes := f.Bytes + next.Bytes
 	f.Alpha = (f.Alpha*f.Bytes + next.Alpha*next.Bytes) / bytes
@@ -97,8 +102,8 @@ func (f *FormFigure) joinNext(next *FormFigure) {
 	}
 }
 
-// figureOf returns a range's alpha and bytes; ok is false where nobody has pushed it in a
-// step that is known.
+// figureOf returns a range's alpha and bytes. ok is false if no worker with known steps has
+// pushed it. The size of all values is extrapolated from the mean size of the values pushed.
 func figureOf(r *FormRange, rounds []uint64) (f FormFigure, ok bool) {
 	var uses, bytes uint64
 	workers, sum := 0, 0.0
@@ -121,13 +126,14 @@ func figureOf(r *FormRange, rounds []uint64) (f FormFigure, ok bool) {
 	}, true
 }
 
-// manyKeys is how many keys a worker pushes for each timestamp, at least, for timestamps to
-// be its steps.
+// manyKeys is the least number of keys that a worker pushes for each timestamp if timestamps
+// are its steps. Below it, it pushes each key in a request of its own.
 const manyKeys = 1.5
 
-// PushRounds returns how many steps each worker made: as many as it began rounds of pushes, or,
-// where it pushes each key by itself and so begins a round for each, as often as it pushed
-// the key that it pushed most. Pushed is how many keys it pushed, most how often the key.
+// PushRounds returns the number of steps of each worker. steps counts rounds of pushes. A
+// worker that pushes each key by itself begins a round for each key, so its steps are the
+// number of times that it pushed its most pushed key (most). pushed is the number of keys that
+// it pushed in total.
 func PushRounds(steps, pushed, most []uint64) []uint64 {
 	rounds := slices.Clone(steps)
 	for w, n := range steps {
@@ -138,8 +144,8 @@ func PushRounds(steps, pushed, most []uint64) []uint64 {
 	return rounds
 }
 
-// PushedByKey reports whether some worker pushes each key by itself, so that [PushRounds] depends on
-// what it pushed most.
+// PushedByKey reports whether any worker pushes each key by itself, in which case [PushRounds]
+// needs most.
 func PushedByKey(steps, pushed []uint64) bool {
 	for w, n := range steps {
 		if byKey(n, pushed[w]) {

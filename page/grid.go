@@ -2,7 +2,7 @@ package page
 
 import "slices"
 
-// A Plane is one of the quantities that are counted.
+// A Plane is one of the quantities that are counted for a key.
 type Plane int
 
 // The planes of [Sums].
@@ -11,7 +11,7 @@ const (
 	PushesPlane
 	PulledBytesPlane
 	PushedBytesPlane
-	// Planes is how many there are.
+	// Planes is the number of planes.
 	Planes = 4
 )
 
@@ -28,21 +28,20 @@ func (s *Sums) Add(others Sums) {
 	}
 }
 
-// A Grid holds sums by worker and by blocks of keys that are laid down beforehand, so
-// that a stretch of time can be kept in little memory. It is not safe for concurrent
-// use.
+// A Grid holds sums by worker and by blocks of keys that are fixed beforehand, so that a
+// stretch of time takes little memory. It is not safe for concurrent use.
 //
 // Invariant: each row is nil or has as many entries as Firsts.
 type Grid struct {
-	// Firsts are the blocks' first keys, ascending, from 0; a block ends
-	// before the next one's first.
+	// Firsts are the first keys of the blocks, ascending from 0. A block ends before the next
+	// one's first key.
 	Firsts []uint64
-	// Rows are by worker, then block; nil for a worker that did nothing.
+	// Rows are by worker, then by block; nil for a worker that did nothing.
 	Rows [][]Sums
 }
 
-// Regroup returns the grid's rows for coarser blocks, whose firsts must all be
-// among the grid's.
+// Regroup returns the grid's rows for coarser blocks, whose firsts must all be among the
+// grid's. The result shares no memory with the grid.
 func (g *Grid) Regroup(firsts []uint64) [][]Sums {
 	rows := make([][]Sums, len(g.Rows))
 	for w, row := range g.Rows {
@@ -61,7 +60,8 @@ func (g *Grid) Regroup(firsts []uint64) [][]Sums {
 	return rows
 }
 
-// CommonEdges returns the block firsts that all grids have; nil without grids.
+// CommonEdges returns the firsts that all grids have, which are the blocks in which they can be
+// added up; nil without grids.
 func CommonEdges(grids []*Grid) []uint64 {
 	if len(grids) == 0 {
 		return nil

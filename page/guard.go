@@ -15,19 +15,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A Guard lets requests through that read, and that a page of another site
-// cannot have made. Without it any page that somebody opens in a browser could
-// have its own name resolve to this host's address, and read all that is served
-// here as if it were its own.
+// A Guard admits only requests that read, and that a page of another site cannot have made.
+// Without it, any page open in a browser could point its own name at this host's address (DNS
+// rebinding) and read everything that is served here as if it were its own.
 type Guard struct {
-	// Opens: the guarded page may open recordings; that changes nothing else.
+	// Opens admits POST requests that open a recording, which change nothing else.
 	Opens bool
 
-	names   []string // besides addresses, localhost and this host's name
+	names []string // accepted besides addresses
+	// By reason.
 	refused [len(guardReasons)]atomic.Uint64
 }
 
-// Why requests are refused.
+// Reasons for refusing a request.
 const (
 	guardMethod = iota
 	guardHost
@@ -36,8 +36,8 @@ const (
 
 var guardReasons = [...]string{guardMethod: "method", guardHost: "host", guardOrigin: "origin"}
 
-// NewGuard returns a guard of a host that has these names too. Addresses, which
-// nobody else's name can stand for, localhost and the hostname are known.
+// NewGuard returns a guard that accepts these names of the host, localhost, the hostname, and
+// any address: a page's origin is never an address that is not its own.
 func NewGuard(names ...string) *Guard {
 	g := &Guard{names: append([]string{"localhost"}, names...)}
 	if own, err := os.Hostname(); err == nil {
@@ -59,14 +59,14 @@ func (g *Guard) Handler(h http.Handler) http.Handler {
 		slog.Debug("a request is refused", "reason", guardReasons[why], "from", r.RemoteAddr, "host", r.Host, "origin", r.Header.Get("Origin"), "path", r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		// Not through writeJSON: the answer is no business of a foreign page.
+		// Not by writeJSON: a foreign page must not be able to tell what is served here.
 		if err := json.NewEncoder(w).Encode(map[string]string{"error": text}); err != nil {
 			slog.Debug("sending a refusal", "error", err)
 		}
 	})
 }
 
-// judge returns why a request is refused; code 0: it is not.
+// judge returns why a request is refused; code is 0 if it is not.
 func (g *Guard) judge(r *http.Request) (why, code int, text string) {
 	host := hostOf(r.Host)
 	switch {
@@ -80,19 +80,21 @@ func (g *Guard) judge(r *http.Request) (why, code int, text string) {
 			return guardOrigin, http.StatusForbidden, "pages of other sites may not ask here"
 		}
 	}
-	// A link on another site may lead here; what it shows is not that site's to read.
+	// Navigation is allowed: a link on another site may lead here, since that site cannot read
+	// what is then shown.
 	if site := r.Header.Get("Sec-Fetch-Site"); (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
 		return guardOrigin, http.StatusForbidden, "pages of other sites may not ask here"
 	}
 	return 0, 0, ""
 }
 
-// hostOf is a Host header without its port.
+// hostOf returns a Host header without its port.
 func hostOf(header string) string {
 	u := url.URL{Host: header}
 	return strings.TrimSuffix(u.Hostname(), ".")
 }
 
+// own reports whether a host name is one of this host's. HTTP/1.0 sends none.
 func (g *Guard) own(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil || host == "" { // HTTP/1.0 asks without
 		return true

@@ -7,51 +7,48 @@ import (
 	"github.com/psidecar/psidecar/page/history"
 )
 
-// History answers /api/v1/history: how a job went over the last hour, in
-// stretches of time that follow one another, older ones coarser. Without a job
-// there is what concerns the host alone.
+// History is the answer of /api/v1/history: a job over the last hour, in consecutive stretches
+// of time, the older ones coarser. Without a job it has what concerns the host alone.
 type History struct {
 	Job     string         `json:"job"`
 	Range                  // what was asked for; absent: the last hour
-	Workers []string       `json:"workers,omitempty"` // whose figures these are; absent: all
+	Workers []string       `json:"workers,omitempty"` // the workers whose figures these are; absent: all
 	Servers []string       `json:"servers,omitempty"` // likewise
 	Points  []HistoryPoint `json:"points"`
 }
 
-// HistoryQuery is what /api/v1/history takes, beside job: from and to (as of the
-// heatmap), and workers and servers (names, separated by commas), of which alone
-// the figures are then; what psidecar cost and saved is always that of all. Of some
-// workers with some servers it is not known how long requests took.
+// HistoryQuery are the parameters of /api/v1/history besides job: from and to, as for the
+// heatmap, and workers and servers (names, separated by commas), to which the figures are then
+// limited; psidecar's cost and savings always cover everything. For some workers together with
+// some servers, latencies are unknown.
 type HistoryQuery struct {
 	Range
 	history.Selection
 }
 
-// A HistoryPoint is one stretch of time.
+// A HistoryPoint is a stretch of time.
 type HistoryPoint struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 
 	StepsPerSecond float64 `json:"steps_per_second"` // of the median worker
 	BytesPerSecond float64 `json:"bytes_per_second"` // of all messages
-	// LeftHostPerSecond is absent where figures of some nodes are asked for, of which
-	// it is not known.
+	// LeftHostPerSecond is absent for a selection of nodes, for which it is unknown.
 	LeftHostPerSecond *float64 `json:"left_host_bytes_per_second,omitempty"`
-	Requests          uint64   `json:"requests"` // that were answered
-	P50               float64  `json:"p50"`      // seconds; 0 where none was answered
+	Requests          uint64   `json:"requests"` // number of answered requests
+	P50               float64  `json:"p50"`      // latency in seconds; 0 without answers
 	P99               float64  `json:"p99"`
-	Skew              float64  `json:"skew"` // bytes of the busiest server, of the mean server's; 0 where none moved any
+	Skew              float64  `json:"skew"` // bytes of the busiest server relative to the mean; 0 without traffic
 
-	// SavedPerSecond is by how many bytes what this host's proxies sent was less
-	// than what the jobs gave them; absent where the agent knows of no proxy.
+	// SavedPerSecond is how many bytes less this host's proxies sent than the jobs gave them;
+	// absent if the agent knows of no proxy.
 	SavedPerSecond *float64 `json:"saved_bytes_per_second,omitempty"`
-	CPUPercent     float64  `json:"cpu_percent"`    // of one core, of psidecar
-	KernelPercent  float64  `json:"kernel_percent"` // of one core, of its programs in the kernel
+	CPUPercent     float64  `json:"cpu_percent"`    // of one core, of psidecar's process
+	KernelPercent  float64  `json:"kernel_percent"` // of one core, of its BPF programs
 }
 
-// NewHistory returns the points of a job, or of some of its nodes, as they are
-// answered. Points of a host, which are there without a job too, are those of the
-// empty name.
+// NewHistory converts points, totals of stretches of time, to rates. The points of the host are
+// those of the empty name.
 func NewHistory(job string, q HistoryQuery, points []history.Point) History {
 	h := History{Job: job, Range: q.Range, Workers: q.Workers, Servers: q.Servers, Points: []HistoryPoint{}}
 	for _, p := range points {
@@ -80,8 +77,8 @@ func NewHistory(job string, q HistoryQuery, points []history.Point) History {
 	return h
 }
 
-// historyOf answers with a job's history: where none is named, that of the job of
-// interest, or, without jobs, the host's own.
+// historyOf answers /api/v1/history. Without a job parameter it takes the job of interest, or
+// the host if there are no jobs.
 func (s server) historyOf(of func(job string, q HistoryQuery) (History, error)) http.HandlerFunc {
 	return answer(func(r *http.Request) (History, error) {
 		v := r.URL.Query()

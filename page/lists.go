@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// withLists returns a copy of an answer in which lists that are nil are empty: in
-// JSON a list is [] where nothing is in it, never null; one that is left out where it
-// is nil (omitzero) is left out. Lists are shared with v where
-// nothing in them changes; maps and interfaces are left as they are.
+// withLists returns a copy of an answer in which nil lists are empty: in JSON an empty list is
+// [], never null, so that clients need no special case. A nil list that is left out (omitzero)
+// stays out. Lists without changes are shared with v. Maps and interfaces are left as they are.
 func withLists(v any) any {
 	if v == nil {
 		return nil
@@ -20,7 +19,8 @@ func withLists(v any) any {
 	return to.Interface()
 }
 
-// fillLists makes nil lists of an addressable value empty.
+// fillLists replaces nil lists in an addressable value. It copies what it changes, since the
+// answer may share memory with the agent's state.
 func fillLists(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -56,7 +56,7 @@ func fillLists(v reflect.Value) {
 	}
 }
 
-// hasLists reports whether values of a type may hold lists.
+// hasLists reports whether values of a type may contain lists.
 func hasLists(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Struct, reflect.Slice:

@@ -6,7 +6,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// Observed is the line on how the job is watched.
+// Observed returns the line about how a job is watched.
 func Observed(j *Job) measure.Line {
 	l := measure.Line{Job: j.Name, Measure: measure.Observe, On: j.Connections.Synced, Connections: j.Connections.Synced + j.Connections.Unsynced}
 	if s := j.Sampling; s != nil && s.OneIn > 1 {

@@ -19,25 +19,26 @@ type NamedRange struct {
 	Name  string `json:"name" yaml:"name"`
 	First uint64 `json:"first" yaml:"first"`
 	Last  uint64 `json:"last" yaml:"last"`
-	// KeysPerRow is how many keys in a row are one row of the table; 0: it has no
-	// rows. Row is the number of the first row here, for tables that are in
-	// several pieces.
+	// KeysPerRow is how many consecutive keys make a row of the table; 0: it has no rows. Row
+	// is the number of the first row in this range, for tables in several pieces.
 	KeysPerRow uint64 `json:"keys_per_row,omitempty" yaml:"keys-per-row"`
 	Row        uint64 `json:"row,omitempty" yaml:"row"`
-	Job        string `json:"job,omitempty" yaml:"job"` // scheduler's host:port; empty: any
+	Job        string `json:"job,omitempty" yaml:"job"` // scheduler's host:port; empty: any job
 }
 
-// Bounds of a file.
+// Bounds of a file: bytes, ranges, and bytes of a name.
 const (
 	maxBytes  = 64 << 20
 	maxRanges = 200_000
 	maxName   = 256
 )
 
-// A NameMap is what a file says. It does not change. The nil map names nothing.
+// A NameMap translates keys to names. It is immutable, so it may be shared by goroutines. The
+// nil map names nothing. Ranges are sorted by first key, then by job; those of one job do not
+// overlap.
 type NameMap struct{ ranges []NamedRange } // by first key, then job
 
-// ParseNames reads a map: CSV where the name of its file ends so, else YAML.
+// ParseNames parses a file of names: CSV if the file's name ends in .csv, else YAML.
 func ParseNames(name string, text []byte) (*NameMap, error) {
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d are read", len(text), maxBytes)
@@ -59,7 +60,8 @@ func ParseNames(name string, text []byte) (*NameMap, error) {
 	return NewNameMap(ranges)
 }
 
-// NewNameMap returns the map of these ranges. Those of one job must not overlap.
+// NewNameMap returns the map of these ranges, which it copies. Ranges of one job must not
+// overlap.
 func NewNameMap(ranges []NamedRange) (*NameMap, error) {
 	if len(ranges) > maxRanges {
 		return nil, fmt.Errorf("%d ranges, at most %d are read", len(ranges), maxRanges)
@@ -68,7 +70,7 @@ func NewNameMap(ranges []NamedRange) (*NameMap, error) {
 	slices.SortStableFunc(m.ranges, func(a, b NamedRange) int {
 		return cmp.Or(cmp.Compare(a.First, b.First), strings.Compare(a.Job, b.Job))
 	})
-	last := map[string]*NamedRange{} // of each job
+	last := map[string]*NamedRange{} // by job: ranges of different jobs may overlap
 	for i := range m.ranges {
 		r := &m.ranges[i]
 		switch before := last[r.Job]; {
@@ -84,7 +86,8 @@ func NewNameMap(ranges []NamedRange) (*NameMap, error) {
 	return m, nil
 }
 
-// parseCSV reads a table whose first line names its columns as YAML does.
+// parseCSV parses a table whose first line has the names of the columns, which are those of
+// YAML.
 func parseCSV(text []byte) ([]NamedRange, error) {
 	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 	if err != nil || len(rows) == 0 {
@@ -124,8 +127,7 @@ func parseCSV(text []byte) ([]NamedRange, error) {
 	return ranges, nil
 }
 
-// Ranges returns what names the job's keys, by first key; all where no job is
-// named.
+// Ranges returns the ranges that apply to a job, by first key; without a job, all.
 func (m *NameMap) Ranges(job string) []NamedRange {
 	list := []NamedRange{}
 	if m == nil {
@@ -139,8 +141,7 @@ func (m *NameMap) Ranges(job string) []NamedRange {
 	return list
 }
 
-// Key returns the name of a job's key, such as items[12] or bias+3; empty: it has
-// none.
+// Key returns the name of a job's key, such as items[12] or bias+3; empty if it has none.
 func (m *NameMap) Key(job string, key uint64) string {
 	if over := m.over(job, key, key); len(over) > 0 {
 		return over[0].key(key)
@@ -148,11 +149,11 @@ func (m *NameMap) Key(job string, key uint64) string {
 	return ""
 }
 
-// maxNamed is how many names the name of a range has.
+// maxNamed bounds the names in the description of a range.
 const maxNamed = 3
 
-// Keys returns what a range of keys is called: items[0..99], or the names of all
-// that is in it; empty: nothing there has a name.
+// Keys returns the name of a range of keys, such as items[0..99], or the names of everything in
+// it; empty if nothing in it has a name.
 func (m *NameMap) Keys(job string, first, last uint64) string {
 	if first == last {
 		return m.Key(job, first)
@@ -176,8 +177,9 @@ func (m *NameMap) Keys(job string, first, last uint64) string {
 	return strings.Join(all, ", ")
 }
 
-// over returns the ranges in which a job's keys from first to last are, those of
-// the job before those of any.
+// over returns the ranges that overlap a job's keys from first to last, the job's own before
+// those of any job. It searches backwards from the last range that begins in time. Of the
+// ranges of one job, the first that ends too early shows that all before it do too.
 func (m *NameMap) over(job string, first, last uint64) []NamedRange {
 	if m == nil {
 		return nil
@@ -211,7 +213,7 @@ func (m *NameMap) over(job string, first, last uint64) []NamedRange {
 	return append(own, any...)
 }
 
-// row returns in which row of the table a key is, and where in it.
+// row returns the row of the table in which a key is, and its place in the row.
 func (r *NamedRange) row(key uint64) (row, column uint64) {
 	return r.Row + (key-r.First)/r.KeysPerRow, (key - r.First) % r.KeysPerRow
 }
@@ -230,7 +232,7 @@ func (r *NamedRange) key(key uint64) string {
 	return fmt.Sprintf("%s[%d].%d", r.Name, row, column)
 }
 
-// span names a part of the range.
+// span returns the name of a part of the range.
 func (r *NamedRange) span(first, last uint64) string {
 	if first == r.First && last == r.Last && r.KeysPerRow == 0 {
 		return r.Name

@@ -10,10 +10,10 @@ import (
 	"net/http"
 )
 
-// Names answers /api/v1/names?job=: what a job's keys are called. Without a job,
-// all names are returned.
+// Names is the answer of /api/v1/names?job=: the names of a job's keys; without a job, all
+// names.
 type Names struct {
-	Names []NamedKeys `json:"names"` // by first key; empty: keys have none (--names)
+	Names []NamedKeys `json:"names"` // by first key; empty: keys have no names (--names)
 }
 
 // NamedKeys is a range of keys that has a name.
@@ -23,7 +23,7 @@ type NamedKeys struct {
 	LastText  string `json:"last_text"`
 }
 
-// namesOf answers with the Names.
+// namesOf answers GET /api/v1/names.
 func (s server) namesOf(r *http.Request) (Names, error) {
 	list := []NamedKeys{}
 	for _, n := range s.called().Ranges(r.URL.Query().Get("job")) {
@@ -32,10 +32,10 @@ func (s server) namesOf(r *http.Request) (Names, error) {
 	return Names{list}, nil
 }
 
-// NamesControl serves GET and PUT /api/v1/names, which sets what keys are called
-// until the file of names changes. A body is what such a file is, YAML or (as
-// text/csv) CSV, or (as application/json) what GET answers. The server that mounts
-// it authenticates callers and bounds request bodies.
+// NamesControl serves GET and PUT /api/v1/names. PUT replaces the names until their file
+// changes. Its body is the content of such a file, in YAML or (as text/csv) in CSV, or (as
+// application/json) an answer of GET. The server that mounts it must authenticate callers and
+// bound the size of bodies.
 func NamesControl(f *NameFile) http.Handler {
 	s := server{names: f}
 	mux := http.NewServeMux()
@@ -44,7 +44,7 @@ func NamesControl(f *NameFile) http.Handler {
 	return mux
 }
 
-// setNames sets the Names and answers with them.
+// setNames answers PUT /api/v1/names, with the new names.
 func (s server) setNames(r *http.Request) (Names, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -64,7 +64,8 @@ func (s server) setNames(r *http.Request) (Names, error) {
 	return s.namesOf(r)
 }
 
-// parseNames reads names of a media type; of any that it does not know, YAML.
+// parseNames parses names of a media type. Unknown types are taken for YAML, since clients
+// rarely name that.
 func parseNames(media string, body []byte) (*NameMap, error) {
 	if kind, _, err := mime.ParseMediaType(media); err == nil {
 		media = kind
@@ -91,7 +92,7 @@ func parseNames(media string, body []byte) (*NameMap, error) {
 	return ParseNames("", body)
 }
 
-// called returns what keys are called.
+// called returns the present names of keys.
 func (s server) called() *NameMap {
 	if s.names == nil {
 		return nil
@@ -99,7 +100,7 @@ func (s server) called() *NameMap {
 	return s.names.Map()
 }
 
-// Call puts names to the heatmap's blocks, which may be done again with others.
+// Call adds names to the heatmap's blocks. It may be called again with other names.
 func (h *Heatmap) Call(m *NameMap) {
 	for i := range h.Blocks {
 		b := &h.Blocks[i]
@@ -115,7 +116,7 @@ func (k *Keys) call(m *NameMap) {
 	}
 }
 
-// called puts names to a plan's keys.
+// called returns plan with names added to the keys in its answers.
 func called(plan func(job string) (Plan, error), f *NameFile) func(job string) (Plan, error) {
 	return func(job string) (Plan, error) {
 		p, err := plan(job)

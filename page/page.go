@@ -1,32 +1,34 @@
-// Package page serves what an agent, or a planner, knows over HTTP: the page
-// (embedded, self-contained), the JSON interface below /api/v1, health checks,
-// metrics and, where wanted, profiles.
+// Package page serves the state of an agent or a planner over HTTP: the web page (embedded,
+// self-contained), the JSON API below /api/v1, health checks, metrics and, if wanted, profiles.
 //
-// In comes a [State]; out goes an http.Handler. The types of the answers are in
-// api.go; the page in dist is built from page/ and committed.
+// [Handler] makes an http.Handler of a [State]. The types of the answers are in api.go and in
+// the files named after them; their JSON is a stable interface, to which fields may be added.
+// The page in dist is built from page/src and committed. Everything here only reads, except for
+// [NamesControl], which is served elsewhere. A [Server] adds what every listener needs: a
+// [Guard] against pages of other sites, and bounds on connections.
 //
 // # Forms
 //
-// [CompareForms] compares the ways to keep a job's parameters equal on all machines:
-// parameter servers, servers that get one sum of each host, all-reduce and all-gather.
-// For each range of keys it computes what the busiest machine moves in a step.
+// [CompareForms] compares the ways to keep a job's parameters equal on all machines: parameter
+// servers, servers with one sum of each host, all-reduce and all-gather. For each range of keys
+// it computes what the busiest machine moves in a step.
 //
-// It takes, by range of keys, how often each worker pushed them and how many steps it
-// made, and returns alpha, the share of the range's values that a worker uses in a
-// step (Parallax, Kim and others 2019, section 2.2), and bytes by the paper's Table 3.
-// It is pure arithmetic.
+// Its input is, by range of keys, how often each worker pushed them and how many steps the
+// worker made. It returns alpha, the fraction of the range's values that a worker uses in a
+// step (Parallax, Kim et al. 2019, section 2.2), and the bytes of each form by the paper's
+// Table 3. It is pure arithmetic.
 //
 // # Grid
 //
-// A [Grid] holds accesses by worker and block of keys, the data of a heatmap. The
-// agent counts into grids (package counts), reports carry them, and the planner adds
-// those of several hosts in the blocks that all of them have.
+// A [Grid] holds accesses by worker and block of keys, the data of a heatmap. The agent counts
+// into grids (package counts), reports carry them, and the planner adds those of several hosts
+// in the blocks that all of them have.
 //
 // # Names
 //
-// A [NameMap] translates keys to the names that people who train use: the embedding
-// table or layer of a range of keys, and the row within it. It is read from a YAML or
-// CSV file that somebody wrote or exported from a model.
+// A [NameMap] translates keys to the names that people use in training: the embedding table or
+// layer of a range of keys, and the row in it. It is read from a YAML or CSV file that was
+// written by hand or exported from a model.
 package page
 
 import (
@@ -43,8 +45,8 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 )
 
-// State is what there is to show. Its methods may be called from any
-// goroutine.
+// State is the data to show. Its methods may be called from any goroutine. Answers may share
+// memory with the state and are not changed by this package.
 type State interface {
 	Jobs() []Job
 	Heatmap(job string, q HeatmapQuery) (Heatmap, error)
@@ -56,14 +58,15 @@ type State interface {
 	Ready() error
 }
 
-// A Namer is a State that knows what jobs are called.
+// A Namer is a State that knows the names of jobs.
 type Namer interface {
-	// Scheduler returns the address of the scheduler of the job of that name, and any
-	// other text as it is.
+	// Scheduler returns the scheduler address of the job of that name, and any other text
+	// unchanged.
 	Scheduler(name string) string
 }
 
-// byName has jobs asked for by what they are called too.
+// byName lets clients give a job by its name: it replaces the parameter by the scheduler's
+// address before h sees it.
 func byName(n Namer, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
@@ -78,40 +81,38 @@ func byName(n Namer, h http.Handler) http.Handler {
 	})
 }
 
-// ErrNoJob says that there is no job of the name asked for.
+// ErrNoJob says that there is no job of the requested name. It becomes status 404.
 var ErrNoJob = errors.New("no such job")
 
-// ErrNoRange says that only sums over all time are known.
+// ErrNoRange says that a state has sums over all time only. It becomes status 400.
 var ErrNoRange = errors.New("the planner knows sums over all time only: leave out from and to, or ask a host's agent")
 
-// Options of a handler.
+// Options of a handler. What is nil is not served, unless it says otherwise.
 type Options struct {
 	Metrics http.Handler  // serves /metrics
 	Pprof   bool          // serve /debug/pprof/
-	Health  *health.Loops // answers /healthz; nil: all is well always
-	// Plan, of a planner, returns a job's plan; ErrNoJob where it has none.
+	Health  *health.Loops // answers /healthz; nil: always healthy
+	// Plan, of a planner, returns a job's plan, or ErrNoJob.
 	Plan func(job string) (Plan, error)
-	// Names is what keys are called; nil: they have no names.
+	// Names are the names of keys; nil: they have none.
 	Names *NameFile
-	// Codecs, of a planner, returns what it has on the values of a job.
+	// Codecs, of a planner, returns its codec rules and trials for a job.
 	Codecs func(job string) (Codecs, error)
-	// Sums, of a planner, returns its rules on sums of a job's pushes.
+	// Sums, of a planner, returns its rules about sums of a job's pushes.
 	Sums func(job string) SumRules
-	// Runs, of a planner, returns the runs of a job, by its name or its scheduler's
-	// address; of all jobs where none is named.
+	// Runs, of a planner, returns the runs of a job, given by its name or scheduler address;
+	// without one, of all jobs.
 	Runs func(job string) (Runs, error)
-	// History returns how a job went over the last hour; with the empty name what
-	// concerns the host alone.
+	// History returns the last hour of a job; with an empty name, of the host.
 	History func(job string, q HistoryQuery) (History, error)
-	// Open, where recordings can be opened, reads one and returns what its jobs are
-	// called; what it has against the file is an error.
+	// Open reads a recording and returns the names of its jobs. An error is about the file.
 	Open func(name string, in io.Reader) ([]string, error)
 }
 
 //go:embed dist
 var dist embed.FS
 
-// Handler serves the state.
+// Handler serves the state. It does not authenticate; see Server.
 func Handler(state State, opts Options) http.Handler {
 	mux := http.NewServeMux()
 	s := server{state, opts.Names, opts.Sums}
@@ -159,8 +160,8 @@ func Handler(state State, opts Options) http.Handler {
 	return mux
 }
 
-// files serves the embedded files of the page. They load nothing from other hosts, and
-// a Content-Security-Policy has the browser enforce that.
+// files serves the embedded files of the page. They load nothing from other hosts, and a
+// Content-Security-Policy makes browsers enforce that.
 func files() http.Handler {
 	embedded, err := fs.Sub(dist, "dist")
 	if err != nil {
@@ -176,10 +177,11 @@ func files() http.Handler {
 	})
 }
 
+// server has the handlers of the API.
 type server struct {
 	state State
 	names *NameFile                 // nil: keys have none
-	sums  func(job string) SumRules // nil: not a planner\'s
+	sums  func(job string) SumRules // nil unless it is a planner
 }
 
 func (s server) ready(w http.ResponseWriter, _ *http.Request) {
@@ -198,7 +200,7 @@ func text(w http.ResponseWriter, code int, s string) {
 	}
 }
 
-// badRequest is an error with its HTTP status.
+// badRequest is an error with an HTTP status of its own.
 type badRequest struct {
 	code int
 	text string
@@ -206,7 +208,8 @@ type badRequest struct {
 
 func (e badRequest) Error() string { return e.text }
 
-// answer makes a handler of a function that returns what to encode as JSON.
+// answer makes a handler of a function whose result is encoded as JSON. Errors become a status
+// and {"error": text}.
 func answer[T any](f func(*http.Request) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
@@ -218,6 +221,7 @@ func answer[T any](f func(*http.Request) (T, error)) http.HandlerFunc {
 	}
 }
 
+// fail answers with an error. Errors that are none of the client's become status 500.
 func fail(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
 	var bad badRequest
@@ -234,6 +238,8 @@ func fail(w http.ResponseWriter, err error) {
 	}{err.Error()})
 }
 
+// writeJSON encodes an answer before anything is sent, so that an encoding error still has a
+// status.
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	body, err := json.Marshal(withLists(v))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// clusterFrom returns the cluster that is to be reckoned with; nil: the job's own.
+// clusterFrom returns the cluster that a query assumes; nil: the job's own.
 func clusterFrom(v url.Values) (*FormCluster, error) {
 	machines, err := number(v, "machines", 0, maxMachines)
 	if err != nil {
@@ -35,8 +35,9 @@ func clusterFrom(v url.Values) (*FormCluster, error) {
 	return on, nil
 }
 
-// ClusterOf returns that many machines with that many workers on each, and with links of these
-// speeds in Mbit/s, one each; none: all alike. Of no machines it is nil.
+// ClusterOf returns a cluster of machines with each workers on every one, and with links of
+// these speeds in Mbit/s; without speeds, links of the same unknown speed. For no machines it
+// returns nil.
 func ClusterOf(machines, each int, speeds []float64) (*FormCluster, error) {
 	switch {
 	case machines < 0 || each < 1 || max(machines, each) > maxMachines:
@@ -56,9 +57,8 @@ func ClusterOf(machines, each int, speeds []float64) (*FormCluster, error) {
 	return on, nil
 }
 
-// clusterOf returns where a job's workers and servers are, and how fast the links there
-// are; without machines where it is not known where the workers are, and without servers
-// where some server's host is not.
+// clusterOf returns where a job's workers and servers are and how fast the links there are. It
+// has no machines if the workers' hosts are unknown, and no servers if any server's host is.
 func clusterOf(state State, jobs []Job, job string) *FormCluster {
 	c := &FormCluster{}
 	at := map[string]int{}
@@ -100,7 +100,7 @@ func clusterOf(state State, jobs []Job, job string) *FormCluster {
 	return c
 }
 
-// byRank returns the machines of servers by rank; nil where one is not known.
+// byRank returns the machines of the servers by rank; nil if one is missing.
 func byRank(servers map[int]int, n int) (all []int) {
 	for rank := range len(servers) {
 		m, ok := servers[rank]

@@ -11,6 +11,7 @@ import (
 	"time"
 )
 
+// Defaults and bounds of parameters. The bounds keep an answer, and the time for it, small.
 const (
 	defaultBlocks = 256
 	maxBlocks     = 4096
@@ -24,6 +25,7 @@ func (s server) jobs(*http.Request) (Jobs, error) {
 	return Jobs{Jobs: nonNil(s.state.Jobs())}, nil
 }
 
+// heatmap answers /api/v1/heatmap; HeatmapQuery has the parameters.
 func (s server) heatmap(r *http.Request) (Heatmap, error) {
 	v := r.URL.Query()
 	job, err := s.job(v)
@@ -101,7 +103,7 @@ func (s server) keys(r *http.Request) (Keys, error) {
 
 func (s server) agent(*http.Request) (Agent, error) { return s.state.Agent(), nil }
 
-// job returns the job asked for; it may be left out where there is only one.
+// job returns the job of a query. It may be left out if only one job can be meant.
 func (s server) job(v url.Values) (string, error) {
 	if name := v.Get("job"); name != "" {
 		return name, nil
@@ -124,9 +126,9 @@ func (s server) job(v url.Values) (string, error) {
 	return "", bad("there are %d jobs; name one with job=: %s", len(among), strings.Join(names, ", "))
 }
 
-// ofInterest returns the job that is meant where none is named: the only one that
-// is not over, or, if all are, the one heard of last; and otherwise nil and those
-// that it may be.
+// ofInterest returns the job that is meant if a query names none: the only one that is not over
+// or, if all are over, the one that was active last. Otherwise it returns nil and the
+// candidates. jobs must not be empty.
 func ofInterest(jobs []Job) (*Job, []Job) {
 	var running []Job
 	last := &jobs[0]
@@ -185,7 +187,7 @@ func key(v url.Values, name string, otherwise Key) (Key, error) {
 	return Key(k), nil
 }
 
-// listed returns names that are separated by commas.
+// listed returns a parameter's names, which are separated by commas.
 func listed(v url.Values, name string) []string {
 	if names := v.Get(name); names != "" {
 		return strings.Split(names, ",")
@@ -206,7 +208,7 @@ func timeRange(v url.Values, now time.Time) (r Range, err error) {
 	return r, nil
 }
 
-// moment reads seconds since 1970, or, negative, seconds before now.
+// moment parses a time: seconds since 1970 or, if negative, seconds before now.
 func moment(v url.Values, name string, now time.Time) (time.Time, error) {
 	s := v.Get(name)
 	if s == "" {
@@ -223,7 +225,7 @@ func moment(v url.Values, name string, now time.Time) (time.Time, error) {
 	return time.Unix(int64(whole), int64(part*1e9)), nil
 }
 
-// nonNil makes JSON say [] rather than null.
+// nonNil returns an empty list for nil, so that JSON has [] and not null.
 func nonNil[T any](s []T) []T {
 	if s == nil {
 		return []T{}

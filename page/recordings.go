@@ -11,18 +11,19 @@ import (
 	"time"
 )
 
-// recordingsPath is where recordings are opened.
+// recordingsPath is where recordings are posted.
 const recordingsPath = "/api/v1/recordings"
 
-// openPatience is how long a recording may take to come and be read.
+// openPatience bounds the time for sending and reading a recording.
 const openPatience = 10 * time.Minute
 
-// Opened answers POST /api/v1/recordings?name=FILE, whose body is a recording.
+// Opened is the answer of POST /api/v1/recordings?name=FILE, whose body is a recording.
 type Opened struct {
-	Jobs []string `json:"jobs"` // that came with it
+	Jobs []string `json:"jobs"` // the jobs in it
 }
 
-// readRecording reads the recording that is a request's body.
+// readRecording reads the recording in a request's body, in a stream. The server's ordinary
+// deadlines are extended for it.
 func (s server) readRecording(read func(string, io.Reader) ([]string, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		most := s.state.Agent().RecordingBytes
@@ -51,7 +52,8 @@ func (s server) readRecording(read func(string, io.Reader) ([]string, error)) ht
 	}
 }
 
-// nameOfRecording is what the recording in a file is called.
+// nameOfRecording returns the name of a recording from the name of its file, without control
+// characters and of bounded length: the client chooses it, and it is shown to others.
 func nameOfRecording(file string) string {
 	name := filepath.Base(file)
 	name = strings.TrimSuffix(name, filepath.Ext(name))

@@ -12,24 +12,23 @@ import (
 	"github.com/psidecar/psidecar/internal/handshake"
 )
 
-// Bounds of connections that have not asked for anything, or nothing more, in all
-// and of one source.
+// Bounds of connections without a request in progress, in total and by source.
 const (
 	openings          = 512
 	openingsPerSource = 64
 )
 
-// shutdownPatience is how long requests in progress may take at the end.
+// shutdownPatience is how long requests in progress may take when the server ends.
 const shutdownPatience = 3 * time.Second
 
-// A Server serves over HTTP at an address: reading only, and nothing to the pages
-// of other sites. All daemons' pages are served by one.
+// A Server serves HTTP for reading only, and nothing to pages of other sites. The pages of all
+// daemons are served by one.
 type Server struct {
 	Listener net.Listener // nil: nothing is served
 	Guard    *Guard
 }
 
-// Addr returns where it is served; nil: nowhere.
+// Addr returns the address of the listener; nil without one.
 func (s Server) Addr() net.Addr {
 	if s.Listener == nil {
 		return nil
@@ -37,8 +36,8 @@ func (s Server) Addr() net.Addr {
 	return s.Listener.Addr()
 }
 
-// Serve serves h until ctx ends, then lets requests in progress finish. It closes
-// the listener.
+// Serve serves h until ctx ends, then lets requests in progress finish for up to 3 s. It closes
+// the listener. Without one it returns nil at once.
 func (s Server) Serve(ctx context.Context, h http.Handler) error {
 	if s.Listener == nil {
 		return nil

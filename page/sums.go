@@ -7,17 +7,17 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// SumRules are what a planner has on whether pushes of a job's hosts are summed.
+// SumRules are a planner's rules about summing the pushes of a job's workers by host.
 type SumRules struct {
-	// Rules are those of the job, or, where it has none, of its name; the first that has a
-	// key counts. None: what proxies' own flags say holds.
+	// Rules are those of the job or, if it has none, of its name. The first one that covers a
+	// key applies. Without rules, the flags of the proxies decide.
 	Rules    []measure.SumRule `json:"rules"`
-	Proposed []measure.SumRule `json:"proposed"` // as they would be by what was measured; none: nothing is worth it
-	Acts     bool              `json:"acts"`     // the planner sets what it proposes by itself
+	Proposed []measure.SumRule `json:"proposed"` // rules derived from measurement; none: sums are not worth it
+	Acts     bool              `json:"acts"`     // the planner applies what it proposes
 	Hosts    []CodecHost       `json:"hosts"`    // whose proxies follow the planner
 }
 
-// follow takes up the rules that hold.
+// follow adds the rules in force, and what is proposed, to the answer.
 func (a *Alpha) follow(rules SumRules) {
 	rules.Proposed = a.SumRules()
 	a.Sums = &rules
@@ -27,7 +27,8 @@ func (a *Alpha) follow(rules SumRules) {
 	}
 }
 
-// now says what rules have on a range of keys.
+// now returns what rules do with a range of keys: see AlphaRange.Now. A range is summed as a
+// whole if the rules decide so for all of it; it is not summed at all if the opposite rules do.
 func now(rules []measure.SumRule, keys measure.KeyRange) string {
 	touches := func(r measure.SumRule) bool { k := r.Range(); return k.First <= keys.Last && keys.First <= k.Last }
 	switch {
@@ -41,7 +42,7 @@ func now(rules []measure.SumRule, keys measure.KeyRange) string {
 	return "part"
 }
 
-// opposite returns rules by which a key is summed where by these it is not.
+// opposite returns rules that sum a key exactly if these do not.
 func opposite(rules []measure.SumRule) []measure.SumRule {
 	turned := slices.Clone(rules)
 	for i := range turned {
@@ -54,16 +55,16 @@ func opposite(rules []measure.SumRule) []measure.SumRule {
 	return turned
 }
 
-// SumRules returns rules that sum what is worth it, by measured alpha; none where nothing
-// is.
+// SumRules returns rules that sum where that is worth it according to alpha; none if it is not
+// worth it anywhere.
 func (a *Alpha) SumRules() []measure.SumRule {
 	found, all := a.chosen(measure.MaxSumRules - 1)
 	return measure.SumRulesOf(found, all)
 }
 
-// chosen returns of which ranges sums of each host are chosen: those of keys that are
-// neighbours as one, and of too many those that save most. All says that it is so of all
-// ranges, so that keys that are new are to be expected to be alike.
+// chosen returns the ranges for which host sums are chosen, neighbours joined; of too many,
+// those that save most. all says that they are chosen for every range, so that keys still to
+// come can be expected to be alike.
 func (a *Alpha) chosen(most int) (ranges []measure.KeyRange, all bool) {
 	type saving struct {
 		measure.KeyRange
@@ -95,8 +96,8 @@ func (a *Alpha) chosen(most int) (ranges []measure.KeyRange, all bool) {
 	return ranges, all
 }
 
-// saved is what sums save the busiest machine: seconds, or bytes where no link's speed is
-// known.
+// saved returns what host sums save the busiest machine: seconds, or bytes if no link's speed
+// is known.
 func (c *Compared) saved() float64 {
 	by := c.Forms
 	if c.Seconds != nil {

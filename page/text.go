@@ -2,7 +2,7 @@ package page
 
 import "fmt"
 
-// BytesText writes bytes in units that people read.
+// BytesText formats a number of bytes in decimal units, with one digit after the point.
 func BytesText(bytes float64) string {
 	for _, unit := range []struct {
 		of   float64

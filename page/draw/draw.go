@@ -1,18 +1,18 @@
-// Package draw draws heatmaps where there is no browser: in a terminal, in the
-// colours that it has, and as PNG.
+// Package draw draws where there is no browser: heatmaps in a terminal, in the colours that it
+// has, or as PNG; and the tables and screens of psidecar status and psidecar top.
 //
-// In comes a [page.Heatmap]; out go characters or an image. The command
-// psidecar heatmap calls it.
+// Everything is a function of data from package page, except for [View], which reads keys and
+// repaints a terminal.
 //
 // # Colours
 //
-// A [Scale] maps counts to colours. The page, the terminal and the PNG share it, so
-// that a count has the same colour in all three.
+// A [Scale] maps counts to colours. The page, the terminal and the PNG share it, so a count has
+// the same colour in all three.
 //
-// The scale is logarithmic, from the least count above 0 to the most, and spans at
-// least a factor of two: otherwise counts that hardly differ would take its opposite
-// ends. Its figures are in scale.json, from which the page is built too, with cases
-// that the tests of both check.
+// The scale is logarithmic, from the smallest count above 0 to the largest, and spans at least
+// a factor of two: otherwise counts that hardly differ would have opposite colours. Its
+// parameters are in scale.json, from which the page is built too, with cases that the tests of
+// both check.
 package draw
 
 import (
@@ -28,18 +28,17 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// Colours says what a terminal can show.
+// Colours says which colours a terminal can show.
 type Colours int
 
 // What terminals can show.
 const (
-	NoColours Colours = iota // shades made of characters
+	NoColours Colours = iota // characters of different darkness instead
 	Colours256
 	TrueColour
 )
 
-// ColoursOf returns what the terminal can show, by its environment: COLORTERM,
-// TERM and NO_COLOR.
+// ColoursOf returns what the terminal can show, according to COLORTERM, TERM and NO_COLOR.
 func ColoursOf(lookup func(string) (string, bool)) Colours {
 	get := func(name string) string { v, _ := lookup(name); return v }
 	if get("NO_COLOR") != "" || get("TERM") == "dumb" {
@@ -54,10 +53,10 @@ func ColoursOf(lookup func(string) (string, bool)) Colours {
 	return NoColours
 }
 
-// shades stand for rising heat where there are no colours.
+// shades are characters of increasing darkness, for terminals without colours.
 const shades = " .:-=+*#%@"
 
-// looked says how exact the counts are.
+// looked describes how exact the counts are.
 func looked(h page.Heatmap) string {
 	if h.SampledOneIn <= 1 {
 		return "estimated in part"
@@ -68,8 +67,8 @@ func looked(h page.Heatmap) string {
 	return fmt.Sprintf("keys of at least one in %d requests looked at, a cell is right to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
 }
 
-// rowsOf returns what the heatmap's rows are, and their names, the first one of
-// which is shown at the top: workers, or when stretches of time began.
+// rowsOf returns what the rows are and their names, top row first: workers, or the beginnings
+// of stretches of time.
 func rowsOf(h *page.Heatmap) (what string, names []string) {
 	if h.Times == nil {
 		return "worker", h.Workers
@@ -89,8 +88,8 @@ func title(h *page.Heatmap, rows string) string {
 	return text
 }
 
-// Terminal writes the heatmap, a line for each worker or stretch of time, in at
-// most width columns; neighbouring blocks are joined where there are more.
+// Terminal writes the heatmap with a line for each row, in at most width columns. Neighbouring
+// blocks are joined if there are more.
 func Terminal(out io.Writer, h page.Heatmap, width int, colours Colours) error {
 	w := bufio.NewWriter(out)
 	rows, names := rowsOf(&h)
@@ -132,18 +131,18 @@ func Terminal(out io.Writer, h page.Heatmap, width int, colours Colours) error {
 	return w.Flush()
 }
 
-// naming is the name of a row of blocks, of which at is the first.
+// naming is the name of consecutive blocks, of which at is the first.
 type naming struct {
 	at   int
 	name string
 }
 
-// maxNamings is how many names are shown below the keys.
+// maxNamings bounds the names shown below the keys.
 const maxNamings = 12
 
-// named returns the names of blocks, neighbours with one name together, compared by
-// the part before the row or offset. Of very many the first are returned, and a
-// last one that says how many there are.
+// named returns the names of the blocks. Neighbours of one table share a name; the table is the
+// part before the row or offset. If there are too many, the first are returned, and a last one
+// that says how many are left out.
 func named(blocks []page.Block) []naming {
 	var all []naming
 	last := ""
@@ -164,8 +163,8 @@ func named(blocks []page.Block) []naming {
 	return all
 }
 
-// squeeze joins neighbouring columns until at most width are left. Joined blocks
-// show the highest count, so that the scale stays what it is for all blocks.
+// squeeze joins neighbouring columns until at most width are left. A joined column has the
+// highest of its counts, not their sum, so that the scale of the whole heatmap still applies.
 func squeeze(counts [][]uint64, blocks, width int) ([][]uint64, int) {
 	each := max((blocks+width-1)/width, 1)
 	columns := (blocks + each - 1) / each
@@ -179,13 +178,14 @@ func squeeze(counts [][]uint64, blocks, width int) ([][]uint64, int) {
 	return rows, columns
 }
 
-// end goes back to the terminal's own colours.
+// end restores the terminal's own colours.
 func end(w io.Writer, colours Colours) {
 	if colours != NoColours {
 		fmt.Fprint(w, "\x1b[0m")
 	}
 }
 
+// cell draws one cell. With 256 colours it takes the nearest one of the 6x6x6 cube.
 func cell(w io.Writer, level int, inks *[ScaleLevels]color.RGBA, colours Colours) {
 	c := inks[level]
 	switch colours {
@@ -199,7 +199,8 @@ func cell(w io.Writer, level int, inks *[ScaleLevels]color.RGBA, colours Colours
 	}
 }
 
-// shade is a level as a character: all but nothing can be seen.
+// shade returns the character of a level. Only level 0 is blank, so every count above 0 can be
+// seen.
 func shade(level int) byte {
 	if level == 0 {
 		return shades[0]

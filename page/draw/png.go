@@ -18,19 +18,19 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// Sizes of the image.
+// Dimensions of the image.
 const (
 	pngWidth  = 12 * vg.Inch
-	rowsHigh  = 5 * vg.Inch // of all rows, where there are many
+	rowsHigh  = 5 * vg.Inch // height of all rows together, at most
 	rowMost   = 28 * vg.Inch / vgimg.DefaultDPI
-	framing   = 1.1 * vg.Inch // title and names of keys
+	framing   = 1.1 * vg.Inch // title and key names
 	keyHeight = 0.45 * vg.Inch
-	// namedRows is how many rows have their names beside them, at most.
+	// namedRows bounds the rows with names beside them.
 	namedRows = 40
 )
 
-// PNG writes the heatmap as an image: a row for each worker or stretch of time, a
-// column for each block, with names, the range of keys and the scale.
+// PNG writes the heatmap as an image, with a row for each worker or stretch of time and a
+// column for each block, names, the range of keys, and the scale.
 func PNG(out io.Writer, h page.Heatmap) error {
 	sc, inks := ScaleOf(h.Counts), ScaleColours(false)
 	p := plot.New()
@@ -61,7 +61,8 @@ func PNG(out io.Writer, h page.Heatmap) error {
 	return nil
 }
 
-// picture has many pixels a cell: what draws it smooths from pixel to pixel.
+// picture draws the cells with many pixels each, because the plot library interpolates between
+// pixels.
 func picture(h page.Heatmap, sc Scale, inks [ScaleLevels]color.RGBA) image.Image {
 	counts, columns := squeeze(h.Counts, len(h.Blocks), 1536)
 	wide, high := 1+1024/columns, 1+512/len(h.Counts)
@@ -75,7 +76,7 @@ func picture(h page.Heatmap, sc Scale, inks [ScaleLevels]color.RGBA) image.Image
 	return img
 }
 
-// keyTicks names some blocks by their first keys.
+// keyTicks labels as many blocks as fit beside each other.
 func keyTicks(blocks []page.Block) plot.ConstantTicks {
 	longest := 0
 	for i := range blocks {
@@ -90,7 +91,7 @@ func keyTicks(blocks []page.Block) plot.ConstantTicks {
 	return ticks
 }
 
-// blockLabel is short: names may be of any length.
+// blockLabel returns a block's name or first key, shortened.
 func blockLabel(b *page.Block) string {
 	const most = 32
 	text := b.Name
@@ -103,7 +104,7 @@ func blockLabel(b *page.Block) string {
 	return text
 }
 
-// rowTicks names rows, the first one at the top; of very many, some.
+// rowTicks labels the rows, top row first; some of them if there are many.
 func rowTicks(names []string) plot.ConstantTicks {
 	each := (len(names) + namedRows - 1) / namedRows
 	var ticks plot.ConstantTicks
@@ -113,7 +114,7 @@ func rowTicks(names []string) plot.ConstantTicks {
 	return ticks
 }
 
-// legend draws the scale's marks and their colours in a line.
+// legend draws the scale's marks and their colours.
 func legend(c draw.Canvas, sc Scale, inks [ScaleLevels]color.RGBA) {
 	style := plot.New().X.Tick.Label
 	style.XAlign, style.YAlign = draw.XLeft, draw.YBottom

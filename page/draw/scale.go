@@ -11,14 +11,15 @@ import (
 //go:embed scale.json
 var definition []byte
 
-// ScaleLevels is how many colours there are: 0 for nothing, the last for the most.
+// ScaleLevels is the number of colours: 0 is for nothing, the last for the largest count.
 const ScaleLevels = 256
 
+// figures are the parameters in scale.json.
 type figures struct {
-	Light [][3]uint8 `json:"light"` // on a light ground, from nothing to the most
+	Light [][3]uint8 `json:"light"` // colours on a light background, from nothing to the most
 	Dark  [][3]uint8 `json:"dark"`
-	First int        `json:"first"` // level of the least count, distinct from zero
-	Ratio float64    `json:"ratio"` // of the most to the scale's low end, at least
+	First int        `json:"first"` // level of the smallest count, clearly different from 0
+	Ratio float64    `json:"ratio"` // least ratio of the scale's ends
 }
 
 var known = parse()
@@ -30,12 +31,12 @@ func parse() (f figures) {
 	return f
 }
 
-// A Scale says where counts are between its ends.
+// A Scale maps counts to levels.
 type Scale struct {
-	Low, Most float64 // 0 both where nothing was counted
+	Low, Most float64 // both 0 if nothing was counted
 }
 
-// ScaleOf returns the scale of counts.
+// ScaleOf returns the scale for the cells of a heatmap.
 func ScaleOf(counts [][]uint64) Scale {
 	least, most := uint64(math.MaxUint64), uint64(0)
 	for _, row := range counts {
@@ -49,7 +50,7 @@ func ScaleOf(counts [][]uint64) Scale {
 	return ScaleBetween(float64(least), float64(most))
 }
 
-// ScaleBetween returns the scale of counts whose least, above 0, and most are given.
+// ScaleBetween returns the scale for counts between least, the smallest above 0, and most.
 func ScaleBetween(least, most float64) Scale {
 	if most == 0 {
 		return Scale{}
@@ -57,7 +58,7 @@ func ScaleBetween(least, most float64) Scale {
 	return Scale{min(least, most/known.Ratio), most}
 }
 
-// Level returns the colour of a count: 0 for nothing, ScaleLevels-1 for the most.
+// Level returns the colour of a count: 0 for nothing, ScaleLevels-1 for the largest.
 func (s Scale) Level(n float64) int {
 	switch {
 	case n <= 0:
@@ -69,8 +70,8 @@ func (s Scale) Level(n float64) int {
 	return known.First + int(float64(ScaleLevels-2-known.First)*share)
 }
 
-// Marks are the counts to name beside the colours: 0, then from the low end to
-// the most in equal ratios.
+// Marks returns the counts to label in the legend: 0, then from the low end to the most in
+// equal ratios, without duplicates.
 func (s Scale) Marks() []float64 {
 	const steps = 4
 	marks := []float64{0}
@@ -86,9 +87,8 @@ func (s Scale) Marks() []float64 {
 	return slices.Clip(marks)
 }
 
-// ScaleColours are the colours of all levels, for a light or a dark ground. Their
-// lightness changes one way, so that they can be distinguished without colour
-// vision.
+// ScaleColours returns the colours of all levels, for a light or a dark background. Their
+// lightness is monotonic, so that they can be told apart without colour vision.
 func ScaleColours(dark bool) [ScaleLevels]color.RGBA {
 	stops := known.Light
 	if dark {

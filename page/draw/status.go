@@ -13,17 +13,18 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// A Status is what psidecar status shows of an agent or planner.
+// A Status is the content of psidecar status.
 type Status struct {
 	Agent page.Agent
 	Jobs  []page.Job
-	// Hottest are the hottest keys of jobs whose keys have names, by the job's name.
+	// Hottest has the hottest keys of jobs whose keys have names, by job.
 	Hottest map[string][]page.HotKey
-	// Alpha says how sparsely jobs use their parameters, by the job's name.
+	// Alpha says how sparsely jobs use their parameters, by job.
 	Alpha map[string]page.Alpha
 }
 
-// Print writes a status as a table for people, its columns separated by tabs.
+// Print writes the status for people, with columns separated by tabs. Write errors are ignored;
+// the caller's writer keeps them.
 func (r *Status) Print(w io.Writer) {
 	a := r.Agent
 	if a.Hosts != nil {
@@ -41,7 +42,7 @@ func (r *Status) Print(w io.Writer) {
 	}
 }
 
-// printHosts prints a planner's view of the hosts that report to it.
+// printHosts prints the hosts that report to a planner, with what they lost.
 func printHosts(w io.Writer, a *page.Agent) {
 	fmt.Fprintf(w, "planner on %s, up %s, %s: %.1f%% of a core and %.1f%% in the kernels, %d MiB in all\n",
 		a.Host, time.Since(a.Started).Round(time.Second), Reporting(len(a.Hosts)), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
@@ -76,8 +77,7 @@ func printAgent(w io.Writer, a *page.Agent) {
 	}
 }
 
-// printAdoption shows which connections were brought to the proxy, and why others were
-// not.
+// printAdoption prints how many connections were adopted, and why others were not.
 func printAdoption(w io.Writer, s *page.Adoption) {
 	if s == nil {
 		return
@@ -92,7 +92,7 @@ func printAdoption(w io.Writer, s *page.Adoption) {
 	}
 }
 
-// requestsOf says of which requests keys are looked at.
+// requestsOf describes a sampling rate.
 func requestsOf(oneIn uint32) string {
 	if oneIn <= 1 {
 		return "all requests"
@@ -136,7 +136,7 @@ func printJob(w io.Writer, j *page.Job) {
 	}
 }
 
-// printAlpha says which share of a job's parameters a worker uses in a step.
+// printAlpha prints which fraction of a job's parameters a worker uses in a step.
 func printAlpha(w io.Writer, a page.Alpha) {
 	if a.Workers == 0 || a.Alpha == 0 {
 		return
@@ -148,10 +148,10 @@ func printAlpha(w io.Writer, a page.Alpha) {
 	fmt.Fprintf(w, "  alpha %s%s: a worker uses that share of %s of values in a step\n", ShareText(a.Alpha), more, page.BytesText(a.Bytes))
 }
 
-// ShareText writes a share with three digits.
+// ShareText formats a fraction with three digits.
 func ShareText(share float64) string { return strconv.FormatFloat(share, 'g', 3, 64) }
 
-// titleOf is what a job is called, with its scheduler's address.
+// titleOf returns a job's name and scheduler address.
 func titleOf(j *page.Job) string {
 	if j.Called == "" {
 		return j.Name
@@ -159,10 +159,11 @@ func titleOf(j *page.Job) string {
 	return fmt.Sprintf("%s at %s", j.Called, j.Name)
 }
 
-// shownStalls is how many of a job's stalls are shown in the terminal.
+// shownStalls bounds the stalls of a job that are printed.
 const shownStalls = 8
 
-// printStalls prints the stalled nodes, except the one that has been printed.
+// printStalls prints the stalls, except the one that the job's description has already, and
+// then stragglers without a stall.
 func printStalls(w io.Writer, j *page.Job) {
 	left := 0
 	for i, s := range j.Stalls {
@@ -200,7 +201,7 @@ func printHottest(w io.Writer, hottest []page.HotKey) {
 	}
 }
 
-// podOf is what people call a node's pod.
+// podOf returns the name of a node's pod, or its UID.
 func podOf(n page.Node) string {
 	if p := n.PodName; p != nil {
 		return p.Namespace + "/" + p.Name

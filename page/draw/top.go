@@ -13,19 +13,18 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// Screen is what psidecar top shows at a moment. Its texts must be fit for a
-// terminal.
+// A Screen is the data of psidecar top at one moment. Its strings must be safe for a terminal.
 type Screen struct {
 	Agent   page.Agent
 	Jobs    []page.Job
-	Shown   string // the job of which there is more
+	Shown   string // the job that is shown in detail
 	Servers page.Servers
 	History page.History
-	Trouble string // why there is nothing newer
+	Trouble string // why there is no newer data
 	At      time.Time
 }
 
-// An emphasis is how a line is drawn where there are colours.
+// An emphasis is how a line is drawn on a terminal with colours.
 type emphasis string
 
 const (
@@ -40,8 +39,8 @@ type line struct {
 	how  emphasis
 }
 
-// Top writes a screen in at most height lines of at most width columns; a height
-// of 0 is as many as it takes.
+// Top writes a screen in at most height lines of at most width columns. A height of 0 means no
+// limit. Lines that do not fit are counted in the last one.
 func Top(out io.Writer, s *Screen, width, height int, colours Colours) error {
 	lines := topLines(s, width)
 	if height > 0 && len(lines) > height {
@@ -64,7 +63,7 @@ func Top(out io.Writer, s *Screen, width, height int, colours Colours) error {
 	return err
 }
 
-// cut shortens a line, and shows that it did.
+// cut shortens a line to width columns and marks it with an ellipsis.
 func cut(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text
@@ -90,7 +89,7 @@ func topLines(s *Screen, width int) []line {
 	return lines
 }
 
-// Reporting says how many hosts report to a planner.
+// Reporting describes the number of hosts that report to a planner.
 func Reporting(hosts int) string {
 	if hosts == 1 {
 		return "1 host reports"
@@ -107,7 +106,7 @@ func topHead(s *Screen) string {
 	return fmt.Sprintf("psidecar %s: %s  %s  %.1f%% + %.1f%% of a core  %d MiB", a.Version, who, s.At.Format("15:04:05"), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20)
 }
 
-// aligned lays rows out in columns, the first one the titles.
+// aligned formats a table with aligned columns. The first row has the titles.
 func aligned(rows [][]string) []string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -161,7 +160,7 @@ func took(l page.Latency, seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(10 * time.Microsecond).String()
 }
 
-// shownLines is all there is on one job.
+// shownLines returns the details of the shown job: its state, curves, loads and hosts.
 func shownLines(s *Screen, j *page.Job, width int) []line {
 	lines := []line{{}}
 	if j.What != "" {
@@ -181,11 +180,11 @@ func shownLines(s *Screen, j *page.Job, width int) []line {
 	return append(lines, hostLines(s)...)
 }
 
-// bars are the eight heights of a curve in one line of text.
+// bars are the heights of a curve in one line of text.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// Spark returns figures as a line of bars, from 0 to the highest, the newest ones
-// where there is no room for all.
+// Spark draws figures as bars from 0 to the highest, one column each. If they do not fit, the
+// newest are shown.
 func Spark(figures []float64, width int) string {
 	if len(figures) > width {
 		figures = figures[len(figures)-max(width, 0):]
@@ -230,7 +229,7 @@ func curveLines(s *Screen, width int) []line {
 	}
 }
 
-// loadLines are the servers, busiest first, and the workers, slowest first.
+// loadLines returns the tables of servers, busiest first, and workers, slowest first.
 func loadLines(s *Screen) []line {
 	servers := slices.Clone(s.Servers.Servers)
 	slices.SortStableFunc(servers, func(a, b page.ServerLoad) int { return cmp.Compare(b.Share, a.Share) })
@@ -254,7 +253,7 @@ func loadLines(s *Screen) []line {
 	return append(append(lines, line{}), titled(aligned(rows))...)
 }
 
-// hostLines are the hosts that report to a planner, the one that takes most first.
+// hostLines returns the table of hosts that report to a planner, the most expensive first.
 func hostLines(s *Screen) []line {
 	if len(s.Agent.Hosts) == 0 {
 		return nil
@@ -275,7 +274,7 @@ func hostLines(s *Screen) []line {
 	return append([]line{{}}, titled(aligned(rows))...)
 }
 
-// titled are the lines of a table, whose first has the titles.
+// titled returns the lines of a table, with faint titles.
 func titled(table []string) []line {
 	lines := make([]line, len(table))
 	for i, text := range table {

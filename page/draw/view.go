@@ -15,9 +15,9 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// Control sequences before, between and after screens: to keep what it shows and
-// hide the cursor, to begin at the top and clear what is left of the screen before,
-// to go back.
+// Control sequences: to enter the alternate screen and hide the cursor, to move to the top, to
+// clear the rest of a line and of the screen, and to leave again. Each screen is painted over
+// the previous one, line by line, which does not flicker as clearing first would.
 const (
 	ScreenOn   = "\x1b[?1049h\x1b[?25l"
 	screenHome = "\x1b[H"
@@ -28,18 +28,19 @@ const (
 
 // A View draws the screens of psidecar top in a terminal. It is used by one goroutine.
 type View struct {
-	// Fetch returns the data shown of all jobs, and more of one, by its scheduler's
-	// host:port; empty: of any.
+	// Fetch returns the data of all jobs, and details of one, given by its scheduler's
+	// host:port; empty: any.
 	Fetch func(ctx context.Context, job string) (*Screen, error)
-	Job   string        // what Fetch is asked for first
-	Every time.Duration // between two screens
-	// Fit makes the text of an error fit for a terminal.
+	Job   string        // the job that Fetch is asked for first
+	Every time.Duration // interval between screens
+	// Fit makes the text of an error safe for a terminal.
 	Fit     func(text string) string
 	Colours Colours
 }
 
-// Run draws screens until a key or ctx ends it; keys come from stdin where that is a
-// terminal, whose mode is as before at the end.
+// Run draws screens until the user quits or ctx ends. Keys are read from stdin if it is a
+// terminal, which is in raw mode meanwhile and restored at the end. If data cannot be fetched,
+// the last screen stays with an error; an error of the first fetch is returned.
 func (t *View) Run(ctx context.Context, stdin io.Reader, out *os.File) error {
 	keys := make(chan byte)
 	if in, ok := stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
@@ -88,7 +89,7 @@ func (t *View) Run(ctx context.Context, stdin io.Reader, out *os.File) error {
 	}
 }
 
-// paintScreen draws a screen over the one before.
+// paintScreen draws a screen over the previous one, in the terminal's present size.
 func paintScreen(out *os.File, s *Screen, colours Colours) error {
 	width, height, err := term.GetSize(int(out.Fd()))
 	if err != nil {
@@ -103,15 +104,15 @@ func paintScreen(out *os.File, s *Screen, colours Colours) error {
 	return err
 }
 
-// Keys that mean something.
+// Keys with a meaning; arrow keys are mapped to them.
 const (
 	quit = 'q'
 	up   = 'k'
 	down = 'j'
 )
 
-// readKeys hands over the keys that mean something, until the terminal is closed
-// or ctx ends.
+// readKeys sends keys with a meaning until the terminal is closed or ctx ends. A blocked read
+// cannot be interrupted, so the goroutine may outlive Run by one key.
 func readKeys(ctx context.Context, in io.Reader, keys chan<- byte) {
 	b := make([]byte, 16)
 	for {
@@ -129,8 +130,8 @@ func readKeys(ctx context.Context, in io.Reader, keys chan<- byte) {
 	}
 }
 
-// meant returns the keys among what a terminal sent: arrows come as escapes, and
-// Ctrl-C as a byte.
+// meant returns the keys among what a terminal has sent. Arrow keys are escape sequences;
+// Ctrl-C and Ctrl-D are bytes, since raw mode turns signals off.
 func meant(b []byte) (keys []byte) {
 	switch {
 	case string(b) == "\x1b[A" || string(b) == "\x1bOA":
@@ -149,7 +150,7 @@ func meant(b []byte) (keys []byte) {
 	return keys
 }
 
-// choose turns to the job above or below, and reports whether that is another.
+// choose selects the job above or below the shown one, and reports whether there is one.
 func (t *View) choose(s *Screen, key byte) bool {
 	at := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.Name == s.Shown })
 	next := at + 1

@@ -6,46 +6,49 @@ import (
 	"time"
 )
 
-// A Selection is the nodes whose figures are asked for: of no workers, or no
-// servers, all of them.
+// A Selection is a set of nodes. No workers means all workers, no servers all servers.
 type Selection struct{ Workers, Servers []string }
 
-// Some reports whether not all nodes are asked for.
+// Some reports whether the selection leaves nodes out.
 func (s Selection) Some() bool { return len(s.Workers)+len(s.Servers) > 0 }
 
-// Pairs reports whether some workers' dealings with some servers are asked for, of
-// which the bytes are known, but not how long requests took.
+// Pairs reports whether it selects the exchange of some workers with some servers, for which
+// bytes are known but not latencies.
 func (s Selection) Pairs() bool { return len(s.Workers) > 0 && len(s.Servers) > 0 }
 
-// Worker reports whether a worker's figures are asked for.
+// Worker reports whether a worker is selected.
 func (s Selection) Worker(name string) bool {
 	return len(s.Workers) == 0 || slices.Contains(s.Workers, name)
 }
 
-// Server reports whether a server's figures are asked for.
+// Server reports whether a server is selected.
 func (s Selection) Server(name string) bool {
 	return len(s.Servers) == 0 || slices.Contains(s.Servers, name)
 }
 
-// A Part is what a selection did in a stretch of time that need not be a point's.
+// A Part is what the selected nodes did in a stretch of time, which need not coincide with a
+// point's.
 type Part struct {
 	From, To time.Time
 	Steps    map[string]float64 // by worker
-	Servers  map[string]float64 // bytes to and from a server, by its name
-	// Micros and Counts are the times of requests, as in Sums.
+	Servers  map[string]float64 // bytes to and from each server
+	// Micros and Counts are the latencies, as in Sums.
 	Micros, Counts []uint64
 }
 
-// Among returns points with what a selection did in them in place of what all did,
-// from parts in the order of time. A part is divided between points by how long it
-// was of each; its requests are of the point in which its middle lies. Points of
-// before the first part are left out. What left hosts is not known of a selection.
+// Among returns points with the figures of a selection instead of those of all nodes, from
+// parts in order of time. A part is divided among points in proportion to the time that it
+// shares with each; its latencies, which cannot be divided, count in the point that has its
+// middle. Points before the first part are left out. How many bytes left hosts is unknown for a
+// selection.
 func Among(points []Point, parts []Part) []Point {
 	if len(parts) == 0 {
 		return nil
 	}
 	workers, servers := map[string]float64{}, map[string]float64{}
 	for _, part := range parts {
+		// Every name that occurs must be in every point: a server without traffic lowers the
+		// mean.
 		clearInto(workers, part.Steps)
 		clearInto(servers, part.Servers)
 	}
@@ -75,7 +78,7 @@ func Among(points []Point, parts []Part) []Point {
 	return out
 }
 
-// in returns which share of the part's time is the point's.
+// in returns the fraction of the part's time that lies in the point.
 func (part *Part) in(p *Point) float64 {
 	from, to := part.From, part.To
 	if p.From.After(from) {
@@ -93,7 +96,7 @@ func (part *Part) in(p *Point) float64 {
 	return 0
 }
 
-// clearInto has sums know the names, with nothing.
+// clearInto sets the entries of all names to 0.
 func clearInto(sums, names map[string]float64) {
 	for name := range names {
 		sums[name] = 0

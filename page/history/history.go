@@ -1,10 +1,10 @@
-// Package history keeps how jobs went over the last hour, as curves are drawn of
-// it: steps, bytes, times of requests, skew, what proxies saved and what psidecar
-// itself cost.
+// Package history keeps the last hour of jobs for curves: steps, bytes, latencies, skew, what
+// proxies saved and what psidecar itself cost.
 //
-// In come sums of one short stretch of time after the other ([Log.Add]); out come
-// the stretches of the last hour ([Log.Of]), the older ones coarser, so that
-// memory is bounded. The agent and the planner keep one each.
+// [Log.Add] takes the sums of consecutive short stretches of time; [Log.Of] returns the
+// stretches of the last hour, the older ones coarser, so that memory is bounded. The agent and
+// the planner have a [Log] each. [Among] restricts points to a selection of nodes. [Latency] is
+// the distribution in which request times are kept.
 package history
 
 import (
@@ -14,15 +14,14 @@ import (
 )
 
 const (
-	// Every is how often sums are to be added.
+	// Every is the interval at which sums should be added.
 	Every = 5 * time.Second
-	// Fine is for how long they are kept as they were added. Older ones are joined
-	// into stretches of Coarse, and forgotten after Kept.
+	// Fine is how long points are kept as they were added. Older ones are joined into stretches
+	// of Coarse and dropped after Kept.
 	Fine   = 10 * time.Minute
 	Coarse = 30 * time.Second
 	Kept   = time.Hour
-	// maxJobs is of how many jobs curves are kept, maxPoints how many stretches of
-	// one.
+	// maxJobs bounds the jobs, maxPoints the points of each.
 	maxJobs   = 256
 	maxPoints = 400
 )
@@ -34,19 +33,19 @@ type Sums struct {
 	// Micros and Counts are the times of requests, as [Latency.Bars]
 	// returns them.
 	Micros, Counts []uint64
-	// Busiest are the bytes of the server that moved the most, Mean those of the
-	// mean server.
+	// Busiest is the number of bytes of the server that moved most, Mean that of the mean
+	// server.
 	Busiest, Mean float64
 	Host          Host
 }
 
-// Host is what a host's psidecar, or all hosts', did in a stretch of time.
+// Host is what psidecar did on a host, or on all hosts, in a stretch of time.
 type Host struct {
-	// JobBytes are what proxies took from the job for links with a codec, FarBytes
-	// what they sent in its stead. Carries: there is a proxy that says so.
+	// JobBytes is what proxies took from jobs for links with a codec, FarBytes what they sent
+	// instead. Carries says that a proxy reports them.
 	JobBytes, FarBytes float64
 	Carries            bool
-	CPU, Kernel        float64 // seconds of psidecar and of its programs in the kernel
+	CPU, Kernel        float64 // seconds of psidecar's process, and of its BPF programs
 }
 
 // A Point is a stretch of time.
@@ -55,14 +54,15 @@ type Point struct {
 	Sums
 }
 
-// A Log keeps points by job; those of no job are under the empty name. The zero
-// value is empty and ready. Its methods may be called from any goroutine.
+// A Log keeps points by job; those of the host are under the empty name. The zero value is
+// empty and ready. Its methods may be called from any goroutine.
 type Log struct {
 	mu   sync.Mutex         // guards jobs
-	jobs map[string][]Point // in order of time; points are not changed
+	jobs map[string][]Point // in order of time; points are never changed, so readers may share them
 }
 
-// Add keeps what happened in a stretch of time that follows the last one.
+// Add adds a stretch of time, which must follow the previous one. Beyond maxJobs jobs, the one
+// that was updated least recently is dropped.
 func (l *Log) Add(job string, p Point) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +75,8 @@ func (l *Log) Add(job string, p Point) {
 	l.jobs[job] = thin(append(l.jobs[job], p), p.To)
 }
 
-// thin joins points that are old, and forgets those that are too old.
+// thin joins points that are older than Fine and drops those older than Kept. It copies, since
+// readers may hold the old slice.
 func thin(points []Point, now time.Time) []Point {
 	out := points[:0:0]
 	for _, p := range points {
@@ -91,8 +92,8 @@ func thin(points []Point, now time.Time) []Point {
 	return slices.Delete(out, 0, max(len(out)-maxPoints, 0))
 }
 
-// sameBin reports whether two points belong to one coarse stretch of time: all
-// jobs' stretches begin at the same times.
+// sameBin reports whether two points belong to the same coarse stretch. Stretches begin at the
+// same times for all jobs, so that their curves can be compared.
 func sameBin(a, b Point) bool { return a.From.Truncate(Coarse).Equal(b.From.Truncate(Coarse)) }
 
 func (p Point) joined(next Point) Point {
@@ -107,12 +108,12 @@ func (p Point) joined(next Point) Point {
 	return p
 }
 
-// Plus returns what two did together.
+// Plus returns the sum of two.
 func (h Host) Plus(o Host) Host {
 	return Host{h.JobBytes + o.JobBytes, h.FarBytes + o.FarBytes, h.Carries || o.Carries, h.CPU + o.CPU, h.Kernel + o.Kernel}
 }
 
-// Merged returns two distributions as one.
+// Merged returns the sum of two distributions, both with ascending values.
 func Merged(micros, counts, more, moreCounts []uint64) (sum, sumCounts []uint64) {
 	i, j := 0, 0
 	for i < len(micros) || j < len(more) {
@@ -131,7 +132,7 @@ func Merged(micros, counts, more, moreCounts []uint64) (sum, sumCounts []uint64)
 	return sum, sumCounts
 }
 
-// Since returns what came to a distribution since it was another.
+// Since returns what was added to a distribution since it was before.
 func Since(micros, counts, before, beforeCounts []uint64) (d, dCounts []uint64) {
 	j := 0
 	for i, v := range micros {
@@ -149,7 +150,7 @@ func Since(micros, counts, before, beforeCounts []uint64) (d, dCounts []uint64) 
 	return d, dCounts
 }
 
-// forgetOne forgets the job that was added to least lately. The caller holds
+// forgetOne drops the job whose newest point is oldest, but not the host. The caller holds
 // l.mu.
 func (l *Log) forgetOne() {
 	oldest, found := "", false
@@ -161,8 +162,8 @@ func (l *Log) forgetOne() {
 	delete(l.jobs, oldest)
 }
 
-// Of returns a job's points that overlap a stretch of time, of which either end
-// may be open; nil where nothing is known of the job. They must not be changed.
+// Of returns the points of a job that overlap a range of time; a zero end is open. It returns
+// nil if nothing is known of the job. Callers must not change the points' slices.
 func (l *Log) Of(job string, from, to time.Time) []Point {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,8 +176,8 @@ func (l *Log) Of(job string, from, to time.Time) []Point {
 	return out
 }
 
-// Quantile returns what share q of the point's requests took no longer than, in
-// seconds; 0 where there was none.
+// Quantile returns the latency in seconds that the fraction q of the point's requests did not
+// exceed; 0 without requests.
 func (p *Point) Quantile(q float64) float64 {
 	all := uint64(0)
 	for _, n := range p.Counts {
@@ -192,7 +193,7 @@ func (p *Point) Quantile(q float64) float64 {
 	return 0
 }
 
-// Requests returns how many requests were answered.
+// Requests returns the number of answered requests.
 func (p *Point) Requests() (n uint64) {
 	for _, c := range p.Counts {
 		n += c
@@ -200,18 +201,17 @@ func (p *Point) Requests() (n uint64) {
 	return n
 }
 
-// Counted are a job's sums since it was first seen, those that rates over time
-// are made of.
+// Counted are a job's running totals since it was first seen. Differences of them are points.
 type Counted struct {
 	Bytes, LeftHost uint64
 	Steps           []uint64 // by worker
-	ByServer        []uint64 // bytes to and from it
+	ByServer        []uint64 // bytes to and from each
 	// Micros and Counts are the times of requests, as [Latency.Bars] returns them.
 	Micros, Counts []uint64
 }
 
-// Between returns what happened to a job from one moment to another, by what was
-// counted until then.
+// Between returns what happened between two moments, given the totals at each. Totals that went
+// back, as at a new run, count as no change.
 func Between(before, now Counted) Sums {
 	s := Sums{Bytes: less(now.Bytes, before.Bytes), LeftHost: less(now.LeftHost, before.LeftHost)}
 	s.Micros, s.Counts = Since(now.Micros, now.Counts, before.Micros, before.Counts)
@@ -234,8 +234,7 @@ func differences(now, before []uint64) []float64 {
 	return d
 }
 
-// Median returns the higher one of the two in the middle, 0 of nothing. It sorts
-// the list.
+// Median returns the median, the upper one of two, or 0 for an empty list. It sorts the list.
 func Median(list []float64) float64 {
 	if len(list) == 0 {
 		return 0
@@ -244,7 +243,7 @@ func Median(list []float64) float64 {
 	return list[len(list)/2]
 }
 
-// Load returns the most and the mean of what servers did.
+// Load returns the largest and the mean load of servers.
 func Load(list []float64) (busiest, mean float64) {
 	for _, n := range list {
 		busiest = max(busiest, n)

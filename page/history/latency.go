@@ -7,13 +7,15 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latency is a distribution of durations. Few are kept one by one, more in a
-// histogram, so that the many distributions of a large job stay small.
+// Latency is a distribution of durations. The first few are kept one by one, more in a
+// histogram, because a large job has very many distributions and most of them are small. It is
+// not safe for concurrent use.
 type Latency struct {
 	few  []int64 // microseconds
 	hist *hdrhistogram.Histogram
 }
 
+// How many durations are kept one by one, and the longest that is recorded, in microseconds.
 const (
 	fewLatencies   = 64
 	highestLatency = int64(10 * time.Minute / time.Microsecond)
@@ -36,12 +38,11 @@ func (l *Latency) record(micros, n int64) {
 	}
 }
 
-// Record adds n durations of that many microseconds.
+// Record adds n durations of micros microseconds.
 func (l *Latency) Record(micros, n int64) { l.record(max(micros, 0), n) }
 
-// Bars returns the distribution in short, to be put together elsewhere by
-// Record: rising durations in microseconds, right to 2%, and how many there are
-// of each. l may be nil.
+// Bars returns the distribution in compact form, to be rebuilt elsewhere by Record: ascending
+// durations in microseconds, precise to 2%, and their numbers. l may be nil.
 func (l *Latency) Bars() (micros, counts []uint64) {
 	if l == nil {
 		return nil, nil
@@ -60,13 +61,13 @@ func (l *Latency) Bars() (micros, counts []uint64) {
 	return micros, counts
 }
 
-// coarse returns the middle of the values that share the highest six bits.
+// coarse returns the middle of the values that share v's six highest bits.
 func coarse(v uint64) uint64 {
 	shift := max(bits.Len64(v)-6, 0)
 	return v>>shift<<shift + 1<<shift>>1
 }
 
-// grow turns to a histogram of 1 microsecond to 10 minutes, right to 1%.
+// grow switches to a histogram from 1 microsecond to 10 minutes, precise to 1%.
 func (l *Latency) grow() {
 	if l.hist != nil {
 		return
@@ -94,7 +95,7 @@ func (l *Latency) Merge(m *Latency) {
 	}
 }
 
-// Mean returns the mean duration and how many there are; l may be nil.
+// Mean returns the mean duration and the number of durations; l may be nil.
 func (l *Latency) Mean() (time.Duration, uint64) {
 	switch {
 	case l == nil || l.hist == nil && len(l.few) == 0:
@@ -109,7 +110,7 @@ func (l *Latency) Mean() (time.Duration, uint64) {
 	return time.Duration(l.hist.Mean() * 1000), uint64(l.hist.TotalCount())
 }
 
-// Histogram returns the distribution in microseconds; l may be nil.
+// Histogram returns a copy of the distribution in microseconds; l may be nil.
 func (l *Latency) Histogram() *hdrhistogram.Histogram {
 	var sum Latency
 	sum.grow()
