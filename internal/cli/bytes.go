@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// ParseBytes understands a whole number of bytes, KiB, MiB or GiB.
+// ParseBytes parses a whole number of bytes, KiB, MiB or GiB, such as 4GiB. Fractions and
+// decimal units are refused, since guessing what was meant could be wrong by a factor.
 func ParseBytes(text string) (int64, error) {
 	number, unit := text, int64(1)
 	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {

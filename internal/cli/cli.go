@@ -1,7 +1,11 @@
-// Package cli is the frame of a command line: flags from the environment and from a
-// file, errors that say what was probably meant, help by subject, progress in a
-// terminal, and text that cannot work one. It knows no command; what a command does,
-// and which flags it has, is cmd/psidecar's.
+// Package cli is the frame of a command line: flags from the environment and from a file,
+// errors that suggest what was probably meant, help by subject, progress in a terminal, and
+// output that is safe for a terminal. It knows no command; commands and their flags are in
+// cmd/psidecar and cmd/psjob.
+//
+// Flags take their values, in this order, from the command line, from PSIDECAR_* variables,
+// from the file of --config, and from their defaults ([LoadFlags]). Errors of the user's are
+// [UsageError]s and end the process with exit code 2; all others with 1.
 package cli
 
 import (
@@ -12,19 +16,20 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// UsageError marks an error that the user mends by calling differently; it
+// A UsageError marks an error that the user can correct by calling the program differently. It
 // ends the process with exit code 2.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() }
 func (e UsageError) Unwrap() error { return e.Err }
 
-// Usagef returns a UsageError made as by [fmt.Errorf].
+// Usagef returns a UsageError with a text as by [fmt.Errorf].
 func Usagef(format string, args ...any) error {
 	return UsageError{fmt.Errorf(format, args...)}
 }
 
-// SetLogger has package slog write to out as --log-level and --log-format say.
+// SetLogger makes package slog write to out, according to the flags --log-level and
+// --log-format.
 func SetLogger(cmd *cobra.Command, out io.Writer) error {
 	name, err := cmd.Flags().GetString("log-level")
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// LoadFlags fills the flags of cmd that the command line leaves out: first
-// from environment variables (--hash-bins from PSIDECAR_HASH_BINS), then from
-// the YAML file that --config names. A key of the file is a flag's name; keys
-// of other commands' flags are allowed, so that one file serves them all, and so are
-// others, which the caller reads. An error is a [UsageError], or that of reading.
+// LoadFlags sets the flags of cmd that the command line has left out: first from environment
+// variables (--hash-bins from PSIDECAR_HASH_BINS), then from the YAML file that --config names.
+// A key of the file is the name of a flag. Keys of other commands' flags are allowed, so that
+// one file can serve all commands, and so are the keys in others, which the caller reads
+// itself. An error is a [UsageError], or that of reading the file.
 func LoadFlags(cmd *cobra.Command, lookup func(variable string) (string, bool), others ...string) error {
 	if err := flagsFromEnvironment(cmd, lookup); err != nil {
 		return err
@@ -27,9 +27,11 @@ func LoadFlags(cmd *cobra.Command, lookup func(variable string) (string, bool), 
 	return flagsFromFile(cmd, path, others)
 }
 
-// FromFile is the annotation of flags that have their value from the file.
+// FromFile is the annotation of flags that got their value from the file, by which a reload of
+// the file knows which flags it may change.
 const FromFile = "from-file"
 
+// flagsFromEnvironment sets flags from their variables and stops at the first error.
 func flagsFromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -54,6 +56,7 @@ func flagsFromFile(cmd *cobra.Command, path string, others []string) error {
 	if err := yaml.Unmarshal(text, &values); err != nil {
 		return Usagef("--config %s: %w", path, err)
 	}
+	// A misspelt key must not go unnoticed, whichever command it is for.
 	known := FlagNames(cmd.Root())
 	for key, node := range values {
 		if slices.Contains(others, key) {
@@ -80,8 +83,8 @@ func flagsFromFile(cmd *cobra.Command, path string, others []string) error {
 	return nil
 }
 
-// FlagText writes a YAML scalar, or a list of them, as it would stand on the
-// command line.
+// FlagText returns a YAML scalar, or a list of scalars, as it would be written on the command
+// line.
 func FlagText(node yaml.Node) (string, error) {
 	switch node.Kind {
 	case yaml.ScalarNode:
@@ -99,7 +102,8 @@ func FlagText(node yaml.Node) (string, error) {
 	return "", fmt.Errorf("want a plain value or a list of them")
 }
 
-// FlagNames returns the names of all flags, of root and of all commands below it.
+// FlagNames returns the names of all flags of root and of the commands below it, with
+// duplicates.
 func FlagNames(root *cobra.Command) []string {
 	var names []string
 	add := func(f *pflag.Flag) { names = append(names, f.Name) }

@@ -8,33 +8,32 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A FlagGroup is a subject of flags, as help shows them.
+// A FlagGroup is a subject under which help shows flags.
 type FlagGroup struct {
 	Title string
-	Names []string // in the order in which they are shown; "x-" stands for all that begin so, by name
+	Names []string // in the order in which they are shown; "x-" stands for all that begin with it, sorted
 }
 
-// FlagGroups are the subjects of all commands' flags. The flags of one command that are
-// in none of them come first, without a title. A flag belongs to the first group that
-// names it.
+// FlagGroups are the subjects of the flags of all commands. A flag belongs to the first group
+// that names it. Flags in no group come first, without a title.
 type FlagGroups struct {
 	All []FlagGroup
-	// Subject returns the name by which a command's flag is looked up; empty: it
-	// belongs to no group.
+	// Subject returns the name under which a command's flag is looked up; empty: it belongs to
+	// no group.
 	Subject func(cmd *cobra.Command, flag string) string
 }
 
-// groupedAbove is the number of flags above which a command's are shown by group.
+// groupedAbove is the number of flags up to which a command's flags are not grouped.
 const groupedAbove = 12
 
 // A Group is the flags of one subject that a command has.
 type Group struct {
-	Title string // empty: of no subject
+	Title string // empty: no subject
 	Flags *pflag.FlagSet
 }
 
-// Split sorts a command's own flags by subject. A command of few flags has
-// one group without a title.
+// Split divides a command's own flags by subject. A command with few flags has one group
+// without a title.
 func (all *FlagGroups) Split(cmd *cobra.Command) []Group {
 	own := cmd.LocalNonPersistentFlags()
 	if !cmd.HasParent() {
@@ -57,6 +56,7 @@ func (all *FlagGroups) Split(cmd *cobra.Command) []Group {
 	var groups []Group
 	for _, g := range slices.Concat([]FlagGroup{{}}, all.All) {
 		flags := byTitle[g.Title]
+		// A group of help alone would be noise.
 		if len(flags) == 0 || len(flags) == 1 && flags[0].Name == "help" {
 			continue
 		}
@@ -71,7 +71,8 @@ func (all *FlagGroups) Split(cmd *cobra.Command) []Group {
 	return groups
 }
 
-// groupOf returns the group of a command's flag; one without a title: it is of none.
+// groupOf returns the group of a command's flag, without a title if there is none. Exact names
+// take precedence over prefixes in any group.
 func (all *FlagGroups) groupOf(cmd *cobra.Command, flag string) FlagGroup {
 	flag = all.Subject(cmd, flag)
 	for _, g := range all.All {
@@ -87,7 +88,7 @@ func (all *FlagGroups) groupOf(cmd *cobra.Command, flag string) FlagGroup {
 	return FlagGroup{}
 }
 
-// place is where a flag stands in its group; len(g.Names): it is not of it.
+// place returns the position of a flag in its group, len(g.Names) if it does not belong to it.
 func (g FlagGroup) place(flag string) int {
 	if i := slices.Index(g.Names, flag); i >= 0 {
 		return i
@@ -100,7 +101,7 @@ func (g FlagGroup) place(flag string) int {
 	return len(g.Names)
 }
 
-// usage is the part of a command's help that lists its own flags.
+// usage returns the part of a command's help that lists its own flags.
 func (all *FlagGroups) usage(cmd *cobra.Command) string {
 	var out strings.Builder
 	for _, g := range all.Split(cmd) {
@@ -117,8 +118,9 @@ func (all *FlagGroups) usage(cmd *cobra.Command) string {
 	return out.String()
 }
 
-// Show has the help of root and of all commands below it show flags by
-// subject.
+// Show makes the help of root and of all commands below it show flags by subject. It replaces a
+// part of cobra's template; if a new version of cobra changes that part, help falls back to the
+// flat list.
 func (all *FlagGroups) Show(root *cobra.Command) {
 	cobra.AddTemplateFunc("groupedUsage", all.usage)
 	const theirs = `{{if .HasAvailableLocalFlags}}

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// HostName returns a host's name: as its flag --host says, else its hostname.
+// HostName returns the name of this host: the value of --host if it is set, else the hostname.
 func HostName(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil

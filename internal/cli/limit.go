@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// memoryShare is which part of a container's memory, in percent, the garbage
-// collector aims to stay below.
+// memoryShare is the percentage of a container's memory that the garbage collector aims to stay
+// below. The rest is for what the Go runtime does not count.
 const memoryShare = 85
 
-// LimitMemory has the garbage collector mind the limit of the cgroup that the
-// process runs in, as a container sees it: without, it lets garbage grow to as much
-// as is in use, and the process is killed with half of its memory free. GOMEMLIMIT
-// says otherwise where it is set.
+// LimitMemory makes the garbage collector respect the memory limit of the cgroup that the
+// process runs in, as a container sees it. Without that, garbage may grow to as much as the
+// memory in use, and the kernel kills the process while half of its memory could be freed.
+// GOMEMLIMIT takes precedence.
 func LimitMemory() {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -32,8 +32,8 @@ func LimitMemory() {
 	}
 }
 
-// shareOf returns the part of a limit, as a cgroup's file has it, that is to be
-// used; ok is false where there is none.
+// shareOf returns the part of a cgroup's limit that is to be used; ok is false if there is no
+// limit.
 func shareOf(text string) (limit int64, ok bool) {
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	if err != nil || n <= 0 || n > math.MaxInt64/2 { // cgroup v1 spells "none" as a huge number

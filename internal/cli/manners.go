@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// NoCommand is the check of arguments of a command that has others below it: an
-// unknown one is named, with the one that was probably meant.
+// NoCommand is the argument check of a command with subcommands. It reports an unknown one with
+// the one that was probably meant: a similar name here, or the same name below another command.
 func NoCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -32,7 +32,8 @@ func NoCommand(cmd *cobra.Command, args []string) error {
 	return Usagef("unknown command %q for %q%s; see %[2]s --help", args[0], cmd.CommandPath(), hint)
 }
 
-// elsewhere returns the path of a command of that name at another place.
+// elsewhere returns the path of a command with that name anywhere below root, searching level
+// by level.
 func elsewhere(root *cobra.Command, name string) string {
 	for level := root.Commands(); len(level) > 0; {
 		var below []*cobra.Command
@@ -47,8 +48,8 @@ func elsewhere(root *cobra.Command, name string) string {
 	return ""
 }
 
-// MarkUsageErrors makes a wrong number of arguments a [UsageError], for cmd and
-// all below it.
+// MarkUsageErrors makes errors of argument checks [UsageError]s, for cmd and all commands below
+// it.
 func MarkUsageErrors(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && (cmd.Args == nil || cmd.Args(cmd, []string{"other"}) != nil) {
 		cmd.Args = NoCommand
@@ -66,15 +67,15 @@ func MarkUsageErrors(cmd *cobra.Command) {
 	}
 }
 
-// wanted is what flags of a type take, in words.
+// wanted describes the values that flags of a type take.
 var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration, such as 30s or 5m", "float64": "a number", "float32": "a number",
 	"int": "a whole number", "int64": "a whole number", "uint": "a whole number, not negative", "uint16": "a number from 0 to 65535",
 	"uint32": "a whole number, not negative", "uint64": "a whole number, not negative",
 }
 
-// FlagError names the flag that was probably meant in place of one that is not
-// there.
+// FlagError rewords an error of parsing flags: it says what kind of value is wanted, or which
+// flag was probably meant, or which commands have the flag.
 func FlagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
@@ -101,7 +102,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return Usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
-// withFlag returns the commands that have a flag of that name.
+// withFlag returns the paths of the commands below root that have a flag.
 func withFlag(root *cobra.Command, name string) []string {
 	var all []string
 	for _, sub := range root.Commands() {
@@ -113,8 +114,9 @@ func withFlag(root *cobra.Command, name string) []string {
 	return all
 }
 
-// WarnMisspelt logs a warning for each variable of environ (NAME=VALUE) that nearly is
-// a flag's.
+// WarnMisspelt logs a warning for each variable in environ (NAME=VALUE) that is nearly that of
+// a flag. Variables that Kubernetes sets for services are ignored. Unknown variables are no
+// error, since they may be for another version.
 func WarnMisspelt(cmd *cobra.Command, environ []string) {
 	known := slices.DeleteFunc(FlagNames(cmd.Root()), func(name string) bool { return len(name) < 3 })
 	for i := range known {
@@ -131,8 +133,7 @@ func WarnMisspelt(cmd *cobra.Command, environ []string) {
 	}
 }
 
-// ofService matches what Kubernetes puts into the environment of pods for a service
-// that is called psidecar.
+// ofService matches variables that Kubernetes sets in pods for a service named psidecar.
 var ofService = regexp.MustCompile(`_SERVICE_(HOST|PORT.*)$|_PORT_[0-9]+_`)
 
 func bare(variables []string) []string {
@@ -143,7 +144,7 @@ func bare(variables []string) []string {
 	return names
 }
 
-// variableOf is the environment variable of a flag.
+// variableOf returns the environment variable of a flag.
 func variableOf(flag string) string {
 	return "PSIDECAR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

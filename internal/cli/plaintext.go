@@ -8,15 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// Names of hosts and jobs, arguments of processes and messages of servers are
-// whatever others say: with control characters they could clear the screen, hide a
-// line, or have the terminal type something. They are spelt out, as JSON spells them,
-// so that JSON stays JSON. The command line puts a [Writer] around its standard output
-// and standard error; where it works the terminal itself, the text that it shows goes
-// through [Clean].
+// Names of hosts and jobs, arguments of processes and messages of servers are chosen by others.
+// With control characters in them they could clear the screen, hide a line, or make the
+// terminal type something. Such characters are escaped as in JSON, so that output in JSON stays
+// valid. The command line puts a [Writer] around its standard output and standard error; code
+// that controls the terminal itself passes the text it shows through [Clean].
 
-// Clean returns text with the characters spelt out that are not to be shown as
-// they are, line breaks and tabs among them: it stays in its line.
+// Clean returns text with all characters escaped that must not be shown as they are, including
+// line breaks and tabs, so that it stays in one line.
 func Clean(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || unsafeIn(r, false) }) {
 		return text
@@ -24,19 +23,20 @@ func Clean(text string) string {
 	return string(appendClean(nil, []byte(text), false))
 }
 
-// A Writer writes text of several lines to a terminal. It is safe for use by
-// several goroutines.
+// A Writer escapes unsafe characters in text of several lines on its way to a terminal. It is
+// safe for concurrent use.
 type Writer struct {
 	w io.Writer
 
-	mu   sync.Mutex // guards rest, and is held while w is written to
-	rest []byte     // the beginning of a character that is to be written
+	mu   sync.Mutex // guards rest, and is held during writes to w so that they do not mix
+	rest []byte     // incomplete UTF-8 sequence at the end of the last Write
 }
 
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write implements [io.Writer]. The beginning of a character waits for its end.
+// Write implements [io.Writer]. An incomplete character at the end of b is held until the next
+// call completes it.
 func (w *Writer) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -45,6 +45,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 		text = append(w.rest, b...)
 	}
 	whole := len(text)
+	// Look for a sequence that starts in the last bytes and is not complete.
 	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
 		if at := len(text) - back; utf8.RuneStart(text[at]) {
 			if !utf8.FullRune(text[at:]) {
@@ -61,7 +62,8 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// cleaned returns text of several lines with unsafe characters spelt out.
+// cleaned returns text of several lines with unsafe characters escaped. Text without any, the
+// usual case, is returned as it is.
 func cleaned(text []byte) []byte {
 	for i := 0; i < len(text); {
 		r, n := utf8.DecodeRune(text[i:])
@@ -73,8 +75,8 @@ func cleaned(text []byte) []byte {
 	return text
 }
 
-// appendClean appends text with unsafe characters spelt out. Invalid UTF-8 becomes
-// the replacement character: terminals that are not of UTF-8 take single bytes for
+// appendClean appends text with unsafe characters escaped. Invalid UTF-8 becomes the
+// replacement character: a terminal that does not use UTF-8 could take the single bytes for
 // control characters.
 func appendClean(dst, text []byte, lines bool) []byte {
 	for len(text) > 0 {
@@ -94,7 +96,7 @@ func appendClean(dst, text []byte, lines bool) []byte {
 
 const hex = "0123456789abcdef"
 
-// appendSpelt appends a character as JSON spells it, by UTF-16.
+// appendSpelt appends a character escaped as in JSON, in UTF-16.
 func appendSpelt(dst []byte, r rune) []byte {
 	units := []rune{r}
 	if r > 0xffff {
@@ -106,9 +108,9 @@ func appendSpelt(dst []byte, r rune) []byte {
 	return dst
 }
 
-// unsafeIn reports whether a character does something other than to be seen:
-// control characters, and those that change the order of others or are nothing
-// to be seen. Where text has lines, their breaks and tabs are fine.
+// unsafeIn reports whether a character has an effect other than being seen: control characters,
+// and format characters, which change the order of others or are invisible. With lines, line
+// breaks and tabs are allowed.
 func unsafeIn(r rune, lines bool) bool {
 	if r < utf8.RuneSelf {
 		return r == 0x7f || r < ' ' && !(lines && (r == '\n' || r == '\t'))

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/term"
 )
 
-// NewProgress returns a function that shows how far something is, from 0 to 1,
-// as a bar on standard error; where that is no terminal it shows nothing. It
-// is for one goroutine at a time.
+// NewProgress returns a function that shows progress from 0 to 1 as a bar on out; if that is no
+// terminal it shows nothing. The function must not be called concurrently.
 func NewProgress(out io.Writer, what string) func(done float64) {
 	file, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -28,7 +27,7 @@ func NewProgress(out io.Writer, what string) func(done float64) {
 	shown := -1
 	return func(done float64) {
 		step := int(min(max(done, 0), 1) * steps)
-		if step <= shown {
+		if step <= shown { // redrawing costs more than the work between two steps
 			return
 		}
 		shown = step
@@ -37,17 +36,17 @@ func NewProgress(out io.Writer, what string) func(done float64) {
 	}
 }
 
-// LiveLine shows progress on standard error: in a terminal in one line that
-// changes, elsewhere a line each time.
+// A LiveLine shows progress: in a terminal as one line that changes, elsewhere as a line for
+// each update. It is safe for concurrent use.
 type LiveLine struct {
 	out      io.Writer
 	terminal bool
 
 	mu    sync.Mutex // guards shown, and is held while out is written to
-	shown bool       // there is a line to be cleared
+	shown bool       // the terminal shows a line that must be cleared
 }
 
-// NewLiveLine returns a line of terminal, where that is one, and else lines of other.
+// NewLiveLine returns a LiveLine in terminal if that is one, else lines in other.
 func NewLiveLine(terminal, other io.Writer) *LiveLine {
 	f, ok := terminal.(*os.File)
 	if ok && term.IsTerminal(int(f.Fd())) {
@@ -56,7 +55,7 @@ func NewLiveLine(terminal, other io.Writer) *LiveLine {
 	return &LiveLine{out: other}
 }
 
-// Say shows text in place of what was shown; empty: it stays.
+// Say replaces the shown text; an empty text leaves it.
 func (l *LiveLine) Say(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +70,7 @@ func (l *LiveLine) Say(text string) {
 	fmt.Fprintln(l.out, text)
 }
 
-// Clear makes room for other text.
+// Clear removes the shown line before other output.
 func (l *LiveLine) Clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// nearest returns the candidate that a misspelt word most likely stands for;
-// empty: none is near.
+// nearest returns the candidate that a misspelt word most likely stands for; empty if none is
+// near. A third of the letters may differ. A prefix counts as one difference.
 func nearest(word string, candidates []string) string {
 	best, least := "", 1+max(1, len(word)/3)
 	for _, c := range candidates {
@@ -21,8 +21,9 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// distance is how many letters have to be changed, left out, added or swapped with
-// the next one to make one word of the other.
+// distance returns the number of letters that must be changed, removed, inserted, or swapped
+// with their neighbour to turn one word into the other (optimal string alignment). It keeps
+// three rows of the table.
 func distance(a, b string) int {
 	before, row, next := []int(nil), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
@@ -45,7 +46,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// DidYouMean is the end of a message about a word that is not known.
+// DidYouMean returns the end of an error about an unknown word: a suggestion, or nothing.
 func DidYouMean(word string, candidates []string) string {
 	if n := nearest(word, candidates); n != "" {
 		return "; did you mean " + n + "?"
@@ -53,7 +54,7 @@ func DidYouMean(word string, candidates []string) string {
 	return ""
 }
 
-// Count is a number of things in words.
+// Count returns a number of things in words.
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

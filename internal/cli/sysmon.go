@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakefulSysmon is a setting of GODEBUG with which the Go runtime's monitor thread
-// (runtime.sysmon) looks around every 10 ms at most, and never sleeps until it is
-// woken. A proxy rests between messages, and each message that ends the rest of all
-// its threads would wake the monitor too, which then looks around every 20 µs for a
-// millisecond: a third of what a message costs (proxy/README.md). What the setting
-// is meant for, a periodic line on standard error, comes once in 25 days.
+// wakefulSysmon is a GODEBUG setting with which the Go runtime's monitor thread
+// (runtime.sysmon) polls every 10 ms at most and never sleeps until it is woken. A proxy is
+// idle between messages, and each message that ends the idleness of all its threads would wake
+// the monitor too, which then polls every 20 µs for a millisecond: a third of what a message
+// costs (proxy/README.md). The purpose of the setting itself, a periodic line on standard
+// error, comes to effect once in 25 days.
 const wakefulSysmon = "schedtrace=2147483647"
 
-// KeepSysmonAwake begins the program again, as the same process, with
-// [wakefulSysmon], which the runtime reads when it begins. It returns where the
-// setting is there already, or that cannot be done.
+// KeepSysmonAwake executes the program again, in the same process, with [wakefulSysmon], which
+// the runtime reads at start. It returns if the setting is present already, or if that fails.
+// Call it before anything is opened that the exec would lose.
 func KeepSysmonAwake() {
 	settings, ok := withWakefulSysmon(os.Getenv("GODEBUG"))
 	if !ok {
@@ -34,8 +34,9 @@ func KeepSysmonAwake() {
 	slog.Debug("the Go runtime's monitor thread sleeps between messages, which costs processor time", "error", err)
 }
 
-// ownProgram returns the path of this process's program. /proc/self/exe would do,
-// and give the process that name.
+// ownProgram returns the path of this process's program. /proc/self/exe would work too, but
+// would become the name of the process. It fails if the file was replaced, since the exec would
+// start another version.
 func ownProgram() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -55,8 +56,8 @@ func ownProgram() (string, error) {
 	return path, nil
 }
 
-// withWakefulSysmon adds [wakefulSysmon] to a value of GODEBUG; ok is false where
-// that has the setting, with whatever value.
+// withWakefulSysmon adds [wakefulSysmon] to a value of GODEBUG; ok is false if it has the
+// setting, with any value.
 func withWakefulSysmon(godebug string) (settings string, ok bool) {
 	all := strings.FieldsFunc(godebug, func(r rune) bool { return r == ',' })
 	if slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, "schedtrace=") }) {

@@ -1,10 +1,10 @@
-// This file authorises calls to a planner, and identifies callers.
+// This file authorizes calls to a planner and identifies callers.
 //
-// Each call comes with its caller's credentials: a certificate's roles, or the user
-// of a process on this host. Out goes the call to the planner's services, or
-// PERMISSION_DENIED with the missing right. Agents and proxies speak only for the
-// hosts that their certificates name; operators change things, and each change is
-// logged with its author. The command psidecar planner puts it before its services.
+// A caller is identified by its certificate, whose roles count, or as a user of this host. A
+// call then reaches the planner's services or fails with PERMISSION_DENIED and the missing
+// right. Agents and proxies may speak only for the hosts that their certificates name.
+// Operators may change things, and each change is logged with its author. [Policy] provides the
+// interceptors of the gRPC server.
 
 package control
 
@@ -30,14 +30,14 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 )
 
-// A Rule lists the roles that may call a method.
+// A rule says who may call a method.
 type rule struct {
 	roles []identity.Role
-	// host: the caller speaks for the host that its messages name.
+	// host: the caller must be entitled to speak for the host that its messages name.
 	host bool
-	// change: it is logged with its author.
+	// change: calls are logged with their author.
 	change bool
-	// read: other users of the planner's host may too.
+	// read: other users of the planner's host may call it too.
 	read bool
 }
 
@@ -48,9 +48,9 @@ var (
 	ofProxy = rule{roles: []identity.Role{identity.ProxyRole, identity.PlannerRole}, host: true}
 )
 
-// rules cover all methods; a call to any other is refused. The planner's own
-// certificate may do what agents and proxies may: in psidecar up they are one
-// process.
+// rules cover all methods; a call to any other is refused, so a new method is closed until it
+// has a rule. The planner's own certificate may do what agents and proxies may, since psidecar
+// up is all three in one process.
 var rules = map[string]rule{
 	"/psidecar.planner.v1.Planner/Report":  ofAgent,
 	"/psidecar.planner.v1.Plans/Watch":     ofProxy,
@@ -66,36 +66,37 @@ var rules = map[string]rule{
 	"/psidecar.planner.v1.Codecs/Describe": read,
 }
 
-// Local identifies a caller on this host that has no certificate. It is the
-// AuthInfo of its connection.
+// Local identifies a caller on this host without a certificate. It is the AuthInfo of its
+// connection.
 type Local struct {
 	credentials.CommonAuthInfo
-	UID int // -1: not known
-	// Trusted says that this user may do everything; others may read.
+	UID int // -1: unknown
+	// Trusted says that this user may do everything; others may only read.
 	Trusted bool
-	// Why says why not, or why the user is not known.
+	// Why says why the user is not trusted, or why it is unknown.
 	Why string
 }
 
 // AuthType implements credentials.AuthInfo.
 func (Local) AuthType() string { return "local" }
 
-// Policy is the access policy of a planner. Its fields are not changed once it is
-// used.
+// A Policy is the access policy of a planner. Its exported fields must not change once it is in
+// use. Its methods may be called from any goroutine.
 type Policy struct {
-	// Rules give roles to certificates that name none themselves.
+	// Rules give roles to certificates that do not name any themselves.
 	Rules []identity.RoleRule
-	// Open lets whoever comes without a certificate do everything (--insecure).
+	// Open lets callers without a certificate do everything (--insecure).
 	Open bool
 	Log  *slog.Logger // nil: the default
 
+	// By reason.
 	refused [len(reasons)]atomic.Uint64
 	changes atomic.Uint64
 	crowded atomic.Pointer[func() uint64] // see Crowd
 	warned  atomic.Int64                  // when a refusal was last logged, in seconds since 1970
 }
 
-// Why callers were refused.
+// Reasons for refusing a caller.
 const (
 	unknownMethod = iota
 	noIdentity
@@ -112,13 +113,14 @@ var reasons = [...]string{
 
 // caller is the identity of a caller, as far as rules need it.
 type caller struct {
-	who    string
+	who    string            // for logs and errors
 	cert   *x509.Certificate // nil: none
 	grants identity.Grants
-	local  *Local // nil: not a process of this host
-	open   bool   // nobody is asked for anything
+	local  *Local // nil: not a user of this host
+	open   bool   // no identity is required
 }
 
+// callerOf identifies the caller of a call from its connection.
 func (p *Policy) callerOf(ctx context.Context) caller {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -150,22 +152,22 @@ func addressOf(a net.Addr) string {
 	return a.String()
 }
 
-// refuse counts and words a refusal.
+// refuse counts and logs a refusal, and returns its error.
 func (p *Policy) refuse(why int, method string, c *caller, format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	p.note(why, "caller", c.who, "method", method, "error", text)
 	return status.Error(codes.PermissionDenied, text)
 }
 
-// Failed notes a connection whose handshake failed: its certificate does not
-// hold, or it speaks no TLS.
+// Failed records a connection whose handshake failed: its certificate is not valid, or it does
+// not speak TLS.
 func (p *Policy) Failed(from net.Addr, err error) { p.note(handshake, "caller", from, "error", err) }
 
-// Crowd adds a count of connections that were reset for others, before they had
-// identified themselves, to the refused ones.
+// Crowd sets a function that counts connections which were reset, to make room, before they had
+// identified themselves. They appear among the refused.
 func (p *Policy) Crowd(count func() uint64) { p.crowded.Store(&count) }
 
-// countOf is how many callers were refused for a reason.
+// countOf returns the number of refusals for a reason.
 func (p *Policy) countOf(why int) uint64 {
 	if count := p.crowded.Load(); why == silent && count != nil {
 		return (*count)()
@@ -173,6 +175,7 @@ func (p *Policy) countOf(why int) uint64 {
 	return p.refused[why].Load()
 }
 
+// note counts a refusal and logs it, at most once a second as a warning.
 func (p *Policy) note(why int, words ...any) {
 	p.refused[why].Add(1)
 	level := slog.LevelDebug
@@ -184,7 +187,7 @@ func (p *Policy) note(why int, words ...any) {
 
 func (p *Policy) log() *slog.Logger { return cmp.Or(p.Log, slog.Default()) }
 
-// may decides about a call, before its messages.
+// may decides about a call before its messages are read, and returns the rule of the method.
 func (p *Policy) may(c *caller, method string) (rule, error) {
 	r, ok := rules[method]
 	short := method[strings.LastIndexByte(method, '/')+1:]
@@ -208,7 +211,8 @@ func (p *Policy) may(c *caller, method string) (rule, error) {
 	return r, p.refuse(noRole, method, c, "%s: %v", short, identity.MissingRole(c.cert, c.grants, r.roles[0], "the planner's --tls-role"))
 }
 
-// speaksFor decides whether a caller may speak for the host of a message.
+// speaksFor decides whether a caller may speak for the host that a message names. Otherwise one
+// host's agent could report for another, and move its keys.
 func (p *Policy) speaksFor(c *caller, r rule, method string, message any) error {
 	of, ok := message.(interface{ GetHost() string })
 	if !r.host || !ok || c.open || c.local != nil {
@@ -221,7 +225,7 @@ func (p *Policy) speaksFor(c *caller, r rule, method string, message any) error 
 		identity.WhoIs(c.cert), c.grants, of.GetHost(), r.roles[0])
 }
 
-// Unary is the interceptor of calls.
+// Unary is the interceptor of unary calls.
 func (p *Policy) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	c := p.callerOf(ctx)
 	r, err := p.may(&c, info.FullMethod)
@@ -239,7 +243,7 @@ func (p *Policy) Unary(ctx context.Context, request any, info *grpc.UnaryServerI
 	return answer, err
 }
 
-// brief is a request as text, cut where it is long.
+// brief returns a request as text of bounded length.
 func brief(request any) string {
 	text := fmt.Sprint(request)
 	if len(text) > maxLogged {
@@ -248,10 +252,11 @@ func brief(request any) string {
 	return text
 }
 
-// maxLogged bounds what of a request is logged, in bytes.
+// maxLogged bounds the part of a request that is logged, in bytes.
 const maxLogged = 1024
 
-// Stream is the interceptor of streams.
+// Stream is the interceptor of streams. Each message is checked, not just the first: the host
+// is named in every one.
 func (p *Policy) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	c := p.callerOf(stream.Context())
 	r, err := p.may(&c, info.FullMethod)
@@ -261,7 +266,7 @@ func (p *Policy) Stream(service any, stream grpc.ServerStream, info *grpc.Stream
 	return handle(service, &checked{stream, p, &c, r, info.FullMethod})
 }
 
-// checked is a stream whose messages are looked at before the service has them.
+// checked is a stream whose messages are checked before the service gets them.
 type checked struct {
 	grpc.ServerStream
 	policy *Policy

@@ -1,12 +1,11 @@
-// Package control takes orders from processes of this host without a certificate:
-// over a unix socket, or over loopback, where the kernel reports the user at the
-// other end.
+// Package control takes orders from users of this host without certificates: over a unix
+// socket, or over loopback, where the kernel reports the user at the other end. It also has the
+// access policy of the planner (access.go).
 //
-// [Listen] opens a socket at which each connection knows its user; [Handler] lets
-// chosen users alone through to an HTTP handler and logs what they change;
-// [Credentials] gives the caller's user to a gRPC server's access policy. Root, the
-// user that psidecar runs as and those that a flag names are trusted. The planner,
-// the proxy, the agent and psidecar up use it.
+// [Listen] opens a socket at which each connection knows its user. [Server] passes requests of
+// trusted users to an HTTP handler and logs what they change. [Credentials] tells a gRPC
+// server's [Policy] the caller's user. Root, the user that psidecar runs as, and those named by
+// a flag are trusted. The planner, the proxy, the agent and psidecar up use it.
 package control
 
 import (
@@ -23,10 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Users are those that are trusted besides root and this process's own.
+// Users are trusted besides root and this process's own user.
 type Users []uint
 
-// Trusted reports whether a user may change things; -1 is nobody.
+// Trusted reports whether a user may change things; -1 is an unknown user, who may not.
 func (u Users) Trusted(uid int) bool {
 	return uid == 0 || uid >= 0 && (uid == os.Geteuid() || slices.Contains(u, uint(uid)))
 }
@@ -43,27 +42,28 @@ func (u Users) String() string {
 	return strings.Join(words, ", ")
 }
 
-// Listener is a unix socket.
+// A Listener is a unix socket at a path.
 type Listener struct {
 	*net.UnixListener
 	path string
-	file os.FileInfo // the file at the path, if it is still this socket
+	file os.FileInfo // the socket's file, to recognize whether it is still the one at the path
 }
 
-// Conn is a connection to a [Listener].
+// A Conn is a connection to a [Listener].
 type Conn struct {
 	net.Conn
-	UID int // of the peer, as the kernel recorded it at connect
+	UID int // of the peer when it connected, as the kernel recorded it
 }
 
-// Listen opens a socket at the path, in place of one that is there: the newest
-// process takes the orders. Everybody may connect: a user without rights gets an
-// error that says so, not a bare refusal.
+// Listen opens a socket at a path and replaces one that is there: the newest process takes the
+// orders. Anyone may connect; a user without rights gets an error that says so, instead of a
+// bare refusal by the kernel.
 func Listen(path string) (*Listener, error) {
 	if len(path) == 0 || path[0] == '@' {
 		return nil, fmt.Errorf("unix socket %q: want a path; who may reach an abstract name cannot be limited", path)
 	}
-	// Made aside and moved, so that there is always one that works.
+	// Created under another name and renamed, so that the path always leads to a working
+	// socket.
 	aside := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.Remove(aside); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("unix socket %s: %w", path, err)
@@ -85,7 +85,7 @@ func Listen(path string) (*Listener, error) {
 	return opened, nil
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. The connections are [Conn]s.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.AcceptUnix()
@@ -101,7 +101,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close removes the socket too, unless another is in its place.
+// Close closes the socket and removes its file, unless another socket has replaced it.
 func (l *Listener) Close() error {
 	if at, err := os.Lstat(l.path); err == nil && os.SameFile(at, l.file) {
 		err = os.Remove(l.path)
@@ -110,6 +110,7 @@ func (l *Listener) Close() error {
 	return l.UnixListener.Close()
 }
 
+// peerOf returns the user at the other end (SO_PEERCRED).
 func peerOf(c *net.UnixConn) (uid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -126,8 +127,8 @@ func peerOf(c *net.UnixConn) (uid int, err error) {
 	return int(who.Uid), nil
 }
 
-// Await opens a socket whose folder may be made later, by another process. It
-// tries until done is closed, and returns nil then.
+// Await opens a socket in a folder that another process may create later. It tries every second
+// until done is closed, and then returns nil. failing is called with each new error.
 func Await(done <-chan struct{}, path string, failing func(error)) *Listener {
 	var before string
 	for {

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Credentials returns those of a gRPC server that is called over TCP and a unix
-// socket. Over TCP tls decides; where it is nil, callers over loopback are
-// judged by their user, and others are taken only where open says that nobody is
-// asked. failed hears of connections that are not taken.
+// Credentials returns the credentials of a gRPC server that listens on TCP and on a unix
+// socket. On TCP, tls decides. If tls is nil, callers over loopback are identified by their
+// user, and others are accepted only if open says that no identity is required. failed is
+// called with connections that are refused.
 func Credentials(tls credentials.TransportCredentials, users Users, open bool, failed func(net.Addr, error)) credentials.TransportCredentials {
 	c := &server{TransportCredentials: tls, tls: tls != nil, users: users, open: open, failed: failed}
 	if !c.tls {
@@ -31,7 +31,8 @@ type server struct {
 	failed func(net.Addr, error)
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
+// ServerHandshake implements credentials.TransportCredentials. It runs in a goroutine for each
+// connection.
 func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured, info, err := s.judge(conn)
 	if err != nil {
@@ -40,6 +41,7 @@ func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo,
 	return secured, info, err
 }
 
+// judge identifies the peer of a connection.
 func (s *server) judge(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if c, ok := conn.(*Conn); ok {
 		return conn, s.local(c.UID, "over the unix socket"), nil
@@ -59,6 +61,7 @@ func (s *server) judge(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, info, nil
 }
 
+// local returns the identity of a user of this host.
 func (s *server) local(uid int, how string) Local {
 	l := Local{UID: uid, Trusted: s.users.Trusted(uid)}
 	l.SecurityLevel = credentials.NoSecurity
@@ -68,7 +71,7 @@ func (s *server) local(uid int, how string) Local {
 	return l
 }
 
-// ClientHandshake implements credentials.TransportCredentials: it is no client's.
+// ClientHandshake implements credentials.TransportCredentials. It always fails.
 func (s *server) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("these are a server's credentials")
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Server serves an HTTP handler to trusted users at a [Listener].
+// A Server serves an HTTP handler to trusted users at a [Listener], and logs changes with the
+// user who made them. It is a prometheus.Collector.
 type Server struct {
 	users   Users
 	handler http.Handler
@@ -21,12 +22,14 @@ type Server struct {
 	warned  atomic.Int64 // when a refusal was last logged, in seconds since 1970
 }
 
-// NewServer returns a server that serves h to those users.
+// NewServer returns a server of h for these users.
 func NewServer(h http.Handler, users Users) *Server { return &Server{handler: h, users: users} }
 
+// userKey is the context key of a connection's user.
 type userKey struct{}
 
-// Serve serves at the listener until ctx ends, and closes it.
+// Serve serves at the listener until ctx ends, and closes it. Requests in progress are cut off
+// then.
 func (s *Server) Serve(ctx context.Context, l *Listener) error {
 	h := &http.Server{
 		Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
@@ -42,8 +45,8 @@ func (s *Server) Serve(ctx context.Context, l *Listener) error {
 	return nil
 }
 
-// ServeAt serves at the unix socket of that path until ctx ends, from when it can be
-// opened; at an empty path nowhere.
+// ServeAt serves at the unix socket of a path until ctx ends, as soon as the socket can be
+// opened; with an empty path it returns at once.
 func (s *Server) ServeAt(ctx context.Context, path string) error {
 	if path == "" {
 		return nil
@@ -55,10 +58,11 @@ func (s *Server) ServeAt(ctx context.Context, path string) error {
 	return s.Serve(ctx, l)
 }
 
-// MaxBody bounds what a request may bring, in bytes: as many names of keys as
-// there may be.
+// MaxBody bounds the body of a request, in bytes: enough for the largest file of key names.
 const MaxBody = 16 << 20
 
+// serve checks the user of a request. Requests other than GET are logged as changes, with their
+// result.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	uid, ok := r.Context().Value(userKey{}).(int)
 	if !ok || !s.users.Trusted(uid) {
@@ -82,7 +86,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	slog.Info("change", "by", fmt.Sprintf("user %d at the control socket", uid), "method", r.Method, "path", r.URL.Path, "status", noted.code)
 }
 
-// noting notes the status of an answer.
+// noting records the status of an answer.
 type noting struct {
 	http.ResponseWriter
 	code int
@@ -110,7 +114,7 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descChanges, prometheus.CounterValue, float64(s.changes.Load()))
 }
 
-// Client returns an HTTP client that reaches the socket, whatever host a URL has.
+// Client returns an HTTP client that connects to the socket, whatever host a URL names.
 func Client(path string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)

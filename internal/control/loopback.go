@@ -9,16 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpEstablished is a socket's state in the kernel.
+// tcpEstablished is TCP_ESTABLISHED.
 const tcpEstablished = 1
 
-// loopbackUser returns the user of the process at the other end of a connection
-// over loopback.
+// loopbackUser returns the user of the process at the other end of a connection over loopback.
 //
-// The kernel has that for a socket that a process holds; one that was closed has
-// user 0 and no inode. The connection's own state is looked at last: while it
-// stands, the socket that was found is the one at its other end and not a later
-// one of another user at the same port.
+// The kernel knows the user of a socket that a process holds; a socket that was closed has user
+// 0 and no inode, and must not be taken for root's. The state of our own connection is checked
+// last: while it is established, the socket that was found is the one at its other end, and not
+// a later one of another user at the same port.
 func loopbackUser(c *net.TCPConn) (int, error) {
 	far, near := c.RemoteAddr().(*net.TCPAddr), c.LocalAddr().(*net.TCPAddr)
 	if !far.IP.IsLoopback() || !near.IP.IsLoopback() {

@@ -10,17 +10,18 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// connectWithin bounds one attempt to connect. gRPC itself tries again after as long;
-// by then the session has failed.
+// connectWithin bounds one attempt to connect. gRPC's own next attempt comes as late, when the
+// session has failed already.
 const connectWithin = 3 * time.Second
 
-// Connect holds one session after the other with the peer at a gRPC target until ctx
-// ends, each over a connection of its own, which ends with the session. Only the pause
-// decides when an attempt is made: gRPC's own would have all hosts back at one moment, or
-// try without a pause where its backoff is zero.
+// Connect runs sessions with the peer at a gRPC target, one after another, until ctx ends. Each
+// has a connection of its own, which ends with it. The pause alone decides when the next
+// attempt is made: with gRPC's backoff, all hosts would come back at the same moment, or, where
+// it is zero, without any pause.
 //
-// A session returns when it failed, and whether the peer had answered: then the next pause
-// is a first one. The error is one of the target or options, or nil when ctx has ended.
+// session returns when it has failed, and whether the peer had answered, in which case the next
+// pause is a first one. Connect returns nil when ctx has ended; an error is about the target or
+// the options.
 func Connect(ctx context.Context, target string, options []grpc.DialOption, pause *Pause, session func(context.Context, *grpc.ClientConn) (answered bool)) error {
 	options = append(slices.Clone(options), grpc.WithConnectParams(grpc.ConnectParams{
 		MinConnectTimeout: connectWithin,

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// MarkingDialer returns a dialer whose sockets have an SO_MARK; 0: none. Without the
-// right to set it (CAP_NET_ADMIN) it says so once and goes on.
+// MarkingDialer returns a dialer whose sockets get an SO_MARK; 0 means none. Without the right
+// to set it (CAP_NET_ADMIN) it logs that once and connects unmarked.
 func MarkingDialer(mark int, log *slog.Logger) *net.Dialer {
 	if mark == 0 {
 		return &net.Dialer{}
@@ -29,7 +29,8 @@ func MarkingDialer(mark int, log *slog.Logger) *net.Dialer {
 	}}
 }
 
-// MarkGRPC returns how a gRPC client's connections get an SO_MARK, see [MarkingDialer].
+// MarkGRPC returns dial options that mark the connections of a gRPC client; see
+// [MarkingDialer].
 func MarkGRPC(mark int, log *slog.Logger) []grpc.DialOption {
 	if mark == 0 {
 		return nil

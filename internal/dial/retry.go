@@ -1,12 +1,12 @@
-// Package dial reaches peers over the network.
+// Package dial connects to peers over the network.
 //
-// A [Pause] spaces out attempts to reach a peer that does not answer, so that
-// thousands of hosts do not come back to it at one moment. [Connect] holds sessions
-// with such pauses; agents and proxies reach the planner with it.
+// A [Pause] spaces out attempts to reach a peer that does not answer, so that thousands of
+// hosts do not return to it at the same moment. [Connect] runs sessions with such pauses;
+// agents and proxies reach the planner by it.
 //
-// [MarkingDialer] and [MarkGRPC] mark the sockets of psidecar's own connections, so
-// that interception leaves them alone: an agent or a proxy may run in a cgroup whose
-// connects are intercepted.
+// [MarkingDialer] and [MarkGRPC] mark the sockets of psidecar's own connections, so that
+// interception leaves them alone: an agent or a proxy may run in a cgroup whose connects are
+// redirected.
 package dial
 
 import (
@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// A Pause is the time between attempts. The first is at random between half of First and
-// all of it; the others between that half and a span that grows fourfold with each
-// attempt up to Most: processes that lost a peer at the same moment soon retry at
-// different ones. It is not safe for concurrent use.
+// A Pause is the time between attempts. The first is random, between half of First and First.
+// Later ones are random between half of First and a span that grows fourfold with each attempt,
+// up to Most. Processes that lost a peer at the same moment thus soon retry at different ones.
+// It is not safe for concurrent use.
 type Pause struct {
 	First, Most time.Duration
 
 	span time.Duration // of the next pause; 0: First
 }
 
-// PausePlanner returns the pause for processes that lost the planner. All are back
-// within Most and what the planner takes to greet them.
+// PausePlanner returns the pause for processes that lost the planner. When it is back, all of
+// them are connected within 5 s plus the time that it takes to accept them.
 func PausePlanner(first time.Duration) *Pause { return &Pause{First: first, Most: 5 * time.Second} }
 
-// Reset has the next pause be a first one: the peer has answered.
+// Reset makes the next pause a first one, because the peer has answered.
 func (p *Pause) Reset() { p.span = 0 }
 
 // Next returns how long to wait.
@@ -39,7 +39,7 @@ func (p *Pause) Next() time.Duration {
 	return p.First/2 + rand.N(span-p.First/2+1)
 }
 
-// Wait waits for so long as Next says, or until ctx ends, and returns its error then.
+// Wait waits for a pause, or until ctx ends, in which case it returns its error.
 func (p *Pause) Wait(ctx context.Context) error {
 	timer := time.NewTimer(p.Next())
 	defer timer.Stop()

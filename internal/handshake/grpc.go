@@ -8,12 +8,12 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// prefaceSize is how much an HTTP/2 client says unasked: its preface and the head
-// of a frame.
+// prefaceSize is what an HTTP/2 client sends unprompted: the preface and the header of a
+// SETTINGS frame.
 const prefaceSize = 24 + 9
 
-// Listener counts connections from their Accept on in a [Set], until they are closed,
-// or have said enough to [Credentials].
+// A Listener counts its connections in a [Set] from Accept on, until they are closed or
+// [Credentials] have seen enough of them.
 type Listener struct {
 	net.Listener
 	Set *Set
@@ -32,11 +32,11 @@ func addressOf(c net.Conn) netip.Addr {
 	if at, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		return at.AddrPort().Addr()
 	}
-	return netip.Addr{} // all of a unix socket are one source
+	return netip.Addr{} // all unix sockets count as one source
 }
 
-// opening is a connection that counts until end is called, which reports whether it
-// was reset for others.
+// opening is a connection that is counted until end is called. end reports whether the
+// connection was reset to make room, and may be called repeatedly.
 type opening struct {
 	net.Conn
 	end func() bool
@@ -48,8 +48,9 @@ func (c *opening) Close() error {
 	return c.Conn.Close()
 }
 
-// Credentials are those of a gRPC server at a [Listener]: its connections count until
-// the peer has identified itself and sent the preface and settings of HTTP/2.
+// Credentials are those of a gRPC server at a [Listener]. A connection is counted until the
+// peer has identified itself and has sent HTTP/2's preface and settings. The TLS handshake
+// alone is not enough: a peer could finish it and then fall silent.
 type Credentials struct {
 	credentials.TransportCredentials
 }
@@ -72,8 +73,8 @@ func (g Credentials) Clone() credentials.TransportCredentials {
 	return Credentials{g.TransportCredentials.Clone()}
 }
 
-// prefaced is a connection that still owes some bytes of its preface. Read is for
-// one goroutine at a time, which gRPC's is.
+// prefaced is a connection whose peer still has to send left bytes. Read must be called from
+// one goroutine at a time, as gRPC does.
 type prefaced struct {
 	net.Conn
 	opening *opening

@@ -1,9 +1,10 @@
-// Package handshake bounds connections whose peer has not completed its handshake.
-// Whoever reaches a port can open as many of them as it likes.
+// Package handshake bounds connections whose peer has not completed its handshake. Anyone who
+// reaches a port can open any number of them, and each costs a descriptor.
 //
-// In come connections as they are accepted, and word of when each has said
-// enough; those that make room for others are reset. The mesh port of package
-// proxy and the planner's ports and all pages have a [Set] each.
+// A [Set] is told of each connection when it is accepted, and when it has said enough. If there
+// are too many, one is reset to make room. The mesh port of package proxy, the planner's ports
+// and all pages have a Set each; [Listener] and [BoundHTTP] connect it to gRPC and HTTP
+// servers.
 package handshake
 
 import (
@@ -17,11 +18,11 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// least is how many handshakes there may be at a time whatever the limits.
+// least is the smallest number of handshakes allowed, whatever the limits.
 const least = 8
 
-// Affordable returns how many handshakes the limit of open files allows at a time:
-// an eighth of it, and at most most.
+// Affordable returns how many handshakes the limit on open files allows at a time: an eighth of
+// it, but at most most.
 func Affordable(most int) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -30,15 +31,15 @@ func Affordable(most int) int {
 	return int(min(max(limit.Cur/8, least), uint64(most)))
 }
 
-// A Set is the connections at a port whose peer has not said enough yet. Where a
-// source has too many, its oldest is reset for its newest; where all together are
-// too many, the oldest of the source that has most. So silent connections keep
-// nobody out, not even those of their own source: a peer that speaks at once is
-// never the oldest for long.
+// A Set is the connections at a port whose peer has not said enough yet. If a source has too
+// many, its oldest is reset for its newest; if there are too many in total, the oldest one of
+// the source with the most. So silent connections keep nobody out, not even others of their own
+// source: a peer that speaks at once is never the oldest for long. It is safe for concurrent
+// use.
 //
 // Invariant: size is the number of entries in all lists; no list is empty.
 type Set struct {
-	most, each int
+	most, each int // bounds in total, and for each source
 
 	mu      sync.Mutex // guards the rest
 	size    int
@@ -46,30 +47,31 @@ type Set struct {
 	sources map[netip.Prefix][]net.Conn // oldest first
 }
 
-// New returns a Set of at most most connections, each of one source.
+// New returns a Set for at most most connections, and at most each from one source. One source
+// never gets more than half.
 func New(most, each int) *Set {
 	return &Set{most: most, each: min(each, max(1, most/2)), sources: map[netip.Prefix][]net.Conn{}}
 }
 
-// Most is how many connections there are at most.
+// Most returns the bound in total.
 func (h *Set) Most() int { return h.most }
 
-// Size is how many connections there are.
+// Size returns the number of connections.
 func (h *Set) Size() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.size
 }
 
-// Dropped is how many connections were reset for others.
+// Dropped returns how many connections were reset to make room.
 func (h *Set) Dropped() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.dropped
 }
 
-// SourceOf is what connections are counted by: an IPv4 address, or the network
-// that an IPv6 host may choose its addresses from.
+// SourceOf returns what connections are counted by: an IPv4 address, or the /64 network in
+// which an IPv6 host can choose its address.
 func SourceOf(a netip.Addr) netip.Prefix {
 	bits := 64
 	if a = a.Unmap(); a.Is4() {
@@ -79,9 +81,9 @@ func SourceOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// Begin takes a connection in, and resets another where there are too many.
-// The caller calls the function returned when the handshake has ended; it
-// reports whether that was because of others.
+// Begin adds a connection, and resets another one if there are too many. The caller must call
+// end when the handshake has ended, in any way; it reports whether the connection was reset to
+// make room.
 func (h *Set) Begin(conn net.Conn, from netip.Addr) (end func() (reset bool)) {
 	source := SourceOf(from)
 	h.mu.Lock()
@@ -99,7 +101,8 @@ func (h *Set) Begin(conn net.Conn, from netip.Addr) (end func() (reset bool)) {
 	}
 }
 
-// makeRoom takes out the connection that must go for one more of the source.
+// makeRoom removes and returns the connection that must go for one more of a source; nil if
+// there is room. The caller holds h.mu and resets the victim after releasing it.
 func (h *Set) makeRoom(source netip.Prefix) (victim net.Conn) {
 	var whose netip.Prefix
 	switch {
@@ -120,7 +123,7 @@ func (h *Set) makeRoom(source netip.Prefix) (victim net.Conn) {
 	return victim
 }
 
-// remove takes a connection out, if it is still in.
+// remove removes a connection and reports whether it was there. The caller holds h.mu.
 func (h *Set) remove(source netip.Prefix, conn net.Conn) bool {
 	all := h.sources[source]
 	for i, c := range all {

@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// httpConn is a context's key for the connection by which a request came.
+// httpConn is the context key of a request's connection.
 type httpConn struct{}
 
-// BoundHTTP has an HTTP server reset connections that ask for nothing, the oldest
-// first, where there are too many. A connection counts until its request's head is
-// whole, and from the answer until the next.
+// BoundHTTP makes an HTTP server reset connections without a request in progress, the oldest
+// first, if there are too many. A connection counts until the header of its request is
+// complete, and again from the answer to the next request. It replaces the server's hooks and
+// wraps its handler; call it before Serve.
 func BoundHTTP(s *http.Server, set *Set) {
 	var mu sync.Mutex
 	ends := map[net.Conn]func() bool{}

@@ -1,11 +1,10 @@
-// Package health knows whether the long-lived loops of a process turn. Each loop
-// adds itself ([Loops.Add]) and beats; one that is at work for longer than it
-// said is late, and [Loops.Late] names it. /healthz, systemd's watchdog and the
-// answers to the agent's pings are made of that. All parts use it; it imports
-// nothing of ours.
+// Package health detects long-lived loops of a process that are stuck. Each loop registers
+// ([Loops.Add]) and beats; one that works for longer than it announced is late, and
+// [Loops.Late] names it. /healthz, systemd's watchdog and the answers to the agent's pings
+// depend on that. All parts use it; it imports no other package of this module.
 //
-// Lateness is measured in time that this process was given: while it is stopped,
-// or the machine is suspended or gives it no processor, no loop gets later.
+// Lateness is measured in the time that this process was given: while the process is stopped,
+// or the machine is suspended or has no processor for it, no loop becomes late.
 package health
 
 import (
@@ -19,39 +18,39 @@ import (
 	"time"
 )
 
-// Loops is the loops of a process. The zero value is ready; time passes in it
-// while [Loops.Run] runs. A nil one takes loops, and none is ever late.
+// Loops are the loops of a process. The zero value is ready; its time passes while [Loops.Run]
+// runs. A nil Loops accepts loops, and none of them is ever late.
 type Loops struct {
-	lived atomic.Int64 // nanoseconds
+	lived atomic.Int64 // nanoseconds of lived time
 
 	mu  sync.Mutex // guards all
 	all map[*Beat]bool
 }
 
-// A Beat is one loop. Its methods may be called by any goroutine, and on nil.
+// A Beat belongs to one loop. Its methods may be called from any goroutine, and on nil.
 type Beat struct {
 	loops  *Loops
 	name   string
 	within time.Duration
-	// since is when, in lived time, the loop last showed that it turns; resting
-	// while it waits for something from outside.
+	// since is the lived time at which the loop last beat, or resting while it waits for
+	// something external.
 	since atomic.Int64
 }
 
 const resting = -1
 
-// Within is what loops are given that turn several times a second: far longer
-// than anything but a fault keeps them.
+// Within is the time for loops that turn several times a second: far longer than anything but a
+// fault takes.
 const Within = 5 * time.Second
 
-// step is how often time is taken; of more than longestStep between two times
-// this process was not given the rest.
+// step is the resolution of lived time. Of more than longestStep between two steps, the rest
+// was not given to this process.
 const (
 	step        = 100 * time.Millisecond
 	longestStep = 5 * step
 )
 
-// Run has time pass until ctx ends.
+// Run makes time pass until ctx ends.
 func (l *Loops) Run(ctx context.Context) {
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
@@ -69,7 +68,7 @@ func (l *Loops) Run(ctx context.Context) {
 
 func (l *Loops) pass(d time.Duration) { l.lived.Add(int64(min(d, longestStep))) }
 
-// Add makes a loop known that beats, or rests, within a time.
+// Add registers a loop that must beat, or rest, within a time. It counts as beating now.
 func (l *Loops) Add(name string, within time.Duration) *Beat {
 	if l == nil {
 		return nil
@@ -85,22 +84,21 @@ func (l *Loops) Add(name string, within time.Duration) *Beat {
 	return b
 }
 
-// Beat shows that the loop turns.
+// Beat records that the loop turns.
 func (b *Beat) Beat() {
 	if b != nil {
 		b.since.Store(b.loops.lived.Load())
 	}
 }
 
-// Rest says that the loop waits for something that may never come; the next Beat
-// ends it.
+// Rest records that the loop waits for something that may never come. The next Beat ends that.
 func (b *Beat) Rest() {
 	if b != nil {
 		b.since.Store(resting)
 	}
 }
 
-// End says that the loop has ended.
+// End removes the loop.
 func (b *Beat) End() {
 	if b == nil {
 		return
@@ -110,7 +108,7 @@ func (b *Beat) End() {
 	delete(b.loops.all, b)
 }
 
-// Late is the error that names loops that are late; nil where all turn.
+// Late returns an error that names the loops that are late, nil if there are none.
 func (l *Loops) Late() error {
 	if l == nil {
 		return nil

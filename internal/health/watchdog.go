@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Watch has time pass for the loops until ctx ends, logs those that are stuck, and
-// tells systemd that all turn, where its unit has WatchdogSec.
+// Watch makes time pass for the loops until ctx ends, logs when loops get stuck, and notifies
+// systemd's watchdog as long as none is, if the unit has WatchdogSec.
 func (l *Loops) Watch(ctx context.Context) error {
 	dog, err := openWatchdog()
 	if err != nil {
@@ -40,13 +40,15 @@ func (l *Loops) Watch(ctx context.Context) error {
 	}
 }
 
-// watchdog is systemd's, which ends a service that does not say it is alive.
+// watchdog is systemd's watchdog, which kills a service that stops notifying it.
 type watchdog struct {
 	conn  net.Conn // nil: there is none
 	every time.Duration
 }
 
-// openWatchdog finds systemd's watchdog by the environment (sd_notify(3)).
+// openWatchdog connects to the watchdog that the environment names (sd_notify(3)). It always
+// returns a watchdog, which may do nothing. Notifications are three times as frequent as
+// systemd requires.
 func openWatchdog() (*watchdog, error) {
 	w := &watchdog{every: time.Second}
 	socket, micros := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC")
@@ -68,8 +70,8 @@ func openWatchdog() (*watchdog, error) {
 	return w, nil
 }
 
-// TellMainProcess tells systemd that another process, which this one has started, is its
-// unit's main one from now on. Elsewhere it does nothing.
+// TellMainProcess tells systemd that a process that this one has started is the main process of
+// its unit from now on. Without systemd it does nothing.
 func TellMainProcess(pid int) error {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

@@ -1,6 +1,6 @@
-// This part makes what mutual TLS needs in places without an authority of their own:
-// an authority, and a certificate with its key for each host, as PEM files. Keys are
-// ECDSA on P-256. psidecar certs calls it.
+// This file creates what mutual TLS needs where there is no certificate authority: an
+// authority, and a certificate with its key for each host, as PEM files. Keys are ECDSA on
+// P-256. psidecar certs uses it.
 
 package identity
 
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// Names of the files, as Kubernetes has them in secrets of type tls.
+// Names of the files, as in Kubernetes' secrets of type tls.
 const (
 	CAFile    = "ca.crt"
 	CAKeyFile = "ca.key"
@@ -30,21 +30,21 @@ const (
 	KeyFile   = "tls.key"
 )
 
-// Authority signs certificates.
+// An Authority signs certificates.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
-	// Made says that it is new, and not from the folder.
+	// Made says that it was created now rather than read from the folder.
 	Made bool
 }
 
-// skew is by how much clocks of hosts may differ.
+// skew is how far the clocks of hosts may differ: certificates are valid from that long ago.
 const skew = 10 * time.Minute
 
-// OpenAuthority reads the authority of a folder, or makes one that is valid for so long
-// where there is none. A folder with a certificate and no key, or the other way
-// round, is an error, since nothing is ever overwritten.
+// OpenAuthority reads the authority in a folder, or creates one that is valid for so long if
+// there is none. A folder with a certificate but no key, or the reverse, is an error: nothing
+// is ever overwritten.
 func OpenAuthority(dir string, valid time.Duration) (*Authority, error) {
 	certPEM, certErr := os.ReadFile(filepath.Join(dir, CAFile))
 	keyPEM, keyErr := os.ReadFile(filepath.Join(dir, CAKeyFile))
@@ -101,7 +101,7 @@ func createAuthority(dir string, valid time.Duration) (*Authority, error) {
 	return a, writeNew(filepath.Join(dir, CAFile), a.pem, 0o644)
 }
 
-// draftCertificate is a certificate to be signed, and its new key.
+// draftCertificate returns an unsigned certificate and its new key.
 func draftCertificate(name string, valid time.Duration) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -118,10 +118,10 @@ func draftCertificate(name string, valid time.Duration) (*x509.Certificate, *ecd
 	}, key, nil
 }
 
-// Issue writes a certificate for names, DNS names or IP addresses, that grants
-// roles, its key and the authority's certificate to a folder. One that is there
-// is replaced: first the key, then the certificate, which is what psidecar looks
-// at to read both again.
+// Issue writes a certificate, its key and the authority's certificate to a folder. names are
+// DNS names or IP addresses; grants are the roles. Existing files are replaced, first the key
+// and then the certificate: psidecar reads both again when the certificate changes, and must
+// not combine a new certificate with an old key.
 func (a *Authority) Issue(dir string, names []string, grants Grants, valid time.Duration) error {
 	if len(names) == 0 {
 		return errors.New("a certificate needs a name")
@@ -167,7 +167,7 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 	return writeNew(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
 }
 
-// writeNew puts a whole file in place of one that may be there.
+// writeNew replaces a file atomically.
 func writeNew(path string, text []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// ClientCredentials are those of a client of a planner whose certificate has the
-// name; empty: any that the CA has signed. With judged it must have a planner's
-// role too.
+// ClientCredentials are those of a client of a planner. The planner's certificate must have the
+// given name; with an empty name, any certificate signed by the CA is accepted. With judged it
+// must have the planner's role too.
 func ClientCredentials(i *Identity, name string, judged bool) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// The roots may change while this lives; verify does all that is
-		// skipped here.
+		// The roots may change while this lives. verify makes all the checks that are skipped
+		// here.
 		InsecureSkipVerify: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			cert, _ := i.Current()
@@ -32,8 +32,8 @@ func ClientCredentials(i *Identity, name string, judged bool) credentials.Transp
 	})
 }
 
-// ServerCredentials are a planner's: its clients need a certificate. What that
-// allows is for package control to say.
+// ServerCredentials are those of a planner: clients need a certificate. What a certificate
+// allows is decided by package control.
 func ServerCredentials(i *Identity) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -49,7 +49,7 @@ func ServerCredentials(i *Identity) credentials.TransportCredentials {
 	})
 }
 
-// verify checks the chain of a peer's certificate by the identity's roots.
+// verify checks the chain of a peer's certificate against the identity's present roots.
 func verify(i *Identity, cs tls.ConnectionState, opts x509.VerifyOptions) error {
 	if len(cs.PeerCertificates) == 0 {
 		return errors.New("the peer has no certificate")

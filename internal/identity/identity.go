@@ -1,11 +1,10 @@
-// Package identity is a process's side of mutual TLS: the certificate that it
-// shows, and the authorities that sign those of its peers, from PEM files that may
-// be replaced while it runs.
+// Package identity is a process's side of mutual TLS: the certificate that it presents, and the
+// authorities that it trusts, from PEM files that may be replaced while it runs.
 //
-// [Load] reads the files; [ClientCredentials] and [ServerCredentials] make gRPC
-// credentials of them. Package link makes the proxies' links of the same files. What
-// a peer may do, once its certificate holds, is for packages control and link to say.
-// [OpenAuthority] makes such files where there is no authority that does.
+// [Load] reads the files; [ClientCredentials] and [ServerCredentials] make gRPC credentials of
+// them. Package proxy/link uses the same files for links between proxies. Which roles a
+// certificate has is in role.go; what a role may do is decided by packages control and link.
+// [OpenAuthority] creates such files where there is no authority.
 package identity
 
 import (
@@ -18,18 +17,18 @@ import (
 	"time"
 )
 
-// Files name the PEM files that mutual TLS needs.
+// Files are the paths of the PEM files for mutual TLS.
 type Files struct {
 	Cert, Key, CA string
 }
 
-// Identity is this process's certificate and the authorities that it trusts. The
-// files are looked at again when a connection is made, at most once a second, and
-// read again where they changed; while they cannot be read, what was read last
-// stays in use. Its methods may be called from any goroutine.
+// An Identity is this process's certificate and the authorities that it trusts. The files are
+// checked when a connection is made, at most once a second, and read again if they changed.
+// While they cannot be read, the previous content stays in use. Its methods may be called from
+// any goroutine.
 //
-// Invariant: cert and roots are of one reading of all three files, whose stamps
-// are stamps; they are never nil.
+// Invariant: cert and roots come from one reading of all three files, whose stamps are stamps;
+// they are never nil.
 type Identity struct {
 	files Files
 
@@ -37,7 +36,7 @@ type Identity struct {
 	cert    *tls.Certificate
 	roots   *x509.CertPool
 	stamps  [3]stamp
-	checked time.Time // when the files were last looked at
+	checked time.Time // when the files were last checked
 }
 
 type stamp struct {
@@ -46,10 +45,10 @@ type stamp struct {
 	inode    any
 }
 
-// recheck is how often the files are looked at, at most.
+// recheck is the least interval between checks of the files.
 const recheck = time.Second
 
-// Load reads the files.
+// Load reads the files. All three must exist and fit together.
 func Load(f Files) (*Identity, error) {
 	i := &Identity{files: f}
 	stamps, err := i.stat()
@@ -91,7 +90,8 @@ func (i *Identity) load() error {
 	return nil
 }
 
-// Current returns certificate and roots as the files have them now.
+// Current returns the present certificate and roots. Callers must not change them. It may block
+// on the files.
 func (i *Identity) Current() (*tls.Certificate, *x509.CertPool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -1,13 +1,12 @@
-// This part says what the holder of a certificate may be: an agent or a proxy of a
-// host, a planner, an operator. A signed certificate proves an identity, but grants
-// nothing by itself.
+// This file says which roles the holder of a certificate has: agent or proxy of a host,
+// planner, operator. A signed certificate proves an identity but grants nothing by itself.
 //
-// In comes a certificate, out go its [Grants]. A certificate names its roles by
-// URIs among its subject alternative names, psidecar://ROLE/NAME or
-// spiffe://TRUST-DOMAIN/psidecar/ROLE/NAME; others get theirs by [RoleRule], which
-// whoever runs a part gives by flag. NAME is the host of an agent or proxy and
-// the person of an operator; * or none: any host. The planner and the links
-// between proxies judge by it, psidecar certs writes it.
+// [GrantsOf] returns the [Grants] of a certificate. A certificate names its roles by URIs among
+// its subject alternative names: psidecar://ROLE/NAME or
+// spiffe://TRUST-DOMAIN/psidecar/ROLE/NAME. Others get roles by a [RoleRule], which is set by
+// flag. NAME is the host of an agent or proxy, or the person of an operator; * or nothing means
+// any host. The planner and the links between proxies decide by grants; psidecar certs writes
+// them.
 
 package identity
 
@@ -21,45 +20,45 @@ import (
 	"strings"
 )
 
-// A Role is what a certificate's holder may be.
+// A Role is what the holder of a certificate may act as.
 type Role string
 
 // The roles.
 const (
 	AgentRole    Role = "agent"    // reports for its host
 	ProxyRole    Role = "proxy"    // links with other hosts' proxies, follows plans, records moves for its host
-	PlannerRole  Role = "planner"  // takes reports, says where keys are to be
-	OperatorRole Role = "operator" // applies plans and takes them back, sets rules
+	PlannerRole  Role = "planner"  // takes reports, says where keys belong
+	OperatorRole Role = "operator" // applies and rolls back plans, sets rules
 )
 
 // Roles lists the roles.
 var Roles = []Role{AgentRole, ProxyRole, PlannerRole, OperatorRole}
 
-// AnyHost stands for all hosts.
+// AnyHost is the name in a grant for all hosts.
 const AnyHost = "*"
 
-// A Grant is a role, and for which host or by what name.
+// A Grant is a role, for a host or with a name.
 type Grant struct {
 	Role Role
-	Name string // Any: all hosts
+	Name string // AnyHost: all hosts
 }
 
 func (g Grant) String() string { return string(g.Role) + "/" + g.Name }
 
-// Grants are what one certificate grants.
+// Grants are the roles of one certificate.
 type Grants []Grant
 
-// Has reports whether the role is among them.
+// Has reports whether the certificate has a role, for any host.
 func (g Grants) Has(r Role) bool {
 	return slices.ContainsFunc(g, func(o Grant) bool { return o.Role == r })
 }
 
-// For reports whether the role is among them for that host.
+// For reports whether the certificate has a role for that host.
 func (g Grants) For(r Role, host string) bool {
 	return slices.ContainsFunc(g, func(o Grant) bool { return o.Role == r && (o.Name == AnyHost || strings.EqualFold(o.Name, host)) })
 }
 
-// String is for logs and errors.
+// String lists the grants for logs and errors.
 func (g Grants) String() string {
 	if len(g) == 0 {
 		return "no role"
@@ -71,17 +70,17 @@ func (g Grants) String() string {
 	return strings.Join(words, ", ")
 }
 
-// MissingRole says that a certificate lacks a role, and what to do. flag is that by
-// which names can be given the role.
+// MissingRole returns an error that says which role a certificate lacks and what to do. flag is
+// the flag that gives roles to names.
 func MissingRole(cert *x509.Certificate, g Grants, wanted Role, flag string) error {
 	return fmt.Errorf("the certificate of %s has %s and not %s: issue one that has it (psidecar certs), with the URI %s, or name it by %s",
 		WhoIs(cert), g, wanted, RoleURI(wanted, "NAME"), flag)
 }
 
-// maxWho bounds what of a certificate's names is shown.
+// maxWho bounds the names of a certificate in logs and errors.
 const maxWho = 256
 
-// WhoIs names a certificate's holder, for logs and errors.
+// WhoIs returns the names of a certificate's holder, quoted, for logs and errors.
 func WhoIs(cert *x509.Certificate) string {
 	names := CertNames(cert)
 	if len(names) == 0 {
@@ -103,12 +102,13 @@ func CertNames(cert *x509.Certificate) []string {
 	return names
 }
 
-// RoleURI is how a certificate names a role.
+// RoleURI returns the URI by which a certificate names a role.
 func RoleURI(r Role, name string) *url.URL {
 	return &url.URL{Scheme: "psidecar", Host: string(r), Path: "/" + name}
 }
 
-// GrantsOf returns what a certificate grants by its own URIs and by rules.
+// GrantsOf returns the roles that a certificate has by its own URIs and by rules. It assumes
+// that the certificate was verified.
 func GrantsOf(cert *x509.Certificate, rules ...RoleRule) Grants {
 	var g Grants
 	for _, u := range cert.URIs {
@@ -126,7 +126,7 @@ func GrantsOf(cert *x509.Certificate, rules ...RoleRule) Grants {
 	return g
 }
 
-// granted reads a role from a URI.
+// granted parses a role in a URI; false for other URIs.
 func granted(u *url.URL) (Grant, bool) {
 	var word, name string
 	switch u.Scheme {
@@ -148,7 +148,7 @@ func granted(u *url.URL) (Grant, bool) {
 	return Grant{Role(word), name}, true
 }
 
-// A RoleRule gives a role to certificates that have a name.
+// A RoleRule gives a role to certificates by their names.
 type RoleRule struct {
 	Role    Role
 	Pattern string // of a DNS name or URI

@@ -7,11 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// most is of how many origins and jobs something is known.
+// most bounds the pairs of origin and job with a title.
 const most = 4096
 
-// A JobTitle is what a job is called, empty where nobody has named it, and what its owner
-// asks for.
+// A JobTitle is the name of a job, empty if it has none, and what its owner asks for.
 type JobTitle struct {
 	Name   string
 	Wishes Policy
@@ -19,17 +18,17 @@ type JobTitle struct {
 
 type key struct{ origin, job string }
 
-// Titles keeps titles. The zero value is empty and ready; a nil one stays empty. Its
-// methods may be called from any goroutine.
+// Titles keeps the titles of jobs by origin. The zero value is empty and ready; a nil one stays
+// empty. Its methods may be called from any goroutine.
 type Titles struct {
-	version atomic.Uint64 // changes so far
+	version atomic.Uint64 // number of changes so far; readable without the lock
 
 	mu     sync.Mutex // guards the rest
 	titles map[key]JobTitle
 }
 
-// Set notes the title of a job, by its scheduler's address, among processes of an
-// origin; the zero JobTitle: it has none any more.
+// Set records the title of a job, given by its scheduler's address, among processes of an
+// origin. The zero JobTitle removes it.
 func (t *Titles) Set(origin, job string, title JobTitle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +50,7 @@ func (t *Titles) Set(origin, job string, title JobTitle) {
 	t.version.Add(1)
 }
 
-// Version changes whenever a title does.
+// Version changes whenever a title does, so that callers can cache what they derive.
 func (t *Titles) Version() uint64 {
 	if t == nil {
 		return 0
@@ -59,8 +58,8 @@ func (t *Titles) Version() uint64 {
 	return t.version.Load()
 }
 
-// Of returns the title of a job among processes of an origin. Where it is not known
-// which job that is, it is the only one of the origin, if there is one only.
+// Of returns the title of a job among processes of an origin. If the job is unknown (empty), it
+// is taken to be the only job of the origin, if there is only one.
 func (t *Titles) Of(origin, job string) JobTitle {
 	if t == nil {
 		return JobTitle{}
@@ -84,7 +83,7 @@ func (t *Titles) Of(origin, job string) JobTitle {
 	return only
 }
 
-// All returns the titles that a job has, by its scheduler's address, each once.
+// All returns the different titles that a job has among all origins.
 func (t *Titles) All(job string) []JobTitle {
 	if t == nil {
 		return nil
@@ -100,8 +99,8 @@ func (t *Titles) All(job string) []JobTitle {
 	return all
 }
 
-// Name returns what a job is called, by its scheduler's address: that where nobody
-// has named it, or not all of its processes' origins have the same name.
+// Name returns a job's name, or its scheduler's address if nobody has named it or origins
+// disagree.
 func (t *Titles) Name(job string) string {
 	name := job
 	for i, title := range t.All(job) {

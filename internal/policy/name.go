@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// maxName is how many characters a name has at most, without its tenant.
+// maxName bounds the length of a name, without its tenant.
 const maxName = 128
 
-// checkName returns the fault of a name. It has no slash, which is between tenant
-// and name, and no colon, which is in the address of a scheduler.
+// checkName returns what is wrong with a name. A slash separates tenant and name, and a colon
+// occurs in the addresses of schedulers, so a name has neither.
 func checkName(name string) error {
 	odd := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
@@ -24,14 +24,14 @@ func checkName(name string) error {
 	return nil
 }
 
-// A Source is the origin of a name; a later one is nearer to the person that named
-// the job.
+// A Source is where a name comes from. A later one is closer to the person who named the job,
+// and takes precedence.
 type Source int
 
 // The sources.
 const (
-	Scheduler  Source = iota // its address: nobody has named it
-	Owner                    // what owns the pod: a Job, a PyTorchJob, a StatefulSet
+	Scheduler  Source = iota // its scheduler's address: nobody has named it
+	Owner                    // the owner of the pod: a Job, a PyTorchJob, a StatefulSet
 	Variables                // PSIDECAR_JOB
 	Annotation               // psidecar.io/job
 )
@@ -40,7 +40,8 @@ func (s Source) String() string {
 	return [...]string{"scheduler", "owner", "environment", "annotation"}[min(max(s, 0), Annotation)]
 }
 
-// ParseSource is the reverse of [Source.String]; what it does not know is Scheduler.
+// ParseSource is the inverse of [Source.String]. Unknown texts, of later versions, become
+// Scheduler.
 func ParseSource(text string) Source {
 	for s := Annotation; s > Scheduler; s-- {
 		if s.String() == text {
@@ -50,19 +51,19 @@ func ParseSource(text string) Source {
 	return Scheduler
 }
 
-// A Claim is what a process says, or its pod does, that its job is called.
+// A Claim is the name that a process, or its pod, gives its job.
 type Claim struct {
-	// Tenant is whose the process is: the pod's namespace or, outside of
-	// Kubernetes, the user, empty for root. Nobody chooses his own.
+	// Tenant is the owner of the process: the pod's namespace or, outside Kubernetes, the user;
+	// empty for root. Nobody can choose it.
 	Tenant string
 	Name   string // without the tenant
 	From   Source
 	Role   string // of the process in the job
-	// Authority: it is the scheduler, and listens at the job's address.
+	// Authority says that the process is the scheduler and listens at the job's address.
 	Authority bool
 }
 
-// Tenant of a process that is in no pod.
+// User returns the tenant of a process outside pods.
 func User(uid uint32) string {
 	if uid == 0 {
 		return ""
@@ -70,7 +71,7 @@ func User(uid uint32) string {
 	return "uid:" + strconv.FormatUint(uint64(uid), 10)
 }
 
-// Check returns the fault of a claim that another process has made.
+// Check returns what is wrong with a claim that comes from another process.
 func (c Claim) Check() error {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '@' }
 	if len(c.Tenant) > maxName || strings.ContainsFunc(c.Tenant, odd) {
@@ -79,7 +80,7 @@ func (c Claim) Check() error {
 	return checkName(c.Name)
 }
 
-// Qualified is the name as all know it: two tenants' never are the same.
+// Qualified returns the name including the tenant. Names of different tenants never coincide.
 func (c Claim) Qualified() string {
 	if c.Tenant == "" {
 		return c.Name
@@ -87,8 +88,9 @@ func (c Claim) Qualified() string {
 	return c.Tenant + "/" + c.Name
 }
 
-// ClaimOf returns the claim of a process: what its pod's annotations say comes before
-// its environment, and that before the owner of its pod. False: it makes none.
+// ClaimOf returns the claim of a process, with annotations of its pod first, then its
+// environment, then the owner of its pod. ok is false if it makes none. Invalid names are
+// skipped; Settings.Read reports them.
 func ClaimOf(tenant, owner string, annotations, environment Settings, allowed Allowed) (c Claim, ok bool) {
 	c.Tenant = tenant
 	for _, s := range []struct {
@@ -104,9 +106,9 @@ func ClaimOf(tenant, owner string, annotations, environment Settings, allowed Al
 	return c, false
 }
 
-// Best returns the claim that names a job: that of its scheduler where it is here,
-// since anybody may say that he belongs to a job, but only one listens at its address;
-// else what was said before what owns, and of equals always the same.
+// Best returns the claim that counts for a job. That of the scheduler comes first: any process
+// may claim to belong to a job, but only one listens at its address. Then explicit names come
+// before those of owners. Ties are broken in a fixed order, so that hosts agree.
 func Best(claims []Claim) (Claim, bool) {
 	if len(claims) == 0 {
 		return Claim{}, false
@@ -130,7 +132,7 @@ func compareClaims(a, b Claim) int {
 	return cmp.Or(strings.Compare(a.Role, b.Role), strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Name, b.Name))
 }
 
-// A Named is a job that claims a name.
+// A Named is a job that may claim a name.
 type Named struct {
 	Scheduler string // its address, which tells jobs apart
 	Claim     string // qualified; empty: none
@@ -138,19 +140,21 @@ type Named struct {
 	Running   bool
 }
 
-// A Title is what a job is called.
+// A Title is the name under which a job is shown.
 type Title struct {
 	Name string
-	// Holder is the scheduler of the job that has the name that this one claims, so
-	// that its own has its address appended; empty: it has it itself.
+	// Holder is the scheduler of the job that has the name which this one claims. This one's
+	// title then has its scheduler's address appended. Empty: it has the name itself.
 	Holder string
-	// Current: of the jobs of this name, which are runs of one, it is the newest.
+	// Current says that this job is the newest of those with its name, which are runs of the
+	// same job.
 	Current bool
 }
 
-// Assign says what jobs are called. Of those that run and claim one name the first
-// has it; the others' have their scheduler's address appended, until it has ended.
-// Those that have ended keep the name beside the one that runs.
+// Assign gives titles to jobs. Of those that run and claim the same name, the first one has it;
+// the others' titles have their scheduler's address appended until it has ended. Jobs that have
+// ended keep the name beside the one that runs. It is a pure function, so agents and planner
+// agree.
 func Assign(all []Named) map[string]Title {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Named) int {
@@ -187,8 +191,7 @@ func Assign(all []Named) map[string]Title {
 	return titles
 }
 
-// Taken names the holder of the name that a job with that title and claim wants and
-// does not have.
+// Taken describes which job holds the name that a job claims.
 func Taken(t Title, c Claim) string {
 	return fmt.Sprintf("the job at %s, which began before and runs, is called %s too: until it has ended this one is %s", t.Holder, c.Qualified(), t.Name)
 }

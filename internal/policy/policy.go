@@ -1,20 +1,19 @@
-// Package policy has names of jobs, and the measures that their owners ask for: by
-// annotations of its pods, or in the environment of its processes, as far as the
-// administrator allows.
+// Package policy has the names of jobs and the measures that their owners ask for, by
+// annotations of pods or in the environment of processes, as far as the administrator allows.
 //
-// In come texts that anybody may have written; out go a [Policy], a [Claim] to a
-// name, and the faults of the rest. Agents read them, planner and agents assign
-// names ([Assign]), proxies obey. It has no state and asks nobody.
+// Its input are texts that anybody may have written. Its output is a checked [Policy], a
+// [Claim] to a name, and complaints about the rest. Agents read settings, planner and agents
+// assign names ([Assign]), proxies obey. Apart from [Titles] it has no state.
 //
 // # Titles
 //
-// [Titles] keeps names of jobs and the wishes of their owners as the host's agent
-// reports them, for the processes of one origin: those in one cgroup and network
-// namespace. What is reported of one origin holds for no other, since a process could
-// otherwise claim the rights of another tenant's job.
+// [Titles] keeps names of jobs and the wishes of their owners as the host's agent reports them,
+// for the processes of one origin: those in one cgroup and network namespace. A title applies
+// to its own origin only, since a process could otherwise claim the rights of another tenant's
+// job.
 //
-// The codec for values looks up rules by name; the proxy looks up the codec of a
-// connection, and names for its metrics.
+// The codec for values looks up rules by name; the proxy looks up the codec of a connection,
+// and names for its metrics.
 package policy
 
 import (
@@ -25,31 +24,30 @@ import (
 	"strings"
 )
 
-// Prefix begins the annotations of pods that are for psidecar, and Environment the
-// variables that say the same in a process's environment.
+// Prefix is that of annotations for psidecar, Environment that of the variables that mean the
+// same.
 const (
 	Prefix      = "psidecar.io/"
 	Environment = "PSIDECAR_"
 )
 
-// What the owner of a job may say, as it ends an annotation.
+// Keys: what the owner of a job may set, as the end of an annotation's name.
 const (
 	Job       = "job"       // what it is called
-	Observe   = "observe"   // true or false: watched, and carried, or neither
+	Observe   = "observe"   // true or false: whether the job is watched and carried
 	Codec     = "codec"     // compact, auto or none, as --codec has them
-	Threshold = "threshold" // share of each layer's pushed values that waits
-	Move      = "move"      // true or false: its keys move as the planner plans
-	Aggregate = "aggregate" // host or none: pushes of its workers on a host are summed, or go one by one
+	Threshold = "threshold" // fraction of each layer's pushed values that is held back
+	Move      = "move"      // true or false: whether its keys are moved as planned
+	Aggregate = "aggregate" // host or none: whether pushes of its workers on a host are summed
 )
 
 // Keys lists them.
 var Keys = []string{Job, Observe, Codec, Threshold, Move, Aggregate}
 
-// Variable is the name of the environment's variable that says what an annotation
-// does.
+// Variable returns the name of a key's environment variable.
 func Variable(key string) string { return Environment + strings.ToUpper(key) }
 
-// KeyOf is the reverse of [Variable]; false for other variables.
+// KeyOf is the inverse of [Variable]; ok is false for other variables.
 func KeyOf(variable string) (key string, ok bool) {
 	rest, ok := strings.CutPrefix(variable, Environment)
 	key = strings.ToLower(rest)
@@ -59,12 +57,12 @@ func KeyOf(variable string) (key string, ok bool) {
 // Allowed are the keys that owners of jobs may use.
 type Allowed map[string]bool
 
-// Default is allowed where the administrator sets nothing: a name, and the lossless
-// codec. The others change results (threshold), what else has to run for the job to
-// go on (move), or what the administrator has selected to see (observe).
+// Default is what is allowed unless the administrator says otherwise: a name, and the lossless
+// codec. The others change results (threshold), or what else must run for the job to continue
+// (move), or what the administrator has chosen to see (observe).
 var Default = []string{Job, Codec}
 
-// ParseAllowed reads a list of keys; none, alone, is the empty list.
+// ParseAllowed parses a list of keys; "none" alone is the empty list.
 func ParseAllowed(keys []string) (Allowed, error) {
 	a := Allowed{}
 	if len(keys) == 1 && keys[0] == "none" {
@@ -87,7 +85,8 @@ func (a Allowed) String() string {
 	return strings.Join(slices.Sorted(maps.Keys(a)), ",")
 }
 
-// A Policy is what the owner of a job asks for, checked; empty fields ask for nothing.
+// A Policy is what the owner of a job asks for, checked. Empty fields ask for nothing. It is
+// comparable.
 type Policy struct {
 	Observe   string `json:"observe,omitempty"`   // true or false
 	Codec     string `json:"codec,omitempty"`     // compact, auto or none
@@ -96,7 +95,7 @@ type Policy struct {
 	Aggregate string `json:"aggregate,omitempty"` // host or none
 }
 
-// Share returns the threshold that is asked for; false where none is.
+// Share returns the threshold; ok is false if none is asked for.
 func (p *Policy) Share() (share float64, ok bool) {
 	if p.Threshold == "" {
 		return 0, false
@@ -105,8 +104,8 @@ func (p *Policy) Share() (share float64, ok bool) {
 	return share, err == nil
 }
 
-// Settings are texts as somebody wrote them, by key, without their values' being
-// checked. Unknown keys stay in, to be reported.
+// Settings are texts by key, as somebody wrote them, with unchecked values. Unknown keys are
+// kept in order to be reported.
 type Settings map[string]string
 
 // Annotations returns the settings in annotations of a pod.
@@ -123,9 +122,9 @@ func Annotations(all map[string]string) Settings {
 	return s
 }
 
-// Read checks settings, whose names for people name gives: what of them is allowed
-// and right, and a sentence for each that is not. The name of a job is checked, and
-// left to [Name].
+// Read checks settings. It returns those that are allowed and valid, and a sentence for each
+// that is not, in a fixed order. name gives the name of a key for people. The name of a job is
+// checked only; see ClaimOf.
 func (s Settings) Read(allowed Allowed, name func(key string) string) (p Policy, wrong []string) {
 	for _, key := range slices.Sorted(maps.Keys(s)) {
 		value := s[key]
@@ -145,7 +144,7 @@ func (s Settings) Read(allowed Allowed, name func(key string) string) (p Policy,
 	return p, wrong
 }
 
-// set takes one setting up.
+// set checks and applies one setting.
 func (p *Policy) set(key, value string) error {
 	switch key {
 	case Job:
@@ -175,16 +174,16 @@ func oneOf(field *string, value string, words ...string) error {
 	return nil
 }
 
-// A Pod is a pod with its annotations: the name of its job and its owner's wishes.
+// A Pod is what a pod's annotations say of its job.
 type Pod struct {
 	Namespace string
-	Owner     string // name of the controller at the top of its owners; empty: none, or not known yet
+	Owner     string // name of its top controller; empty: none, or not resolved yet
 	Settings  Settings
 	Policy    Policy
-	Wrong     []string // what of Settings is not taken up, and why
+	Wrong     []string // complaints about Settings
 }
 
-// Over returns p with what it does not say as o says it.
+// Over returns p with its empty fields taken from o.
 func (p Policy) Over(o Policy) Policy {
 	for _, f := range []struct{ mine, other *string }{{&p.Observe, &o.Observe}, {&p.Codec, &o.Codec}, {&p.Threshold, &o.Threshold}, {&p.Move, &o.Move}, {&p.Aggregate, &o.Aggregate}} {
 		if *f.mine == "" {

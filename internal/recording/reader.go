@@ -13,8 +13,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Read reads a recording and hands each use to each, valid during the call. The
-// error says which entry is damaged, or is ErrCutOff; an error of each ends it.
+// Read reads a recording and passes each use to each; the use and its slices are valid during
+// the call only. An error names the damaged entry, or is ErrCutOff, after everything that could
+// be read. An error of each ends the reading. Memory is bounded by the format's limits, since a
+// recording may come from anybody.
 func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	var head [len(magic) + 1]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil || string(head[:len(magic)]) != magic {
@@ -44,22 +46,24 @@ func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	return r.header, r.totals, nil
 }
 
+// reader is the state of decoding: what the entries so far have defined.
 type reader struct {
 	in     *bufio.Reader
 	each   func(*Use) error
 	header Header
-	totals Totals // as counted; those of the end must be the same
-	count  int
+	totals Totals // counted while reading; must equal those of the end entry
+	count  int    // entries so far
 	ended  bool
-	nodes  [][2]string
+	nodes  [][2]string       // job and name, by number
 	oneIn  map[string]uint32 // by job
-	lists  [][]uint64
-	keys   int // of all lists
-	last   int64
-	body   []byte
+	lists  [][]uint64        // by number
+	keys   int               // of all lists
+	last   int64             // time of the last use
+	body   []byte            // of the current entry; reused
 	use    Use
 }
 
+// entry reads one entry. A stream that ends within one was cut off.
 func (r *reader) entry() error {
 	kind, err := r.in.ReadByte()
 	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -76,7 +80,7 @@ func (r *reader) entry() error {
 		return wrap(r.count, kind, fmt.Errorf("%d bytes are more than an entry may have", size))
 	}
 	r.body = r.body[:0]
-	for uint64(len(r.body)) < size { // grows as bytes come, not as size claims
+	for uint64(len(r.body)) < size { // grows with what is read, not with what size claims
 		n := min(size-uint64(len(r.body)), 1<<16)
 		at := len(r.body)
 		r.body = append(r.body, make([]byte, n)...)
@@ -118,6 +122,7 @@ func (r *reader) readEntry(kind byte) error {
 	return errors.New("an entry of no known kind")
 }
 
+// takeList reads a list of keys, each as the difference to the one before.
 func (r *reader) takeList(c *cursor) error {
 	n := c.uvarint()
 	if n > uint64(len(c.b)) || len(r.lists) >= maxLists {
@@ -142,7 +147,7 @@ func (r *reader) takeSampling(c *cursor) error {
 	return nil
 }
 
-// oneInOf is how many requests a use of the job stands for.
+// oneInOf returns how many requests a use of the job stands for.
 func (r *reader) oneInOf(job string) uint32 {
 	if n, ok := r.oneIn[job]; ok {
 		return n
@@ -150,6 +155,7 @@ func (r *reader) oneInOf(job string) uint32 {
 	return max(r.header.SampledOneIn, 1)
 }
 
+// takeUse reads a use and passes it on. Its fields are those of appendUse.
 func (r *reader) takeUse(c *cursor) error {
 	worker, server, list, flags := c.uvarint(), c.uvarint(), c.uvarint(), c.byte()
 	if c.err != nil || max(worker, server) >= uint64(len(r.nodes)) || list >= uint64(len(r.lists)) {
@@ -178,6 +184,8 @@ func (r *reader) takeUse(c *cursor) error {
 	return r.each(&r.use)
 }
 
+// takeEnd compares the totals of the writer with what was read, which detects entries that are
+// missing or duplicated.
 func (r *reader) takeEnd() error {
 	var end Totals
 	if err := json.Unmarshal(r.body, &end); err != nil {

@@ -1,13 +1,13 @@
-// Package recording writes and reads what psidecar record keeps of a job: which
-// keys each worker pulled and pushed in each step, at which server, and how
-// many bytes that took. It is what strategies are tried on afterwards.
+// Package recording writes and reads the files of psidecar record: which keys each worker
+// pulled and pushed in each step, at which server, and how many bytes that took. Strategies are
+// evaluated on them afterwards.
 //
-// In come uses of keys ([Writer.Add]); out goes a file, and from that the same
-// uses again ([Read]).
+// [Writer.Add] takes uses of keys; [Read] returns the same uses in the same order.
 //
-// A file is the 8 bytes "psidrec" and version, then one zstd stream with its
-// checksum. In it stand entries: a kind byte, the length of what follows as
-// uvarint, and that. Kinds:
+// # Format
+//
+// A file is the 8 bytes "psidrec" and version, then one zstd stream with a checksum. It
+// consists of entries: a kind byte, the length of the body as uvarint, and the body. Kinds:
 //
 //	'H'  the header, JSON: see Header
 //	'N'  a node: uvarint number, then its name "job<tab>node"
@@ -18,6 +18,10 @@
 //	     a use of the job stands for from here on
 //	'U'  a use, see appendUse
 //	'E'  the end, JSON: see Totals; without it the file was cut off
+//
+// Training repeats its lists of keys, so a list is written once and referred to by its number
+// as long as both sides remember it. The writer decides when lists are forgotten, by its own
+// bounds.
 package recording
 
 import (
@@ -29,45 +33,45 @@ import (
 const (
 	magic   = "psidrec"
 	version = 2 // 1 had no 'S': its header alone says how requests were sampled
-	// maxLists is how many lists of keys are remembered at a time,
-	// maxListKeys how many keys they may have together.
+	// maxLists bounds the lists that are remembered at a time, maxListKeys their keys in total,
+	// and maxEntry the bytes of an entry.
 	maxLists    = 1 << 14
 	maxListKeys = 1 << 23
 	maxEntry    = 64 << 20
 )
 
-// Header says where a recording comes from.
+// Header describes the origin of a recording.
 type Header struct {
 	Version      string `json:"version"` // of psidecar
 	Host         string `json:"host"`
 	StartedNanos int64  `json:"started_unix_nanos"`
-	SampledOneIn uint32 `json:"sampled_one_in"` // at the start; uses say what held for them
+	SampledOneIn uint32 `json:"sampled_one_in"` // at the start; 'S' entries say what applies later
 }
 
-// Totals are what a recording holds.
+// Totals are the size of a recording.
 type Totals struct {
 	Uses       uint64 `json:"uses"`
 	Keys       uint64 `json:"keys"`    // of all uses
 	Bytes      uint64 `json:"bytes"`   // of all values
-	Lists      uint64 `json:"lists"`   // different lists of keys, as far as remembered
+	Lists      uint64 `json:"lists"`   // lists of keys that were written
 	Dropped    uint64 `json:"dropped"` // uses that came faster than they could be written
 	EndedNanos int64  `json:"ended_unix_nanos"`
 }
 
-// A Use is one worker's use of a list of keys at one server. A message of very
-// many keys may make several uses.
+// A Use is one worker's use of a list of keys at one server. A message with very many keys may
+// make several uses.
 type Use struct {
 	Job            string
 	Worker, Server string
 	UnixNanos      int64
 	App, Customer  int32
-	Timestamp      int32 // the step, as the worker counts
+	Timestamp      int32 // the request's timestamp
 	Push, Pull     bool
-	Answer         bool // the answer to such a request: a pull's values
+	Answer         bool // this is the answer to such a request, with a pull's values
 	Keys           []uint64
 	Bytes          uint64  // of the values
-	Lens           []int32 // per key, in elements; nil where all have as many
-	OneIn          uint32  // requests that it stands for, since one in OneIn is sampled; 0 is 1
+	Lens           []int32 // elements for each key; nil if all have the same number
+	OneIn          uint32  // requests that it stands for; 0 means 1
 }
 
 const (
@@ -77,9 +81,9 @@ const (
 	flagLens
 )
 
-// appendUse appends a use: uvarints of worker, server and list, flags, then
-// varints of the time since the use before, app, customer, timestamp, uvarint
-// bytes, and the lens as varints.
+// appendUse appends the body of a 'U' entry: uvarints of worker, server and list; a byte of
+// flags; varints of the time since the previous use, app, customer and timestamp; uvarint of
+// bytes; and, if the flag says so, the lens as varints.
 func appendUse(b []byte, u *Use, worker, server, list uint64, since int64) []byte {
 	flags := byte(0)
 	for i, set := range []bool{u.Push, u.Pull, u.Answer, u.Lens != nil} {
@@ -101,13 +105,14 @@ func appendUse(b []byte, u *Use, worker, server, list uint64, since int64) []byt
 	return b
 }
 
-// ErrCutOff says that a recording has no end: whoever wrote it was killed. What
-// was read before is right.
+// ErrCutOff says that a recording has no end, because its writer was killed. What was read
+// before is valid.
 var ErrCutOff = errors.New("the recording was cut off")
 
 var errEntry = errors.New("an entry ends too early")
 
-// cursor reads an entry.
+// A cursor decodes the body of an entry. After an error it returns zeros; callers check err at
+// the end.
 type cursor struct {
 	b   []byte
 	err error

@@ -8,23 +8,23 @@ import (
 	"strconv"
 )
 
-// A Summary says what a recording holds, as record --info --json prints it.
+// A Summary describes a recording, as psidecar record --info --json prints it.
 type Summary struct {
 	Header
 	Totals
-	Complete bool     `json:"complete"` // false: the file was cut off, and the counts are of the part before
+	Complete bool     `json:"complete"` // false: it was cut off, and the figures are of the part before
 	Seconds  float64  `json:"seconds"`  // from the first use to the last
 	Jobs     []string `json:"jobs"`
 	Workers  []string `json:"workers"`
 	Servers  []string `json:"servers"`
-	Steps    int      `json:"steps"` // different timestamps of the busiest worker
-	// LeastOneIn and MostOneIn say how requests were sampled, from densest to
-	// sparsest: the keys of one request in that many were read.
+	Steps    int      `json:"steps"` // different timestamps of the worker with the most
+	// LeastOneIn and MostOneIn are the densest and the sparsest sampling: one request in so
+	// many.
 	LeastOneIn uint32 `json:"least_one_in"`
 	MostOneIn  uint32 `json:"most_one_in"`
 }
 
-// OneIn says how requests were sampled: 4, or 1 to 16 where that changed.
+// OneIn describes the sampling: 4, or 1 to 16 if it changed.
 func (i *Summary) OneIn() string {
 	if i.LeastOneIn == i.MostOneIn {
 		return strconv.FormatUint(uint64(i.MostOneIn), 10)
@@ -32,7 +32,7 @@ func (i *Summary) OneIn() string {
 	return fmt.Sprintf("%d to %d", i.LeastOneIn, i.MostOneIn)
 }
 
-// Summarize reads a recording. One that was cut off has what comes before that.
+// Summarize reads a recording. One that was cut off is summarized as far as it goes.
 func Summarize(in io.Reader) (Summary, error) {
 	var info Summary
 	var first, last int64

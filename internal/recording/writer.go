@@ -11,16 +11,17 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Writer writes a recording. It is not safe for concurrent use.
+// A Writer writes a recording. It is not safe for concurrent use. After an error it writes
+// nothing more and returns that error from every call.
 type Writer struct {
 	out    *zstd.Encoder
 	totals Totals
-	nodes  map[[2]string]uint64
-	oneIn  map[string]uint32 // sampling by job, as last written
-	lists  map[uint64]list   // by hash
-	next   uint64            // number of the next list
-	keys   int               // of all remembered lists
-	last   int64             // time of the last use
+	nodes  map[[2]string]uint64 // numbers by job and name
+	oneIn  map[string]uint32    // by job, as last written
+	lists  map[uint64]list      // by hash; two lists with one hash displace each other
+	next   uint64               // number of the next list
+	keys   int                  // of all remembered lists
+	last   int64                // time of the last use
 	entry  []byte
 	err    error
 }
@@ -30,7 +31,7 @@ type list struct {
 	keys   []uint64
 }
 
-// NewWriter begins a recording.
+// NewWriter begins a recording with its header. The caller closes out after Close.
 func NewWriter(out io.Writer, h Header) (*Writer, error) {
 	if _, err := out.Write(append([]byte(magic), version)); err != nil {
 		return nil, fmt.Errorf("beginning the recording: %w", err)
