@@ -44,6 +44,7 @@ func (c *FormCluster) Workers() (machines, each int) {
 // together, by form and machine.
 type FormLoads [FormCount][]float64
 
+// addLoads adds the loads of another range, machine by machine.
 func (l *FormLoads) addLoads(other *FormLoads) {
 	for form := range l {
 		if l[form] == nil {

@@ -218,6 +218,7 @@ func (r *NamedRange) row(key uint64) (row, column uint64) {
 	return r.Row + (key-r.First)/r.KeysPerRow, (key - r.First) % r.KeysPerRow
 }
 
+// key returns the name of a key in the range.
 func (r *NamedRange) key(key uint64) string {
 	switch {
 	case r.KeysPerRow == 0 && r.First == r.Last:

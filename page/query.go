@@ -149,6 +149,7 @@ func ofInterest(jobs []Job) (*Job, []Job) {
 	return nil, running
 }
 
+// jobAndRange returns the parameters that most answers have in common.
 func (s server) jobAndRange(r *http.Request) (string, Range, error) {
 	v := r.URL.Query()
 	job, err := s.job(v)
@@ -163,6 +164,7 @@ func bad(format string, args ...any) error {
 	return badRequest{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
+// number returns a parameter from 1 to most, or otherwise if it is missing.
 func number(v url.Values, name string, otherwise, most int) (int, error) {
 	s := v.Get(name)
 	if s == "" {

@@ -47,6 +47,8 @@ func flagsFromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)
 	return failed
 }
 
+// flagsFromFile sets flags from a YAML file. Flags that have a value already, from the command
+// line or a variable, keep it.
 func flagsFromFile(cmd *cobra.Command, path string, others []string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

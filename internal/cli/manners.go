@@ -136,6 +136,7 @@ func WarnMisspelt(cmd *cobra.Command, environ []string) {
 // ofService matches variables that Kubernetes sets in pods for a service named psidecar.
 var ofService = regexp.MustCompile(`_SERVICE_(HOST|PORT.*)$|_PORT_[0-9]+_`)
 
+// bare removes the common prefix, which would make all variables look alike to nearest.
 func bare(variables []string) []string {
 	names := make([]string, len(variables))
 	for i, v := range variables {

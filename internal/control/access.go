@@ -275,6 +275,7 @@ type checked struct {
 	method string
 }
 
+// RecvMsg implements grpc.ServerStream.
 func (s *checked) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err

@@ -22,6 +22,7 @@ func Credentials(tls credentials.TransportCredentials, users Users, open bool, f
 	return c
 }
 
+// server are the credentials of a server; Clone copies all of it, since nothing in it changes.
 type server struct {
 	credentials.TransportCredentials
 	tls   bool

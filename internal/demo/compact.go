@@ -8,9 +8,9 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 )
 
-// compact runs the job with a proxy on every host: agents send the job's
-// connections there, and messages between hosts go in the lossless codec. The
-// planner keeps what was reported before.
+// compact runs the job with a proxy on every host: agents redirect the job's connections to it,
+// and messages between hosts are encoded losslessly. The planner keeps what was reported
+// before.
 func (s *stage) compact(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil); err != nil {
 		return Result{}, err
@@ -18,12 +18,12 @@ func (s *stage) compact(ctx context.Context) (Result, error) {
 	return s.measureJob(ctx, "compact")
 }
 
-// grace is what the demo's proxies give moves that are under way when they are
-// to end: a phase ends them when its job has ended.
+// grace is how long the demo's proxies wait for moves in progress when they end. A phase ends
+// them after its job, so nothing important is left.
 const grace = "2s"
 
-// startProxies starts a proxy on every host, and an agent that hands it
-// listeners, with more flags for either, in place of those that run.
+// startProxies replaces all agents and proxies by an agent on every host that intercepts, and a
+// proxy that takes its listeners. agent and proxy are additional flags for either.
 func (s *stage) startProxies(ctx context.Context, agent []string, proxy ...string) error {
 	if err := stopAll(&s.fleet.proxies); err != nil {
 		return err
@@ -39,6 +39,8 @@ func (s *stage) startProxies(ctx context.Context, agent []string, proxy ...strin
 	return nil
 }
 
+// startProxy starts agent and proxy of one host and waits until the proxy has the listeners: a
+// job that starts earlier would go direct.
 func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []string) error {
 	socket := filepath.Join(s.dir, h.Name+".sock")
 	job, err := h.Group(jobGroup)

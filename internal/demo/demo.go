@@ -1,10 +1,15 @@
-// Package demo shows what psidecar does for a training job on one machine:
-// hosts as network namespaces with slow links, a PS-lite job (psjob) of a
-// scheduler, a server and a worker a host, and one run of that job for each
-// phase, with what it moved and how fast it went.
+// Package demo shows what psidecar does for a training job on a single machine. It makes hosts
+// as network namespaces with slow links, runs a PS-lite job (psjob) with a scheduler and a
+// server and a worker on each host, once for each phase, and measures what the job moved and
+// how fast it went.
 //
-// In come [Options]; out goes a [Result] a phase, as soon as it is measured.
-// `psidecar demo` calls it.
+// [Run] takes [Options] and reports a [Result] for each phase as soon as it is measured. A
+// phase keeps what the previous one turned on. `psidecar demo` uses it.
+//
+// The phases are in files of their own: observe.go (agents and planner), compact.go (proxies),
+// placement.go (data and keys divided before the run), reroute.go (keys moved during the run)
+// and threshold.go (a lossy codec). run.go runs and measures the job, service.go the processes
+// of psidecar, telling.go reports progress.
 package demo
 
 import (
@@ -23,50 +28,48 @@ import (
 // Options say what the demo shows.
 type Options struct {
 	Hosts    int    // each with a server and a worker
-	Rate     uint64 // of each host's link, bits a second
+	Rate     uint64 // bits per second, of each host's link
 	Data     string // libsvm text to train on; empty: made from a seed
 	Steps    int    // of each worker in each phase
-	Batch    int    // samples of a worker's step
+	Batch    int    // samples in a worker's step
 	Psjob    string // the job's program
 	Psidecar string // the program of agents and planner
-	// Page, where not nil, is called with the address of the planner's page before
-	// the first phase.
+	// Page, if not nil, is called with the address of the planner's page before the first
+	// phase.
 	Page func(url string)
-	// Say, where not nil, is called with the demo's progress, every other second at
-	// least.
+	// Say, if not nil, is called with the demo's progress, at least every other second.
 	Say func(text string)
-	// Observed is called after the last phase, while agents and planner still
-	// run.
+	// Observed is called after the last phase, while agents and planner still run.
 	Observed func(ctx context.Context) error
 }
 
-// Result is what a phase measured.
+// A Result is what was measured in a phase.
 type Result struct {
 	Phase          string   `json:"phase"`
 	StepsPerSecond float64  `json:"steps_per_second"`        // of a worker
-	BytesPerStep   float64  `json:"bytes_per_step"`          // TCP payload that left its host, all hosts together
+	BytesPerStep   float64  `json:"bytes_per_step"`          // TCP payload that left its host, over all hosts
 	MaxHostBytes   float64  `json:"max_host_bytes_per_step"` // sent and received by the busiest host
-	Loss           *float64 `json:"loss"`                    // of the model after the last step, on all training data
-	Accuracy       *float64 `json:"accuracy"`                // likewise, 0 to 1
-	// Processor seconds of all hosts together while the job ran: of its processes,
-	// in whose calls the kernel's programs run, and of psidecar's.
+	Loss           *float64 `json:"loss"`                    // of the final model, on all training data
+	Accuracy       *float64 `json:"accuracy"`                // likewise, from 0 to 1
+	// Processor seconds on all hosts while the job ran: of its processes, in whose context the
+	// BPF programs run, and of psidecar's.
 	JobCPU      float64 `json:"job_cpu_seconds"`
 	PsidecarCPU float64 `json:"psidecar_cpu_seconds"`
 
 	Seconds          float64 `json:"-"` // from the start of the job's processes to the end of the last one
-	Accesses         uint64  `json:"-"` // pushes and pulls of keys by all workers, as they say
-	Home             *Result `json:"-"` // of reroute: the same job with all keys at home
-	ObservedByAgents uint64  `json:"-"` // the same as the agents counted it, where there were any
+	Accesses         uint64  `json:"-"` // accesses to keys, as the workers count them
+	Home             *Result `json:"-"` // for reroute: the same job with all keys at home
+	ObservedByAgents uint64  `json:"-"` // accesses to keys, as the agents counted them
 }
 
-// Run makes the hosts, runs the phases in order and calls report after each.
-// Everything it made is gone when it returns.
+// Run makes the hosts, runs the phases in order, and calls report after each. When it returns,
+// everything that it made is gone. It needs root.
 func Run(ctx context.Context, o Options, report func(Result) error) (err error) {
 	dir, err := os.MkdirTemp("", "psidecar-demo-")
 	if err != nil {
 		return fmt.Errorf("making a folder for the demo: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }() // deferred first: processes have files there until they end
 	if o.Data == "" {
 		if o.Say != nil {
 			o.Say("making training data")
@@ -114,7 +117,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	return o.Observed(ctx)
 }
 
-// moved returns how many bytes have passed between the hosts.
+// moved returns how many bytes of TCP payload have passed between the hosts.
 func (s *stage) moved() (sum uint64, err error) {
 	traffic, err := s.net.Traffic()
 	for _, row := range traffic {
@@ -125,7 +128,8 @@ func (s *stage) moved() (sum uint64, err error) {
 	return sum, err
 }
 
-// generate writes a text set that a linear model learns.
+// generate writes a synthetic text data set that a linear model can learn. It is made from a
+// fixed seed, so that runs can be compared.
 func generate(dir string) (string, error) {
 	start := time.Now()
 	path := filepath.Join(dir, "text.libsvm")

@@ -8,7 +8,8 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// Ports on every host.
+// Ports on every host. Hosts have network namespaces of their own, so all of them can use the
+// same.
 const (
 	agentPort   = 9810
 	reportPort  = 9811 // of the planner, on the first host
@@ -16,25 +17,24 @@ const (
 	proxyPort   = 9813
 )
 
-// fleet is what psidecar runs on the hosts: an agent each, a planner on the
-// first, to which they report and whose page shows all hosts as one, and later
-// a proxy each.
+// fleet is what psidecar runs on the hosts: an agent on each; a planner on the first, to which
+// they report and whose page shows all hosts as one; and later a proxy on each.
 type fleet struct {
 	planner *service
 	agents  []*service
 	proxies []*service
 }
 
-// startPlanner starts a planner, which has nothing to do before there are agents.
+// startPlanner starts a planner, which has nothing to show before there are agents.
 func (s *stage) startPlanner(ctx context.Context) (err error) {
 	first := s.net.Host(0)
 	s.fleet.planner, err = startService(ctx, first, plannerPort, s.options.Psidecar, "planner", "--listen", hostPort(first, reportPort), "--insecure", "--socket", "")
 	return err
 }
 
-// observe runs the job with agents and planner beside it. The agents look at every
-// key, so that their counts can be compared with the workers'; those of later phases
-// look at as many as their budget allows, as they do without flags.
+// observe runs the job with agents and a planner. The agents count every key, so that their
+// counts can be compared with the workers'. In later phases they sample as their budget allows,
+// as they do without flags.
 func (s *stage) observe(ctx context.Context) (Result, error) {
 	if err := s.startAgents(ctx, "--planner", hostPort(s.net.Host(0), reportPort)); err != nil {
 		return Result{}, err
@@ -47,7 +47,7 @@ func (s *stage) observe(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-// startAgents starts an agent on every host.
+// startAgents starts an agent on every host, with additional flags.
 func (s *stage) startAgents(ctx context.Context, args ...string) error {
 	for _, h := range s.net.Hosts() {
 		job, err := h.Group(jobGroup)
@@ -64,7 +64,7 @@ func (s *stage) startAgents(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// stop ends the whole fleet.
+// stop ends the whole fleet, the planner last, so that nothing reports to nobody.
 func (f *fleet) stop() error {
 	err := errors.Join(stopAll(&f.proxies), stopAll(&f.agents))
 	if f.planner != nil {
@@ -73,9 +73,9 @@ func (f *fleet) stop() error {
 	return err
 }
 
-// accesses returns how many accesses of keys the agents counted, as the planner
-// knows it. Reports come every other second: as long as the count is below want
-// and still grows, it is given time.
+// accesses returns how many accesses the agents counted, as far as the planner knows. Reports
+// come every two seconds, so it waits as long as the count is below want and grew within the
+// last six.
 func (f *fleet) accesses(ctx context.Context, want uint64) (uint64, error) {
 	const patience = 6 * time.Second
 	var counted uint64

@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// forwarder makes the planner's page, which only the hosts can reach, one of this
-// machine.
+// A forwarder serves the planner's page, which can be reached in the hosts' network only, at an
+// address of this machine.
 type forwarder struct {
 	url    string
 	server *http.Server
 	ended  chan error
 }
 
-// openPage serves the planner's page until it is closed, whichever planner runs.
+// openPage starts a forwarder at a free port of loopback. It works for whichever planner runs
+// at the same address, and answers 503 while none does.
 func (s *stage) openPage(ctx context.Context) (*forwarder, error) {
 	planner := s.fleet.planner
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")

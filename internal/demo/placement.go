@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// placement divides data and keys among the hosts before the run, so that the
-// busiest moves the fewest bytes: each worker trains on its host's shard, and
-// the proxies find keys where the plan has put them.
+// placement divides data and keys among the hosts before the run, so that the busiest host
+// moves the fewest bytes. Each worker trains on its host's shard, and the proxies route keys to
+// where the plan has put them.
 func (s *stage) placement(ctx context.Context) (Result, error) {
 	s.telling.tell("dividing data and keys")
 	parts := filepath.Join(s.dir, "parts")
@@ -36,9 +36,9 @@ func (s *stage) placement(ctx context.Context) (Result, error) {
 	return result, s.unguarded(ctx)
 }
 
-// unguarded waits until the proxies let the hosts' connections go direct again
-// where there is no proxy, which they do when a job with displaced keys has
-// ended.
+// unguarded waits until the proxies let connections go direct again when there is no proxy,
+// which they do after a job with displaced keys has ended. Otherwise the next phase's job could
+// not connect while the proxies are replaced.
 func (s *stage) unguarded(ctx context.Context) error {
 	for _, p := range s.fleet.proxies {
 		err := p.await(ctx, func(ctx context.Context) error {
@@ -62,6 +62,6 @@ func (s *stage) unguarded(ctx context.Context) error {
 	return nil
 }
 
-// decideEvery is how often the planner of the demo looks whether keys should
-// move.
+// decideEvery is the interval at which the demo's planner considers moving keys. It is short,
+// since the job is.
 const decideEvery = time.Second

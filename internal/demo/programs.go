@@ -11,15 +11,15 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
-// FindPrograms fills in the paths of psidecar, which is this program, and of psjob, and
-// makes that of the data absolute. An error names the flag that is to be given.
+// FindPrograms fills in the paths of psidecar, which is this program, and of psjob, and makes
+// the path of the data absolute. An error names the flag to give.
 func (o *Options) FindPrograms() error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding psidecar's own program: %w", err)
 	}
 	o.Psidecar = self
-	if o.Data != "" { // processes of the job have folders of their own
+	if o.Data != "" { // the job's processes have working directories of their own
 		if o.Data, err = filepath.Abs(o.Data); err != nil {
 			return err
 		}

@@ -6,16 +6,17 @@ import (
 	"strconv"
 )
 
-// wandering is a job whose workers have favourites, others every few hundred
-// steps: keys are used where they are not at home.
+// wandering returns a job whose workers have favourite keys, which change halfway through: keys
+// are used where they are not at home, and a placement made before the run would be out of
+// date.
 func (o Options) wandering() (steps int, args []string) {
 	steps = 2 * o.Steps
 	return steps, []string{"--model=count", "--count-keys=20000", "--count-batch=400", "--count-favourites=800", "--value-length=32", "--count-common=0.05",
 		"--count-wander=" + strconv.Itoa((steps+1)/2), "--count-compute=40ms", "--steps=" + strconv.Itoa(steps)}
 }
 
-// reroute runs a job whose hot keys wander, first as it is, then with a planner
-// that has keys follow their users. All keys begin at home.
+// reroute runs a job whose hot keys wander, first as it is, then with a planner that moves keys
+// to their users. All keys start at home both times.
 func (s *stage) reroute(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil); err != nil {
 		return Result{}, err

@@ -10,24 +10,24 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 )
 
-// stage is where the phases play.
+// stage is the state that phases share. Everything runs in one goroutine.
 type stage struct {
 	options Options
 	net     *hosts.Net
 	dir     string // for sockets and data
 	fleet   fleet
 	telling *telling
-	data    string   // where it was divided among the hosts
-	placed  []string // proxies' flags that say so
+	data    string   // folder of the shards, once data was divided
+	placed  []string // flags by which proxies use the placement
 }
 
-// The cgroups of a host.
+// Cgroups of each host: one that is watched and intercepted, and one beside it.
 const (
 	jobGroup      = "job"
 	psidecarGroup = "sidecar"
 )
 
-// workerReport is what a worker of psjob prints with --json.
+// workerReport is the output of a psjob worker with --json.
 type workerReport struct {
 	Role           string   `json:"role"`
 	Rank           int      `json:"rank"`
@@ -43,7 +43,7 @@ type workerReport struct {
 // baseline runs the job as it is.
 func (s *stage) baseline(ctx context.Context) (Result, error) { return s.measureJob(ctx, "baseline") }
 
-// measureJob runs the job once and measures it.
+// measureJob runs the training job once, on divided data if there is any, and measures it.
 func (s *stage) measureJob(ctx context.Context, phase string) (Result, error) {
 	o := s.options
 	data := o.Data
@@ -53,7 +53,8 @@ func (s *stage) measureJob(ctx context.Context, phase string) (Result, error) {
 	return s.runJob(ctx, phase, o.Steps, "--model=lr", "--data="+data, "--steps="+strconv.Itoa(o.Steps), "--batch="+strconv.Itoa(o.Batch))
 }
 
-// runJob runs a job of that many steps and measures it.
+// runJob runs a job with that many steps and measures it. Traffic and processor time are
+// differences of counters over the whole run, including its start and end.
 func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...string) (Result, error) {
 	before, err := s.net.Traffic()
 	if err != nil {
@@ -96,8 +97,8 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 	return result, nil
 }
 
-// processorTime returns what the processes of jobs, and psidecar's, have taken on
-// all hosts since these were made, in seconds.
+// processorTime returns the processor seconds of the jobs' processes and of psidecar's, on all
+// hosts since they were made.
 func (s *stage) processorTime() (ofJobs, ofPsidecar float64, err error) {
 	for _, h := range s.net.Hosts() {
 		for group, sum := range map[string]*float64{jobGroup: &ofJobs, psidecarGroup: &ofPsidecar} {
@@ -111,7 +112,7 @@ func (s *stage) processorTime() (ofJobs, ofPsidecar float64, err error) {
 	return ofJobs, ofPsidecar, nil
 }
 
-// addWorker takes in one worker's report of n.
+// addWorker adds the report of one of n workers. Only one of them evaluates the model.
 func (r *Result) addWorker(w workerReport, n int) {
 	r.StepsPerSecond += w.StepsPerSecond / float64(n)
 	r.Accesses += w.Pushes + w.Pulls
@@ -120,7 +121,7 @@ func (r *Result) addWorker(w workerReport, n int) {
 	}
 }
 
-// measure takes in what the hosts' links carried.
+// measure derives the bytes per step from counters of the switch.
 func (r *Result) measure(before, after [][]hosts.Traffic, steps int) {
 	perHost := make([]uint64, len(after))
 	var all uint64

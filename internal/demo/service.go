@@ -24,18 +24,18 @@ const (
 	serviceStop  = 20 * time.Second // from SIGTERM to its end
 )
 
-// service is a psidecar process on a host, with a port for its page.
+// service is a psidecar process on a host, with its HTTP port.
 type service struct {
 	name    string
 	address string // host:port, as the hosts reach it
 	client  *http.Client
-	control string // unix socket of a proxy, at which it takes orders
+	control string // unix socket of a proxy for orders
 	process *hosts.Process
 	stderr  bytes.Buffer
 }
 
-// startService starts `psidecar ARGS --http ADDRESS` on a host, outside the
-// job's cgroup, and waits until it is ready.
+// startService starts `psidecar ARGS --http ADDRESS` on a host, outside the job's cgroup, and
+// waits until it is ready. Its output is kept for errors.
 func startService(ctx context.Context, h *hosts.Host, port int, program string, args ...string) (*service, error) {
 	s := &service{name: fmt.Sprintf("psidecar %s on %s", args[0], h.Name), address: hostPort(h, port)}
 	s.client = &http.Client{Transport: &http.Transport{
@@ -60,7 +60,7 @@ func hostPort(h *hosts.Host, port int) string {
 	return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port))
 }
 
-// await calls ready until it returns nil.
+// await polls ready until it returns nil, the process ends, or serviceStart is over.
 func (s *service) await(ctx context.Context, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, serviceStart)
 	defer cancel()
@@ -79,7 +79,7 @@ func (s *service) await(ctx context.Context, ready func(context.Context) error) 
 	}
 }
 
-// get asks the service, and decodes its answer into v where that is not nil.
+// get requests a path and decodes the JSON answer into v, unless v is nil.
 func (s *service) get(ctx context.Context, path string, v any) error {
 	body, err := s.read(ctx, path)
 	if err != nil || v == nil {
@@ -104,7 +104,7 @@ func (s *service) read(ctx context.Context, path string) (body []byte, err error
 	return io.ReadAll(response.Body)
 }
 
-// metric returns the value of a metric without labels, or 0.
+// metric returns the value of a metric without labels, 0 if there is none.
 func (s *service) metric(ctx context.Context, name string) (float64, error) {
 	body, err := s.read(ctx, "/metrics")
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *service) metric(ctx context.Context, name string) (float64, error) {
 	return 0, nil
 }
 
-// stop ends the service in order, or by force where that takes too long.
+// stop ends the service by SIGTERM, or by SIGKILL if that takes too long, which is an error.
 func (s *service) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), serviceStop)
 	defer cancel()
@@ -131,7 +131,7 @@ func (s *service) stop() error {
 	return nil
 }
 
-// stopAll stops services, all at the same time, and forgets them.
+// stopAll stops services concurrently and clears the list.
 func stopAll(services *[]*service) error {
 	errs := make([]error, len(*services))
 	var all sync.WaitGroup

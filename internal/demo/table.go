@@ -4,19 +4,19 @@ import "fmt"
 
 const columns = "%-9s  %8s  %12s  %18s  %7s  %8s  %20s"
 
-// Columns returns the first line of a table of results.
+// Columns returns the header of a table of results.
 func Columns() string {
 	return fmt.Sprintf(columns, "phase", "steps/s", "kB per step", "busiest host's kB", "loss", "accuracy", "cores job / psidecar")
 }
 
-// Row returns what was measured as a line of a table, which begins with name.
+// Row returns the result as a row of the table, beginning with name.
 func (r *Result) Row(name string) string {
 	return fmt.Sprintf(columns, name,
 		fmt.Sprintf("%.1f", r.StepsPerSecond), fmt.Sprintf("%.1f", r.BytesPerStep/1e3), fmt.Sprintf("%.1f", r.MaxHostBytes/1e3),
 		figure("%.4f", 1, r.Loss), figure("%.2f%%", 100, r.Accuracy), cores(r))
 }
 
-// cores says how many cores the job's processes and psidecar's kept busy.
+// cores describes how many cores the job's processes and psidecar's kept busy.
 func cores(r *Result) string {
 	if r.Seconds <= 0 {
 		return "-"

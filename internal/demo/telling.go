@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// telling says what the demo does, and again every tellEvery while it does it. Of
-// a phase each line begins with its number and name.
+// telling reports what the demo is doing, and repeats it every tellEvery with the elapsed time.
+// During a phase each line begins with the phase.
 type telling struct {
 	say   func(string)
-	bytes func() (uint64, error) // that have passed between the hosts
+	bytes func() (uint64, error) // passed between the hosts so far
 	done  chan struct{}
 	ended sync.WaitGroup
 
 	mu    sync.Mutex // guards the rest
 	phase string     // empty: none has begun
+	// What is going on, since when, and bytes at that time.
 	what  string
 	since time.Time
 	from  uint64
@@ -32,7 +33,7 @@ func newTelling(say func(string), bytes func() (uint64, error)) *telling {
 	return t
 }
 
-// announcePhase says that a phase begins, the nth of all.
+// announcePhase reports that phase n of all begins.
 func (t *telling) announcePhase(n, all int, name string) {
 	t.mu.Lock()
 	t.phase = fmt.Sprintf("phase %d of %d, %s", n, all, name)
@@ -40,14 +41,14 @@ func (t *telling) announcePhase(n, all int, name string) {
 	t.tell("")
 }
 
-// endPhase says no more of a phase.
+// endPhase ends the repetition for the last phase.
 func (t *telling) endPhase() {
 	t.mu.Lock()
 	t.phase, t.what = "", ""
 	t.mu.Unlock()
 }
 
-// tell shows the present activity, within the phase if one has begun.
+// tell reports a new activity.
 func (t *telling) tell(what string) {
 	if t.say == nil {
 		return
@@ -66,6 +67,8 @@ func (t *telling) tell(what string) {
 	t.say(text)
 }
 
+// repeat reports the present activity until close. The report is made under the lock and passed
+// on without it.
 func (t *telling) repeat() {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()

@@ -13,13 +13,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// sparsity is the share of pushed values that waits in the last phase.
+// sparsity is the fraction of pushed values that is held back in the last phase.
 const sparsity = 0.99
 
-// threshold runs the job of the placement phase again after telling the proxies,
-// which run on, that of each push only the largest values go at once, and all in
-// the last steps: the model that the workers have at the end lacks nothing. Most
-// parameters stay as they are from pull to pull then, and are not said again.
+// threshold runs the job of the placement phase again, with proxies that send only the largest
+// values of each push at once. Towards the end they send everything, so the final model lacks
+// nothing. Between two pulls most parameters then stay the same, and are not sent again.
 func (s *stage) threshold(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil, append(s.placed, "--handler", "add")...); err != nil {
 		return Result{}, err
@@ -37,7 +36,7 @@ func (s *stage) threshold(ctx context.Context) (Result, error) {
 	return result, s.unguarded(ctx)
 }
 
-// putJSON gives a proxy v as JSON, once it takes orders.
+// putJSON sends v as JSON to a proxy's control socket, as soon as it accepts orders.
 func (s *service) putJSON(ctx context.Context, path string, v any) (err error) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Verdict says in sentences what the demo has measured, good or bad.
+// Verdict describes in sentences what the demo has measured, good or bad. It says nothing about
+// phases without a result.
 func Verdict(results []Result, cores int) []string {
 	find := func(phase string) *Result {
 		at := slices.IndexFunc(results, func(r Result) bool { return r.Phase == phase })
@@ -43,7 +44,7 @@ func Verdict(results []Result, cores int) []string {
 	return all
 }
 
-// fewer compares bytes in words.
+// fewer compares numbers of bytes in words.
 func fewer(before, after float64) string {
 	if after <= 0 || before <= 0 {
 		return "bytes that could not be compared"

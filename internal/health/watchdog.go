@@ -85,6 +85,7 @@ func TellMainProcess(pid int) error {
 	return errors.Join(err, conn.Close())
 }
 
+// tell sends a notification. A failure is logged and otherwise ignored: systemd will act on it.
 func (w *watchdog) tell(state string) {
 	if w.conn == nil {
 		return

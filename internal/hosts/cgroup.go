@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// cgroupMount finds where cgroup v2 is mounted: /sys/fs/cgroup on most
-// machines, /sys/fs/cgroup/unified where v1 is mounted as well.
+// cgroupMount returns the mount point of cgroup v2: /sys/fs/cgroup on most machines,
+// /sys/fs/cgroup/unified where v1 is mounted too.
 func cgroupMount() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -26,7 +26,7 @@ func cgroupMount() (string, error) {
 	return "", errors.New("no cgroup v2 in /proc/self/mounts: mount it with mount -t cgroup2 none /sys/fs/cgroup")
 }
 
-// makeCgroup makes a cgroup inside another, where it is not there yet.
+// makeCgroup creates a cgroup inside another, unless it exists, and returns its folder.
 func makeCgroup(parent, name string) (string, error) {
 	dir := filepath.Join(parent, name)
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -35,8 +35,9 @@ func makeCgroup(parent, name string) (string, error) {
 	return dir, nil
 }
 
-// removeCgroup kills every process in the cgroup and those below it, waits
-// until they are gone, and removes them all.
+// removeCgroup kills every process in a cgroup and in those below it, waits until they are
+// gone, and removes the cgroups. It needs cgroup.kill (Linux 5.14), which no process can escape
+// by forking.
 func removeCgroup(dir string) error {
 	err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +86,8 @@ func removeEmpty(dir string) error {
 	return nil
 }
 
-// CgroupCPU returns the processor time that all processes of the cgroup in that
-// folder, and of those inside it, have taken since it was made.
+// CgroupCPU returns the processor time that the processes of a cgroup, and of those below it,
+// have taken since it was created.
 func CgroupCPU(dir string) (time.Duration, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
 	if err != nil {

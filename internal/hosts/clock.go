@@ -18,10 +18,11 @@ import (
 // ErrClock says that the clock of a process cannot be set on this machine.
 var ErrClock = errors.New("a process's clock can be set on amd64 only")
 
-// SetClock sets what the process takes for the time of day so far ahead of the
-// machine's, or behind where it is negative; whole seconds count. Clocks that
-// measure spans go on. It works for programs that ask the kernel's vDSO, as Go's
-// do: the function there is replaced in this process alone, while it is stopped.
+// SetClock shifts what the process takes for the time of day, ahead of the machine's or, if
+// negative, behind it, by whole seconds. Monotonic clocks are not affected. It works for
+// programs that ask the kernel's vDSO, as Go programs do: while the process is stopped, the
+// function there is overwritten, in this process alone, with one that makes the system call and
+// adds the shift.
 func (p *Process) SetClock(ahead time.Duration) error {
 	if runtime.GOARCH != "amd64" {
 		return ErrClock
@@ -32,6 +33,8 @@ func (p *Process) SetClock(ahead time.Duration) error {
 	return nil
 }
 
+// setClock stops the process until no thread is inside the function, so that none resumes in
+// the middle of the new code.
 func (p *Process) setClock(ahead time.Duration) error {
 	mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", p.Pid()), os.O_RDWR, 0)
 	if err != nil {
@@ -62,8 +65,8 @@ func (p *Process) setClock(ahead time.Duration) error {
 	return errors.New("it asks for the time without pause")
 }
 
-// shiftedClock is clock_gettime(clock in edi, timespec at rsi) by the system call,
-// shifted by a number of seconds where the clock is CLOCK_REALTIME (number 0).
+// shiftedClock returns machine code for clock_gettime(clock in edi, timespec at rsi) by the
+// system call, which adds seconds if the clock is CLOCK_REALTIME (0).
 func shiftedClock(seconds int64) []byte {
 	code := []byte{
 		0x56,                         // push rsi
@@ -86,7 +89,8 @@ func shiftedClock(seconds int64) []byte {
 	)
 }
 
-// vdsoFunction returns where a function of a process's vDSO is, and its size.
+// vdsoFunction returns the address and size of a function in a process's vDSO, which is an ELF
+// image in its memory.
 func vdsoFunction(pid int, mem *os.File, name string) (at, size uint64, err error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -122,8 +126,8 @@ func vdsoFunction(pid int, mem *os.File, name string) (at, size uint64, err erro
 	return 0, 0, errors.New("it has no vDSO")
 }
 
-// stoppedOutside waits until all threads of a process that was sent SIGSTOP have
-// stopped, and reports whether none is within a function.
+// stoppedOutside waits until all threads of a process that was sent SIGSTOP have stopped, and
+// reports whether none of them is inside a function.
 func stoppedOutside(pid int, at, size uint64) (bool, error) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // a busy machine may run some thread late
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
@@ -159,7 +163,7 @@ func stoppedOutside(pid int, at, size uint64) (bool, error) {
 	}
 }
 
-// allStopped reports whether the threads are in state T.
+// allStopped reports whether all threads are in state T. Threads that have ended do not count.
 func allStopped(threads []string) bool {
 	for _, t := range threads {
 		stat, err := os.ReadFile(filepath.Join(t, "stat"))

@@ -8,21 +8,22 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Faults are what happens to IP packets that a host sends, at the switch.
+// Faults are what happens at the switch to IP packets that a host sends.
 type Faults struct {
-	Drop      float64 // share of packets that is lost, 0 to 1
-	Duplicate float64 // share of packets that arrives twice, 0 to 1
-	// Seed starts the sequence that decides; the same seed and the same
-	// packets in the same order give the same losses.
+	Drop      float64 // fraction of packets that is lost, 0 to 1
+	Duplicate float64 // fraction of packets that arrives twice, 0 to 1
+	// Seed starts the random sequence. The same seed and the same packets in the same order
+	// have the same losses.
 	Seed uint64
 }
 
-// FaultCounts say what became of the packets since SetFaults.
+// FaultCounts count the packets since SetFaults.
 type FaultCounts struct {
 	Packets, Dropped, Duplicated uint64
 }
 
-// faultState is the entry of the BPF map that the program works on.
+// faultState is the value of the BPF map that the program works on. Its layout is that of the
+// offsets below.
 type faultState struct {
 	Random    uint64 // state of the random sequence
 	Counts    FaultCounts
@@ -49,10 +50,10 @@ type faultInjector struct {
 
 const faultName = "psd_faults"
 
-// SetFaults makes the switch lose and repeat packets that the host sends, from
-// now on; the zero value stops it. Loss both ways needs it on both hosts. A
-// packet that is still to be cut into segments (up to 64 KiB; Net.SetSegments
-// makes them small) is lost or repeated as a whole.
+// SetFaults makes the switch lose and duplicate packets that the host sends, from now on; the
+// zero value stops that. For losses in both directions, set it on both hosts. A packet that is
+// still to be divided into segments (up to 64 KiB; Net.SetSegments makes them small) is lost or
+// duplicated as a whole.
 func (h *Host) SetFaults(f Faults) error {
 	if !(f.Drop >= 0 && f.Drop <= 1 && f.Duplicate >= 0 && f.Duplicate <= 1) {
 		return fmt.Errorf("host %s: shares of lost (%g) and repeated packets (%g) must be 0 to 1", h.Name, f.Drop, f.Duplicate)
@@ -79,7 +80,7 @@ func (h *Host) SetFaults(f Faults) error {
 	return nil
 }
 
-// FaultCounts returns what SetFaults has done since it was called last.
+// FaultCounts returns the counts since the last call of SetFaults.
 func (h *Host) FaultCounts() (FaultCounts, error) {
 	h.link.Lock()
 	defer h.link.Unlock()
@@ -93,6 +94,7 @@ func (h *Host) FaultCounts() (FaultCounts, error) {
 	return state.Counts, nil
 }
 
+// newFaultInjector loads the program and its map, without attaching it.
 func newFaultInjector(f Faults) (*faultInjector, error) {
 	state, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: faultName, Type: ebpf.Array,
@@ -112,15 +114,15 @@ func newFaultInjector(f Faults) (*faultInjector, error) {
 	return &faultInjector{state: state, prog: prog}, nil
 }
 
-// ofWord is a share of 2^32; the whole is one less, so that it fits.
+// ofWord converts a fraction to a fraction of 2^32. The whole is one less, to fit.
 func ofWord(share float64) uint32 { return uint32(min(share*(1<<32), 1<<32-1)) }
 
 func (f *faultInjector) close() error { return errors.Join(f.prog.Close(), f.state.Close()) }
 
-// faultProgram draws two numbers for each IP packet: for its loss and, if it
-// is not lost, for its copy. The sequence is the linear congruential one of
-// Knuth's MMIX, of which the high halves are used. Two packets at a time on
-// two processors may draw the same number, which does no harm.
+// faultProgram draws two random numbers for each IP packet: for its loss and, if it is not
+// lost, for its duplication. The generator is Knuth's MMIX linear congruential one, of which
+// the high half is used. Two packets at the same time on two processors may draw the same
+// number, which does no harm. Copies are marked and pass.
 func faultProgram(state *ebpf.Map) asm.Instructions {
 	const ingress = 1 // BPF_F_INGRESS
 	code := asm.Instructions{
@@ -179,7 +181,7 @@ func draw() asm.Instructions {
 	}
 }
 
-// count adds one to a counter of the state in R7.
+// count adds one to a counter of the state at R7, atomically.
 func count(offset int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R2, asm.R7),

@@ -15,26 +15,28 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Host is one host of a Net.
+// A Host is one host of a Net. Its methods may be called from any goroutine.
 type Host struct {
 	Name  string
 	Index int        // in the Net, from 0
 	IPv4  netip.Addr // its address on the switch
-	IPv6  netip.Addr // the zero Addr where the MTU is too small for IPv6
+	IPv6  netip.Addr // the zero Addr if the MTU is too small for IPv6
 
 	net    *Net
 	ns     netns.NsHandle
 	nl     *netlink.Handle // in the host's namespace
 	uplink netlink.Link    // eth0, in the host's namespace
-	port   netlink.Link    // its other end, in the switch's
+	port   netlink.Link    // the other end of eth0, in the switch's namespace
 	cgroup string
-	memory []*MemoryGroup // of cgroup v1
+	memory []*MemoryGroup // those in cgroup v1, which are not below cgroup
 	faults *faultInjector
 
-	link      sync.Mutex // held while the link is changed
+	link      sync.Mutex // serializes changes of the link
 	processes sync.WaitGroup
 }
 
+// build creates the host's cgroup, namespace, link and addresses. After an error, close removes
+// what exists.
 func (h *Host) build() error {
 	var err error
 	if h.cgroup, err = makeCgroup(h.net.cgroup, h.Name); err != nil {
@@ -63,9 +65,9 @@ func (h *Host) build() error {
 	return h.SetRate(h.net.config.Rate)
 }
 
-// quietHost keeps a host from sending packets that no process asked for, and
-// makes its IPv6 address usable at once: no duplicate address detection, no
-// link-local address, no router solicitations.
+// quietHost keeps a host from sending packets that no process asked for, and makes its IPv6
+// address usable at once: no duplicate address detection, link-local address or router
+// solicitations.
 func quietHost() error {
 	return setSysctls(map[string]string{
 		"net/ipv6/conf/default/accept_dad":           "0",
@@ -78,19 +80,17 @@ func quietHost() error {
 	})
 }
 
-// Namespace is the name of the host's network namespace, as in
-// `ip netns exec NAME`.
+// Namespace returns the name of the host's network namespace, as in `ip netns exec NAME`.
 func (h *Host) Namespace() string { return h.net.prefix + h.Name }
 
-// Handle returns the host's network namespace. It belongs to the host and is
-// closed with it.
+// Handle returns the host's network namespace. The host owns and closes it.
 func (h *Host) Handle() netns.NsHandle { return h.ns }
 
-// Cgroup is the folder of the host's cgroup v2.
+// Cgroup returns the folder of the host's cgroup v2.
 func (h *Host) Cgroup() string { return h.cgroup }
 
-// Group makes a cgroup of that name inside the host's, where it is not there
-// yet, and returns its folder: for a job beside the sidecar that watches it.
+// Group creates a cgroup inside the host's, unless it exists, and returns its folder. A job and
+// the sidecar that watches it need cgroups of their own.
 func (h *Host) Group(name string) (string, error) {
 	if !validName(name) {
 		return "", fmt.Errorf("cgroup %q on host %s: use 1 to 16 letters, digits and hyphens", name, h.Name)
@@ -98,8 +98,8 @@ func (h *Host) Group(name string) (string, error) {
 	return makeCgroup(h.cgroup, name)
 }
 
-// GroupCPU returns the processor time that all processes of a cgroup inside the
-// host's have taken, user and system, since it was made.
+// GroupCPU returns the processor time, user and system, that the processes of a cgroup inside
+// the host's have taken since it was created.
 func (h *Host) GroupCPU(name string) (time.Duration, error) {
 	dir, err := h.Group(name)
 	if err != nil {
@@ -118,8 +118,8 @@ func (h *Host) Sysctl(name, value string) error {
 	})
 }
 
-// Do runs f in the host's network namespace, on a thread locked to it. The
-// sockets that f opens stay on the host; goroutines that it starts are not.
+// Do runs f in the host's network namespace, on a thread locked to it. Sockets that f opens
+// stay in that namespace; goroutines that it starts are not in it.
 func (h *Host) Do(f func() error) error {
 	if err := inNamespace(h.ns, f); err != nil {
 		return fmt.Errorf("on host %s: %w", h.Name, err)
@@ -127,7 +127,7 @@ func (h *Host) Do(f func() error) error {
 	return nil
 }
 
-// Listen listens on the host, as net.Listen; host and port are literal.
+// Listen listens on the host, like net.Listen; address must be numeric.
 func (h *Host) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	var l net.Listener
 	err := h.Do(func() (err error) {
@@ -137,8 +137,8 @@ func (h *Host) Listen(ctx context.Context, network, address string) (net.Listene
 	return l, err
 }
 
-// Dial connects from the host, as net.Dial; host and port are literal (names
-// are not looked up on the host).
+// Dial connects from the host, like net.Dial; address must be numeric, since names would be
+// resolved elsewhere.
 func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if _, err := netip.ParseAddrPort(address); err != nil {
 		return nil, fmt.Errorf("dialing from host %s: %w", h.Name, err)
@@ -151,6 +151,7 @@ func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return c, err
 }
 
+// close removes the host. Its processes must be gone.
 func (h *Host) close() error {
 	var errs []error
 	for _, g := range h.memory {

@@ -1,26 +1,24 @@
-// Package hosts makes hosts on one machine: each is a network namespace with
-// an address of its own, a link of a chosen speed to a common switch, and a
-// cgroup v2. Processes run on a host from their first instruction, links are
-// cut and healed, slowed down and made to lose packets, and the bytes that
-// each host sent to each other are counted.
+// Package hosts simulates hosts on one machine. Each is a network namespace with an address of
+// its own, a link of a chosen speed to a common switch, and a cgroup v2. Processes run on a
+// host from their first instruction, links are cut and healed, slowed down and made to lose
+// packets, and the bytes that each host sent to each other host are counted.
 //
-// What comes in is a [Config]; what goes out is a [Net] of [Host] values with
-// methods. The end-to-end, interop, fault and speed tests call it (through
-// test/hoststest, which ends a Net with its test) and so does
-// `psidecar demo`. It needs root, and a kernel with veth, bridge and tbf;
-// counting by pairs and losing packets need BPF as well.
+// [New] makes a [Net] of [Host]s from a [Config]. The end-to-end, interop, fault and speed
+// tests use it (through test/hoststest, which closes a Net with its test), and so does
+// `psidecar demo`. It needs root, and a kernel with veth, bridge and tbf; counting by pairs and
+// losing packets need BPF as well.
 //
-// What a host is made of:
+// A host consists of:
 //
 //	namespace HOST                      namespace of the switch
 //	  lo                                  bridge br0
 //	  eth0 198.18.0.n/15, 2001:2::n/64 ──── port n    (veth)
 //	  tbf on eth0: what it sends          tbf on port n: what it gets
 //
-// Everything is named after the process that owns it, its start time and the
-// boot, and the next [New] on the machine takes away what a killed owner left
-// behind. Delay and jitter are not simulated: they need the netem qdisc, which
-// small kernels lack. Loss and duplication are done by a BPF program instead.
+// Everything is named after the process that owns it, its start time and the boot. The next
+// [New] on the machine removes what an owner that was killed has left behind. Delay and jitter
+// are not simulated, because they need the netem qdisc, which small kernels lack. Loss and
+// duplication are done by a BPF program instead.
 package hosts
 
 import (
@@ -38,28 +36,28 @@ import (
 // 1,024 ports.
 const MaxHosts = 1000
 
-// Config says what hosts to make.
+// Config says which hosts to make.
 type Config struct {
-	// Hosts is their number, 1 to MaxHosts.
+	// Hosts is the number of hosts, 1 to MaxHosts.
 	Hosts int
-	// Names are the hosts' names, by default host0, host1 and so on. A name
-	// has letters, digits and hyphens, and at most 16 of them.
+	// Names are the hosts' names, by default host0, host1 and so on. A name consists of 1 to 16
+	// letters, digits and hyphens.
 	Names []string
-	// Rate is the speed of every host's link in bits a second, each way;
-	// 0 does not limit it. Host.SetRate changes it.
+	// Rate is the speed of every host's link in bits per second, in each direction; 0 means no
+	// limit. Host.SetRate changes it.
 	Rate uint64
-	// MTU is that of the links, 1500 where it is 0. IPv6 is left out below
-	// its minimum of 1280.
+	// MTU is the MTU of the links; 0 means 1500. Below IPv6's minimum of 1280, hosts have IPv4
+	// only.
 	MTU int
 	// Pairs counts traffic for each pair of hosts (Net.Traffic), by BPF.
 	Pairs bool
 }
 
-// Net is a set of hosts on one switch. Its methods, and those of its hosts,
-// may be called from several goroutines.
+// A Net is a set of hosts on one switch. Its methods, and those of its hosts, may be called
+// from any goroutine.
 type Net struct {
 	config Config
-	prefix string // of every name that belongs to it
+	prefix string // of all names that belong to it
 	hosts  []*Host
 	ns     netns.NsHandle // of the switch
 	nl     *netlink.Handle
@@ -68,13 +66,13 @@ type Net struct {
 	spawn  *spawner
 	pairs  *pairCounter
 
-	state    sync.RWMutex // held for reading while a process is started
+	state    sync.RWMutex // held for reading while a process is started, so that none starts after Close
 	closed   bool
 	closeErr error
 }
 
-// New makes the hosts of cfg, after taking away what killed processes left of
-// theirs. Close ends them. Where it fails nothing is left behind.
+// New makes hosts, after removing what killed processes left of theirs. Close removes them.
+// After an error nothing is left behind.
 func New(cfg Config) (*Net, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -103,6 +101,7 @@ func New(cfg Config) (*Net, error) {
 	return n, nil
 }
 
+// complete fills in defaults and checks the configuration.
 func (cfg *Config) complete() error {
 	if cfg.Hosts < 1 || cfg.Hosts > MaxHosts {
 		return fmt.Errorf("number of hosts is %d, must be 1 to %d", cfg.Hosts, MaxHosts)
@@ -143,7 +142,7 @@ func validName(name string) bool {
 	return len(name) > 0 && len(name) <= 16 && name != "switch"
 }
 
-// build makes the switch, then host after host.
+// build creates the switch, then one host after another, and then waits for all links together.
 func (n *Net) build() error {
 	var err error
 	if n.ns, err = newNamespace(n.prefix + "switch"); err != nil {
@@ -203,8 +202,8 @@ func quietSwitch() error {
 	})
 }
 
-// setSysctls writes the settings, names relative to /proc/sys, of the calling
-// thread's namespace, passing over those that this kernel does not have.
+// setSysctls writes settings, named relative to /proc/sys, in the calling thread's network
+// namespace. Settings that this kernel does not have are skipped.
 func setSysctls(settings map[string]string) error {
 	for name, value := range settings {
 		err := os.WriteFile("/proc/sys/"+name, []byte(value), 0o644)
@@ -218,14 +217,14 @@ func setSysctls(settings map[string]string) error {
 // Hosts returns the hosts in order of their index.
 func (n *Net) Hosts() []*Host { return append([]*Host(nil), n.hosts...) }
 
-// Host returns the host of that index; it panics where there is none.
+// Host returns the host with an index; it panics if there is none.
 func (n *Net) Host(i int) *Host { return n.hosts[i] }
 
-// Cgroup is the cgroup v2 folder that holds the hosts' cgroups.
+// Cgroup returns the folder of the cgroup v2 that contains the hosts' cgroups.
 func (n *Net) Cgroup() string { return n.cgroup }
 
-// Close kills what still runs on the hosts and removes them. Further calls
-// return what the first one did.
+// Close kills what still runs on the hosts and removes them. Further calls return the same
+// error.
 func (n *Net) Close() error {
 	n.state.Lock()
 	defer n.state.Unlock()
@@ -235,6 +234,8 @@ func (n *Net) Close() error {
 	return n.closeErr
 }
 
+// close removes everything, continuing after errors. Processes go first, since a namespace
+// lives as long as a process in it.
 func (n *Net) close() error {
 	var errs []error
 	if n.cgroup != "" {
@@ -257,14 +258,14 @@ func (n *Net) close() error {
 	return errors.Join(errs...)
 }
 
-// ipv4 is the address of host i, from the block for benchmarks of network
-// devices (RFC 2544). Its low 16 bits are the index plus 1.
+// ipv4 returns the address of host i, from the block for benchmarking (RFC 2544). Its low 16
+// bits are the index plus 1, which the BPF programs rely on.
 func ipv4(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18, byte((i + 1) >> 8), byte(i + 1)})
 }
 
-// ipv6 is the address of host i, from the block for the same purpose in IPv6
-// (RFC 5180). Its low 16 bits are the index plus 1.
+// ipv6 returns the address of host i, from the corresponding block of IPv6 (RFC 5180). Its low
+// 16 bits are the index plus 1.
 func ipv6(i int) netip.Addr {
 	a := netip.MustParseAddr("2001:2::").As16()
 	a[14], a[15] = byte((i+1)>>8), byte(i+1)

@@ -1,8 +1,7 @@
-// This part runs a PS-lite job for a test or psidecar demo: a scheduler, servers
-// and workers of any programs that take their part from the DMLC_* environment
-// (psjob, the C++ peer, PS-lite's own), mixed as the caller likes, on the hosts of a
-// hosts.Net or on loopback. What comes in is a [Job]; what goes out is what
-// every process printed and how it ended.
+// This file runs a PS-lite job for a test or psidecar demo: a scheduler, servers and workers of
+// any programs that take their role from DMLC_* variables (psjob, the C++ peer, PS-lite's own),
+// in any mixture, on the hosts of a Net or on loopback. [Job.Start] starts a [Job]; the
+// [Running] job has what every process printed and how it ended.
 
 package hosts
 
@@ -23,18 +22,18 @@ import (
 // Program is a command line: path and arguments.
 type Program []string
 
-// Job says what runs and where.
+// A Job says what runs and where.
 type Job struct {
 	Scheduler Program
 	Servers   []Program
 	Workers   []Program
-	// Hosts get the nodes in turn: server i and worker i run on host i modulo
-	// their number, the scheduler on the first, all in the cgroup Group of
-	// their host. Without hosts everything runs on loopback.
+	// Hosts get the nodes in turn: server i and worker i run on host i modulo their number, the
+	// scheduler on the first, each in the cgroup Group of its host. Without hosts everything
+	// runs on loopback.
 	Hosts []*Host
-	// WorkerHosts get the workers in turn, instead of Hosts.
+	// WorkerHosts, if set, get the workers instead.
 	WorkerHosts []*Host
-	// Apart is the scheduler's host instead.
+	// Apart, if set, gets the scheduler instead.
 	Apart *Host
 	// IPv6 gives the nodes the hosts' IPv6 addresses, or ::1.
 	IPv6 bool
@@ -42,14 +41,13 @@ type Job struct {
 	Port int
 	// Group is the cgroup of each host in which the nodes run; empty: job.
 	Group string
-	// Log, where it is set, gives a writer that gets what a node says on standard
-	// error as it comes.
+	// Log, if set, returns a writer that also gets a node's standard error as it comes.
 	Log func(role string, index int) io.Writer
-	// Env is added to every process's environment, after the DMLC_* variables.
+	// Env is added to the environment of every process, after the DMLC_* variables.
 	Env []string
 }
 
-// Repeat is a program n times.
+// Repeat returns a program n times.
 func Repeat(n int, p Program) []Program {
 	all := make([]Program, n)
 	for i := range all {
@@ -58,21 +56,21 @@ func Repeat(n int, p Program) []Program {
 	return all
 }
 
-// Node is one process of a running job.
+// A Node is one process of a running job.
 type Node struct {
 	Role    string // scheduler, server or worker
-	Index   int    // among those of its role as the job lists them; not the rank
+	Index   int    // among those of its role, as the job lists them; not the rank
 	Host    *Host
 	Process *Process // nil on loopback
 	Cmd     *exec.Cmd
 
 	// Stdout and Stderr are complete when Running.Wait has returned.
 	Stdout, Stderr Log
-	// Err is how it ended, *exec.ExitError as a rule; set by Running.Wait.
+	// Err is how it ended, usually an *exec.ExitError; set by Running.Wait.
 	Err error
 }
 
-// Running is a job that was started.
+// A Running is a job that was started.
 type Running struct {
 	Scheduler *Node
 	Servers   []*Node
@@ -97,8 +95,8 @@ func (j Job) Run(ctx context.Context) (*Running, error) {
 	return r, r.Wait()
 }
 
-// Start starts all processes of the job. They are killed when the context
-// ends, and Wait must be called.
+// Start starts all processes of the job. They are killed when ctx ends. Wait must be called. If
+// one cannot be started, the others are killed.
 func (j Job) Start(ctx context.Context) (*Running, error) {
 	environment, err := j.environment()
 	if err != nil {
@@ -159,14 +157,15 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 	if err != nil {
 		cancel(err)
 		if r.Scheduler != nil {
-			r.Wait() // they were killed; err says why
+			r.Wait() // they have been killed; err says why
 		}
 		return nil, err
 	}
 	return r, nil
 }
 
-// environment is what all nodes have in common.
+// environment returns the variables that all nodes share. On loopback it picks a free port for
+// the scheduler; another process may take the port before the scheduler does.
 func (j Job) environment() ([]string, error) {
 	port := j.Port
 	if port == 0 {
@@ -205,9 +204,8 @@ func (j Job) address(h *Host) string {
 	return h.IPv4.String()
 }
 
-// Wait waits until every process has ended. When one fails, the others are
-// killed, since they would wait for it; the error tells the first failure with
-// what that process said.
+// Wait waits until every process has ended. When one fails, the others are killed, since they
+// would wait for it for ever. The error is the first failure with that process's output.
 func (r *Running) Wait() error {
 	defer r.cancel(nil)
 	var g errgroup.Group
@@ -225,8 +223,8 @@ func (r *Running) Wait() error {
 	return context.Cause(r.ctx)
 }
 
-// Signal sends a signal to the node's process, such as SIGKILL, SIGSTOP and
-// SIGCONT. A node that dies of it is a failed one for Running.Wait.
+// Signal sends a signal to the node's process, such as SIGKILL, SIGSTOP or SIGCONT. A node that
+// dies of it counts as failed in Running.Wait.
 func (n *Node) Signal(sig os.Signal) error {
 	if err := n.Cmd.Process.Signal(sig); err != nil {
 		return fmt.Errorf("sending %v to %s %d: %w", sig, n.Role, n.Index, err)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plug joins the host to the switch by a veth pair.
+// plug connects the host to the switch by a veth pair.
 func (h *Host) plug() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = fmt.Sprintf("port%d", h.Index), h.net.config.MTU
@@ -51,9 +51,8 @@ func (h *Host) plug() error {
 }
 
 // awaitLink waits until both ends of the link are up and the host answers neighbour
-// solicitations for its IPv6 address. The kernel gets to both a little later on a
-// busy machine, and a connection that is tried before loses its first packet, and
-// with it a second.
+// solicitations for its IPv6 address. On a busy machine the kernel gets to both somewhat later,
+// and a connection that is tried earlier loses its first packet and with it a second.
 func (h *Host) awaitLink() error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -80,9 +79,8 @@ func (h *Host) awaitLink() error {
 	}
 }
 
-// hearsNeighbours reports whether the host has joined the multicast group
-// where others ask for its IPv6 address, which has the address's last 3 bytes
-// (RFC 4291, 2.7.1).
+// hearsNeighbours reports whether the host has joined the solicited-node multicast group of its
+// IPv6 address, which has the address's last three bytes (RFC 4291, 2.7.1).
 func (h *Host) hearsNeighbours() (hears bool, err error) {
 	if !h.IPv6.IsValid() {
 		return true, nil
@@ -97,8 +95,8 @@ func (h *Host) hearsNeighbours() (hears bool, err error) {
 	return hears, err
 }
 
-// clsact prepares the switch's end for the programs that count and lose
-// packets; a kernel without it can still do everything else.
+// clsact prepares the switch's end for the programs that count and lose packets. A kernel
+// without it can still do everything else.
 func (h *Host) clsact() error {
 	err := h.net.nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: h.port.Attrs().Index,
@@ -132,10 +130,10 @@ func (h *Host) address() error {
 	return nil
 }
 
-// SetRate limits the host's link to bits a second each way; 0 lifts the limit.
-// The bucket holds what 4 ms bring, at least 64 KiB, and the queue before it
-// what 50 ms bring, at least 256 KiB: a sender that is faster sees a full
-// queue, and TCP a lost packet, as with a real port.
+// SetRate limits the host's link to bits per second in each direction; 0 removes the limit. The
+// bucket holds what 4 ms bring, at least 64 KiB, and the queue in front of it what 50 ms bring,
+// at least 256 KiB. A faster sender finds the queue full, and TCP loses a packet, as at a real
+// port.
 func (h *Host) SetRate(bits uint64) error {
 	h.link.Lock()
 	defer h.link.Unlock()
@@ -163,6 +161,8 @@ func (h *Host) SetRate(bits uint64) error {
 	return nil
 }
 
+// tokenBucket converts a rate to the units of tbf: the bucket is given as the time to fill it,
+// in ticks.
 func tokenBucket(attrs netlink.QdiscAttrs, bits uint64) *netlink.Tbf {
 	bytes := float64(bits) / 8
 	burst := max(bytes*0.004, 64<<10)
@@ -176,8 +176,8 @@ func tokenBucket(attrs netlink.QdiscAttrs, bits uint64) *netlink.Tbf {
 	}
 }
 
-// Cut takes the host's port out of the switch: packets from and to it vanish
-// without an error, as with a failed switch. Cutting a cut link does nothing.
+// Cut removes the host's port from the switch: packets from and to it vanish without an error,
+// as with a failed switch. Cutting a cut link does nothing.
 func (h *Host) Cut() error {
 	h.link.Lock()
 	defer h.link.Unlock()
@@ -187,7 +187,7 @@ func (h *Host) Cut() error {
 	return nil
 }
 
-// Heal joins a cut link again.
+// Heal undoes Cut.
 func (h *Host) Heal() error {
 	h.link.Lock()
 	defer h.link.Unlock()
@@ -197,10 +197,9 @@ func (h *Host) Heal() error {
 	return nil
 }
 
-// SetSegments bounds the TCP segments of new connections between hosts to that
-// many bytes with TCP options (12 of them are time stamps), and sends one
-// segment a packet instead of up to 64 KiB. The kernel allows no less than 48;
-// see WriteSegments for fewer. 0 takes the bound away.
+// SetSegments bounds the TCP segments of new connections between hosts to size bytes including
+// TCP options (12 of them time stamps), and sends one segment in each packet instead of up to
+// 64 KiB. The kernel allows no less than 48; see WriteSegments for less. 0 removes the bound.
 func (n *Net) SetSegments(size int) error {
 	if size != 0 && (size < 48 || size > 65495) {
 		return fmt.Errorf("segments of %d bytes: must be 48 to 65495, or 0", size)
@@ -213,8 +212,8 @@ func (n *Net) SetSegments(size int) error {
 	return nil
 }
 
-// setSegments makes the host ask its peers for small segments, by its routes,
-// and sends those that it was asked for one by one.
+// setSegments makes the host ask its peers for small segments, by its routes, and send its own
+// one by one.
 func (h *Host) setSegments(size int) error {
 	h.link.Lock()
 	defer h.link.Unlock()
@@ -241,16 +240,16 @@ func (h *Host) setSegments(size int) error {
 	return nil
 }
 
-// Counters are what went over a host's link since it was made, whole frames
-// with all their headers, ARP and neighbour discovery with the rest. A packet
-// that is still to be cut into segments counts its headers once.
+// Counters are what went over a host's link since it was created: whole frames with all
+// headers, including ARP and neighbour discovery. A packet that is still to be divided into
+// segments counts its headers once.
 type Counters struct {
 	SentBytes, SentPackets         uint64
 	ReceivedBytes, ReceivedPackets uint64
 }
 
-// Counters returns the link's counters, read at the switch: what a limit or a
-// full queue on the host held back is not among the sent.
+// Counters returns the link's counters, read at the switch: what a limit or a full queue on the
+// host held back does not count as sent.
 func (h *Host) Counters() (Counters, error) {
 	link, err := h.net.nl.LinkByIndex(h.port.Attrs().Index)
 	if err != nil {
@@ -263,15 +262,14 @@ func (h *Host) Counters() (Counters, error) {
 	}, nil
 }
 
-// isGone reports an error that means that the thing is not there any more.
+// isGone reports whether an error means that the object no longer exists.
 func isGone(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT)
 }
 
-// SetLoopbackPackets lets TCP hand packets of up to size bytes, headers included,
-// to the host's loopback interface ("BIG TCP" above 65,536), on connections that
-// are made from now on.
+// SetLoopbackPackets lets TCP pass packets of up to size bytes, including headers, to the
+// host's loopback interface ("BIG TCP" above 65,536), on connections made from now on.
 func (h *Host) SetLoopbackPackets(size int) error {
 	h.link.Lock()
 	defer h.link.Unlock()

@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// memoryMountV1 is where the memory controller is on machines that have it in
-// cgroup v1.
+// memoryMountV1 is the mount point of the memory controller on machines that have it in cgroup
+// v1.
 const memoryMountV1 = "/sys/fs/cgroup/memory"
 
-// A MemoryGroup is a cgroup whose processes hold at most so much memory, as those
-// of a container do: the kernel kills one that needs more.
+// A MemoryGroup is a cgroup whose processes may hold a limited amount of memory, like those of
+// a container: the kernel kills one that needs more.
 type MemoryGroup struct {
 	dir string
 	v1  bool
 }
 
-// LimitMemory limits the memory of the processes of a host's group. On machines
-// whose memory controller is in cgroup v1 those count that [MemoryGroup.Enter]
-// has started. It goes with the host. A group is limited once.
+// LimitMemory limits the memory of the processes in a host's group to limit bytes. On machines
+// whose memory controller is in cgroup v1, the limit applies to processes started by way of
+// [MemoryGroup.Enter]. It is removed with the host. A group must be limited only once.
 func (h *Host) LimitMemory(group string, limit int64) (*MemoryGroup, error) {
 	dir, err := h.Group(group)
 	if err != nil {
@@ -58,8 +58,8 @@ func limitV2(dir string, parents []string, limit int64) (*MemoryGroup, error) {
 	return &MemoryGroup{dir: dir}, os.WriteFile(filepath.Join(dir, "memory.max"), strconv.AppendInt(nil, limit, 10), 0)
 }
 
-// Enter returns a command that runs cmd within the limit. Only path, arguments,
-// environment and credentials of cmd may be set; its process is the same.
+// Enter returns a command that runs cmd within the limit. Only path, arguments, environment and
+// credentials of cmd may be set. Its PID stays the same, since the shell execs it.
 func (g *MemoryGroup) Enter(cmd *exec.Cmd) *exec.Cmd {
 	if !g.v1 {
 		return cmd
@@ -69,8 +69,8 @@ func (g *MemoryGroup) Enter(cmd *exec.Cmd) *exec.Cmd {
 	return enter
 }
 
-// Peak is the most memory that its processes have held at a time, in bytes, with
-// what the kernel keeps for them, such as the pages of files.
+// Peak returns the largest amount of memory that its processes have held at a time, in bytes,
+// including what the kernel keeps for them, such as pages of files.
 func (g *MemoryGroup) Peak() (int64, error) {
 	name := "memory.peak"
 	if g.v1 {
@@ -83,7 +83,7 @@ func (g *MemoryGroup) Peak() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// Kills is how many processes the kernel has killed for want of memory.
+// Kills returns how many processes the kernel has killed because the limit was reached.
 func (g *MemoryGroup) Kills() (int, error) {
 	name := "memory.events"
 	if g.v1 {
@@ -101,7 +101,8 @@ func (g *MemoryGroup) Kills() (int, error) {
 	return 0, fmt.Errorf("%s of %s does not say how many were killed: %q", name, g.dir, text)
 }
 
-// removeMemoryGroup removes a group of cgroup v1 whose processes have been ended.
+// removeMemoryGroup removes a group of cgroup v1 whose processes have ended. The kernel may
+// take a moment to let go of them.
 func removeMemoryGroup(dir string) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		err := os.Remove(dir)

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces is where named network namespaces are mounted.
+// namespaces is where named network namespaces are mounted, as by ip netns.
 const namespaces = "/run/netns"
 
-// newNamespace makes a network namespace that `ip netns` lists by that name,
-// and returns to the one before.
+// newNamespace creates a network namespace that `ip netns` lists under a name, and returns to
+// the previous one.
 func newNamespace(name string) (netns.NsHandle, error) {
 	runtime.LockOSThread()
 	before, err := netns.Get()
@@ -38,8 +38,8 @@ func newNamespace(name string) (netns.NsHandle, error) {
 	return ns, nil
 }
 
-// deleteNamespace takes the name away; the namespace goes with its last user.
-// Another process may be doing the same, so a missing namespace is no error.
+// deleteNamespace removes the name; the namespace ends with its last user. Another process may
+// be doing the same, so a missing name is no error.
 func deleteNamespace(name string) error {
 	path := filepath.Join(namespaces, name)
 	err := unix.Unmount(path, unix.MNT_DETACH)
@@ -55,8 +55,8 @@ func deleteNamespace(name string) error {
 	return nil
 }
 
-// inNamespace runs f on a thread that is in the namespace, and brings the
-// thread back. Goroutines that f starts are not in it.
+// inNamespace runs f on a thread in the namespace and brings the thread back. Goroutines that f
+// starts are not in it.
 func inNamespace(ns netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -70,10 +70,11 @@ func inNamespace(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// errAstray says that a thread did not come back from a namespace.
+// errAstray says that a thread could not return from a namespace. It must end with its
+// goroutine.
 var errAstray = errors.New("returning from the namespace")
 
-// visit runs f with the calling thread, which is locked, in the namespace.
+// visit runs f in the namespace on the calling thread, which must be locked.
 func visit(ns netns.NsHandle, f func() error) error {
 	before, err := netns.Get()
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 	"sync/atomic"
 )
 
-// namePrefix begins every name that this package gives.
+// namePrefix begins every name that this package assigns.
 const namePrefix = "psd-"
 
 // nets numbers the Nets of this process, so that their names differ.
 var nets atomic.Uint64
 
-// An owner is the process that a namespace or cgroup belongs to. Its start
-// time tells it from a later process of the same number, the boot from one
-// before the machine was started again.
+// An owner is the process that a namespace or cgroup belongs to. The start time distinguishes
+// it from a later process with the same PID, the boot from one before the machine was
+// restarted.
 type owner struct {
 	boot  string // first 8 digits of the boot id
 	pid   int
-	start uint64 // clock ticks from boot to its start
+	start uint64 // in clock ticks since boot
 }
 
 // ownPrefix returns a name prefix for a new Net of this process:
@@ -40,7 +40,7 @@ func ownPrefix() (string, error) {
 	return fmt.Sprintf("%s%s-%d-%d-%d-", namePrefix, boot, os.Getpid(), start, nets.Add(1)), nil
 }
 
-// parseOwner reads the owner out of a name that this package gave.
+// parseOwner returns the owner in a name that this package has assigned.
 func parseOwner(name string) (owner, bool) {
 	rest, ok := strings.CutPrefix(name, namePrefix)
 	if !ok {
@@ -85,8 +85,8 @@ func bootID() (string, error) {
 	return string(id[:8]), nil
 }
 
-// startTime is field 22 of /proc/PID/stat; the command's name before it may
-// hold blanks and parentheses.
+// startTime returns field 22 of /proc/PID/stat. The command's name before it may contain blanks
+// and parentheses.
 func startTime(pid int) (uint64, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	stat, err := os.ReadFile(path)
@@ -101,7 +101,7 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[index], 10, 64)
 }
 
-// Reap kills and removes leftovers of hosts whose owner is gone: cgroups with their
+// Reap kills and removes what is left of hosts whose owner is gone: cgroups with their
 // processes, and network namespaces. New calls it.
 func Reap() error {
 	mount, err := cgroupMount()
@@ -121,7 +121,8 @@ func Reap() error {
 	return errors.Join(errs...)
 }
 
-// stale calls remove for every entry of the folder whose owner is gone.
+// stale calls remove for every entry of a folder whose owner is gone. Entries with other names
+// are left alone.
 func stale(dir string, remove func(name string), errs *[]error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

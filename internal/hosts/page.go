@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Address is host:port of a service on the host.
+// Address returns the host:port of a service on the host.
 func (h *Host) Address(port int) string { return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port)) }
 
-// Get asks a service on the host for a page, from the host. An answer that is not
-// 200 is an error, with its beginning.
+// Get requests a path from a service on the host, from the host itself. An answer other than
+// 200 is an error that has its beginning.
 func (h *Host) Get(port int, path string) ([]byte, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.Dial}}
 	r, err := client.Get("http://" + h.Address(port) + path)
@@ -29,8 +29,8 @@ func (h *Host) Get(port int, path string) ([]byte, error) {
 	return body, err
 }
 
-// Metric returns the sum of the metrics of that name, with those labels where it has
-// some; 0 where there is none.
+// Metric returns the sum of the metrics with a name, which may include labels; 0 if there is
+// none.
 func (h *Host) Metric(port int, name string) (sum float64, err error) {
 	text, err := h.Get(port, "/metrics")
 	if err != nil {
@@ -39,7 +39,7 @@ func (h *Host) Metric(port int, name string) (sum float64, err error) {
 	return SumMetrics(text, name)
 }
 
-// SumMetrics is [Host.Metric] of a text in Prometheus' format.
+// SumMetrics is [Host.Metric] for a text in Prometheus' format.
 func SumMetrics(text []byte, name string) (sum float64, err error) {
 	for line := range strings.Lines(string(text)) {
 		rest, ok := strings.CutPrefix(line, name)

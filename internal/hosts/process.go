@@ -17,18 +17,19 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Process is a process that was started on a host.
+// A Process is a process that was started on a host. Its methods may be called from any
+// goroutine.
 type Process struct {
 	host *Host
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // of cmd.Wait, once done is closed
+	err  error // of cmd.Wait; valid once done is closed
 }
 
-// Start starts the command on the host: in its network namespace and cgroup
-// from the first instruction. It is killed when the host's Net is closed, and
-// when this process dies. cmd must not be started yet; its SysProcAttr is
-// completed. Standard output and error go where cmd says.
+// Start starts a command on the host, in its network namespace and cgroup from the first
+// instruction. The process is killed when the host's Net is closed, and when this process dies.
+// cmd must not be started yet; its SysProcAttr is completed. Standard output and error go where
+// cmd says.
 func (h *Host) Start(cmd *exec.Cmd) (*Process, error) { return h.start(h.cgroup, cmd) }
 
 // StartIn is Start in a cgroup of that name inside the host's.
@@ -71,8 +72,7 @@ func (h *Host) start(cgroup string, cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Run runs the command on the host to its end, or kills it when the context
-// ends first.
+// Run runs a command on the host until it ends, or kills it when ctx ends first.
 func (h *Host) Run(ctx context.Context, cmd *exec.Cmd) error {
 	p, err := h.Start(cmd)
 	if err != nil {
@@ -90,9 +90,8 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Done is closed when the process has ended and its output is complete.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for the process's end and returns an *exec.ExitError where it
-// failed. When the context ends first the process is killed, and the
-// context's error is joined to its.
+// Wait waits for the process to end and returns an *exec.ExitError if it failed. When ctx ends
+// first, the process is killed and the errors are joined.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -104,8 +103,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// CPU is the processor time that the process took, user and system; it is
-// known once it has ended, and 0 before.
+// CPU returns the processor time that the process took, user and system; 0 before it has ended.
 func (p *Process) CPU() time.Duration {
 	select {
 	case <-p.done:
@@ -123,11 +121,11 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Kill ends the process at once (SIGKILL); Wait tells when it has ended.
+// Kill sends SIGKILL. It does not wait for the end.
 func (p *Process) Kill() error { return p.Signal(syscall.SIGKILL) }
 
-// threads lists what the process's threads do, a line each: number, state, where in the
-// kernel they wait, and in which system call.
+// threads describes the process's threads, one in a line: id, state, where in the kernel they
+// wait, and in which system call.
 func (p *Process) threads() string {
 	var all strings.Builder
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.Pid())) // fails for a bad pattern only
@@ -151,12 +149,12 @@ func (p *Process) threads() string {
 // Pause stops the process without ending it (SIGSTOP), until Resume.
 func (p *Process) Pause() error { return p.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume lets a paused process continue.
 func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
-// A spawner starts processes from one thread that lives as long as their Net.
-// A child's death signal is bound to the thread that made it, and other
-// threads of a Go program can end at any time.
+// A spawner starts processes from one thread that lives as long as its Net. A child's
+// parent-death signal is bound to the thread that created it, and other threads of a Go program
+// can end at any time.
 type spawner struct {
 	jobs chan func()
 	done chan struct{}
@@ -174,9 +172,8 @@ func newSpawner() *spawner {
 	return s
 }
 
-// do runs start on the spawner's thread, in the namespace. The thread comes
-// back each time: it may be the process's first, whose namespace /proc shows
-// as that of the process.
+// do runs start on the spawner's thread, in a namespace. The thread returns each time: it may
+// be the main thread, whose namespace /proc shows as that of the process.
 func (s *spawner) do(ns netns.NsHandle, start func() error) error {
 	result := make(chan error, 1)
 	s.jobs <- func() { result <- visit(ns, start) }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets into struct __sk_buff, which the kernel keeps for ever.
+// Offsets into struct __sk_buff, which are part of the kernel's ABI.
 const (
 	skbLen      = 0
 	skbMark     = 8
@@ -19,8 +19,8 @@ const (
 	skbIfindex  = 40
 )
 
-// What a program at the switch's port returns: look at the next program, or
-// throw the packet away.
+// Verdicts of a program at the switch's port: continue with the next program, or drop the
+// packet.
 const (
 	actNext = -1 // TC_ACT_UNSPEC
 	actDrop = 2  // TC_ACT_SHOT
@@ -36,14 +36,13 @@ const (
 	etherIPv6 = 0xdd86
 )
 
-// Priorities of the programs at a port: packets are counted before they can
-// be lost.
+// Priorities of the programs at a port: packets are counted before they may be lost.
 const (
 	priorityCount  = 1
 	priorityFaults = 2
 )
 
-// load makes a program for packets that come into a port of the switch.
+// load loads a program for packets that enter a port of the switch.
 func load(name string, code asm.Instructions) (*ebpf.Program, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the memlock limit for BPF: %w", err)
@@ -60,8 +59,8 @@ func load(name string, code asm.Instructions) (*ebpf.Program, error) {
 	return prog, nil
 }
 
-// attach runs the program on every packet that the host sends, when it
-// reaches the switch. The port keeps it until it is removed.
+// attach runs a program on every packet that the host sends, when it reaches the switch. The
+// port keeps the program until it is detached.
 func (h *Host) attach(prog *ebpf.Program, name string, priority uint16) error {
 	err := h.net.nl.FilterReplace(h.filter(prog.FD(), name, priority))
 	if err != nil {
@@ -70,7 +69,7 @@ func (h *Host) attach(prog *ebpf.Program, name string, priority uint16) error {
 	return nil
 }
 
-// detach removes the program of that priority, where there is one.
+// detach removes the program of a priority, if there is one.
 func (h *Host) detach(name string, priority uint16) error {
 	err := h.net.nl.FilterDel(h.filter(-1, name, priority))
 	if err != nil && !isGone(err) && !errors.Is(err, unix.EINVAL) {

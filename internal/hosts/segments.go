@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteSegments writes b in TCP segments of size bytes each (the last may be
-// shorter), down to one byte. Each is marked as the end of a record (MSG_EOR), so
-// that the kernel joins none of them, be it while they wait or when they are sent
-// again.
+// WriteSegments writes b in TCP segments of size bytes each (the last may be shorter), down to
+// a single byte. Each is marked as the end of a record (MSG_EOR), so that the kernel joins none
+// of them, neither while they are queued nor when they are retransmitted. It is for tests of
+// parsers that must accept any segmentation.
 func WriteSegments(conn *net.TCPConn, b []byte, size int) error {
 	if size < 1 {
 		return fmt.Errorf("segments of %d bytes: must be 1 or more", size)

@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// A Service is a process on a host that is started again whenever it ends, as a
-// service manager does, until it is stopped. Its methods may be called by any
-// goroutine.
+// A Service is a process on a host that is restarted whenever it ends, as by a service manager,
+// until it is stopped. Its methods may be called from any goroutine. The exported fields must
+// not change after Run.
 type Service struct {
-	Group string // in which it runs; also what it is called
+	Group string // cgroup in which it runs, and its name
 	Host  *Host
-	// Command makes the next process. A file as its Stderr is closed once the process
-	// has it.
+	// Command returns the command of the next process. A file as its Stderr is closed once the
+	// process has it.
 	Command func() (*exec.Cmd, error)
-	Away    time.Duration // from an end to the next start
-	// Ended, where set, is called at each end, before the next start.
+	Away    time.Duration // time from an end to the next start
+	// Ended, if set, is called at each end, before the next start.
 	Ended func(p *Process, err error)
-	// Failed is called when no process could be started any more.
+	// Failed is called when a process could not be started. The service then stays down.
 	Failed func(err error)
 
 	mu      sync.Mutex // guards what follows
 	process *Process
-	next    *Process  // to be process when that has ended; nil: none
+	next    *Process  // becomes process when that has ended; nil: none
 	begun   time.Time // of process
-	away    bool      // not started again for now
+	away    bool      // not restarted for now
 	stopped bool
 	done    sync.WaitGroup
 }
@@ -38,7 +38,8 @@ type Service struct {
 // String is for people.
 func (s *Service) String() string { return s.Group + " on " + s.Host.Name }
 
-// Run starts the service, and again when it ends.
+// Run starts the service, and restarts it in the background. It returns the error of the first
+// start.
 func (s *Service) Run() error {
 	if err := s.start(); err != nil {
 		return err
@@ -91,8 +92,8 @@ func (s *Service) start() error {
 	return nil
 }
 
-// Succeed starts a process beside the present one, which becomes the service's when that
-// has ended; change, where not nil, changes its command before.
+// Succeed starts a process beside the present one, which becomes the service's when that has
+// ended, as in an upgrade without a gap. change, if not nil, modifies its command.
 func (s *Service) Succeed(change func(*exec.Cmd)) error {
 	cmd, err := s.Command()
 	if err != nil {
@@ -115,8 +116,7 @@ func (s *Service) Succeed(change func(*exec.Cmd)) error {
 	return nil
 }
 
-// takeNext has the service go on with the process that was started beside the one that
-// has ended, if any.
+// takeNext makes the process started by Succeed the service's, if there is one.
 func (s *Service) takeNext() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,21 +127,21 @@ func (s *Service) takeNext() bool {
 	return true
 }
 
-// Current is the process that runs, or ran last.
+// Current returns the process that runs, or ran last.
 func (s *Service) Current() *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process
 }
 
-// Begun is when it was started.
+// Begun returns when the current process was started, or took over.
 func (s *Service) Begun() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.begun
 }
 
-// Running reports whether its process is there.
+// Running reports whether the current process has not ended.
 func (s *Service) Running() bool {
 	select {
 	case <-s.Current().Done():
@@ -151,7 +151,7 @@ func (s *Service) Running() bool {
 	}
 }
 
-// Stopped reports whether it is to end for good.
+// Stopped reports whether Stop was called.
 func (s *Service) Stopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,16 +164,16 @@ func (s *Service) isAway() bool {
 	return s.away && !s.stopped
 }
 
-// StayAway keeps the service from being started again when it ends.
+// StayAway keeps the service from being restarted while away is set.
 func (s *Service) StayAway(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.away = away
 }
 
-// End ends the present process by a signal and waits until it has; patience bounds
-// how long that may take. One that takes longer is made to log its goroutines; where it
-// does not, the error has what its threads do in the kernel.
+// End ends the current process by a signal and waits until it has ended, for at most patience.
+// A process that takes longer gets SIGQUIT, to log its goroutines; if even that has no effect,
+// it is killed, and the error says what its threads were doing in the kernel.
 func (s *Service) End(sig syscall.Signal, patience time.Duration) error {
 	p := s.Current()
 	p.Signal(sig) // it may have ended
@@ -184,7 +184,7 @@ func (s *Service) End(sig syscall.Signal, patience time.Duration) error {
 	}
 	threads := p.threads()
 	p.Signal(syscall.SIGQUIT)
-	p.Resume() // somebody else may have stopped it
+	p.Resume() // in case it was stopped
 	select {
 	case <-p.Done():
 		return fmt.Errorf("%s does not end within %v of %v; its goroutines are in its log; its threads:\n%s", s, patience, sig, threads)
@@ -196,8 +196,8 @@ func (s *Service) End(sig syscall.Signal, patience time.Duration) error {
 	return fmt.Errorf("%s does not end within %v of %v, nor of SIGQUIT; its threads:\n%s", s, patience, sig, threads)
 }
 
-// Stop ends the service in order, for good. Only the first call does something, and
-// reports so.
+// Stop ends the service in order, for good. Only the first call does anything, and first says
+// so.
 func (s *Service) Stop(patience time.Duration) (first bool, err error) {
 	s.mu.Lock()
 	first = !s.stopped
@@ -215,7 +215,7 @@ func (s *Service) Stop(patience time.Duration) (first bool, err error) {
 	return true, err
 }
 
-// Killed reports whether a process ended by SIGKILL.
+// Killed reports whether an error of Wait means that the process died of SIGKILL.
 func Killed(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL

@@ -8,16 +8,16 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Traffic is what one host sent to another since the Net was made.
+// Traffic is what one host has sent to another since the Net was made.
 type Traffic struct {
-	Packets uint64 // one that is still to be cut into segments counts once
+	Packets uint64 // a packet that is still to be divided into segments counts once
 	Bytes   uint64 // whole frames with their headers
-	Payload uint64 // of these, what TCP carries; repeated segments count again
+	Payload uint64 // TCP payload in them, including retransmissions
 }
 
-// Traffic returns what each host sent to each other, [from][to] by index; a
-// host's traffic to itself does not reach the switch. It needs Config.Pairs.
-// Packets are counted where they reach the switch, before any are lost there.
+// Traffic returns what each host has sent to each other, [from][to] by index. A host's traffic
+// to itself does not reach the switch. It needs Config.Pairs. Packets are counted when they
+// reach the switch, before any are lost there.
 func (n *Net) Traffic() ([][]Traffic, error) {
 	if n.pairs == nil {
 		return nil, errors.New("traffic by pairs of hosts is not counted: set Config.Pairs")
@@ -35,7 +35,8 @@ func (n *Net) Traffic() ([][]Traffic, error) {
 	return matrix, nil
 }
 
-// pairCounter counts by pairs of hosts in a BPF map, entry from*hosts + to.
+// A pairCounter counts traffic by pairs of hosts in a BPF array; the entry of a pair is
+// from*hosts + to. Each host's port has a program of its own, with from as a constant.
 type pairCounter struct {
 	hosts    int
 	counts   *ebpf.Map
@@ -70,9 +71,9 @@ func (c *pairCounter) close() error {
 	return errors.Join(errs...)
 }
 
-// The program keeps the packet in R6, its length in R7, the offset of what
-// follows the IP header in R8 and the receiver's number in R9; R0 is the IP
-// header's protocol where ipv4 and ipv6 end. On the stack:
+// Registers: R6 has the packet, R7 its length, R8 the offset of what follows the IP header, R9
+// the receiver's number, and R0 the IP header's protocol after parseIPv4 and parseIPv6. On the
+// stack:
 const (
 	stackIP      = -40 // up to 40 bytes of IP header
 	stackKey     = -48
@@ -81,8 +82,8 @@ const (
 	ethernet = 14 // bytes of Ethernet header before the IP header
 )
 
-// program counts a packet of host from if it goes to one of the hosts: their
-// number is in the last 16 bits of their addresses.
+// program counts a packet of host from if its destination is one of the hosts, whose numbers
+// are the last 16 bits of their addresses.
 func (c *pairCounter) program(from int) asm.Instructions {
 	code := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -100,8 +101,9 @@ func (c *pairCounter) program(from int) asm.Instructions {
 	return append(code, c.countPacket(from)...)
 }
 
-// parseIPv4 reads 20 bytes of header: its length in words in the first byte's
-// low half, the protocol in byte 9, the receiver in bytes 16 to 19.
+// parseIPv4 loads 20 bytes of header: the header's length in words in the low half of byte 0,
+// the protocol in byte 9, the receiver in bytes 16 to 19. Packets to other networks are not
+// counted.
 func parseIPv4() asm.Instructions {
 	code := asm.Instructions{asm.Mov.Imm(asm.R2, ethernet)}
 	code = append(code, loadPacket(stackIP, 20)...)
@@ -122,8 +124,8 @@ func parseIPv4() asm.Instructions {
 	)
 }
 
-// parseIPv6 reads 40 bytes of header: the protocol in byte 6, the receiver in
-// the last 16. Extension headers count as no payload.
+// parseIPv6 loads 40 bytes of header: the protocol in byte 6, the receiver in the last 16.
+// Packets with extension headers count without payload.
 func parseIPv6() asm.Instructions {
 	code := asm.Instructions{asm.Mov.Imm(asm.R2, ethernet).WithSymbol("ipv6")}
 	code = append(code, loadPacket(stackIP, 40)...)
@@ -140,8 +142,8 @@ func parseIPv6() asm.Instructions {
 	)
 }
 
-// tcpPayload leaves in R8 how many bytes TCP carries: what follows its
-// header, whose length in words is in the high half of its byte 12.
+// tcpPayload leaves the number of bytes of TCP payload in R8: what follows the TCP header,
+// whose length in words is in the high half of its byte 12.
 func tcpPayload() asm.Instructions {
 	const tcp = 6
 	code := asm.Instructions{
@@ -163,7 +165,7 @@ func tcpPayload() asm.Instructions {
 	)
 }
 
-// countPacket counts the packet in the entry of its pair.
+// countPacket adds the packet to the entry of its pair.
 func (c *pairCounter) countPacket(from int) asm.Instructions {
 	one, bytes, payload := asm.R1, asm.R7, asm.R8
 	return asm.Instructions{
@@ -187,8 +189,8 @@ func (c *pairCounter) countPacket(from int) asm.Instructions {
 	}
 }
 
-// loadPacket copies size bytes of the packet to the stack, from the offset in
-// R2, and jumps to out where the packet is shorter.
+// loadPacket copies size bytes of the packet to the stack, from the offset in R2, and jumps to
+// out if the packet is shorter.
 func loadPacket(stack, size int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.R6),

@@ -68,6 +68,7 @@ func OpenAuthority(dir string, valid time.Duration) (*Authority, error) {
 	return &Authority{cert: cert, key: key, pem: certPEM}, nil
 }
 
+// parsePEM parses the first block of a PEM file, which must be of the given kind.
 func parsePEM[T any](text []byte, kind string, read func([]byte) (T, error)) (v T, err error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != kind {
@@ -76,6 +77,9 @@ func parsePEM[T any](text []byte, kind string, read func([]byte) (T, error)) (v 
 	return read(block.Bytes)
 }
 
+// createAuthority creates a self-signed authority, which may sign certificates of hosts but no
+// further authorities. The key is written before the certificate: a folder with the certificate
+// is complete.
 func createAuthority(dir string, valid time.Duration) (*Authority, error) {
 	template, key, err := draftCertificate("psidecar authority", valid)
 	if err != nil {
@@ -159,6 +163,7 @@ func (a *Authority) Issue(dir string, names []string, grants Grants, valid time.
 	)
 }
 
+// writeKey writes a key that only its owner may read.
 func writeKey(path string, key *ecdsa.PrivateKey) error {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

@@ -39,6 +39,7 @@ type Identity struct {
 	checked time.Time // when the files were last checked
 }
 
+// stamp identifies the content of a file without reading it.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -62,6 +63,8 @@ func Load(f Files) (*Identity, error) {
 	return i, nil
 }
 
+// stat returns the stamps of the three files. They are taken before the files are read, so a
+// file that changes in between is read again the next time.
 func (i *Identity) stat() (s [3]stamp, err error) {
 	for n, name := range []string{i.files.Cert, i.files.Key, i.files.CA} {
 		info, err := os.Stat(name)
@@ -73,6 +76,8 @@ func (i *Identity) stat() (s [3]stamp, err error) {
 	return s, nil
 }
 
+// load reads all three files, and changes nothing if one of them is invalid. A certificate that
+// does not fit its key, as in the middle of a replacement, is an error too.
 func (i *Identity) load() error {
 	cert, err := tls.LoadX509KeyPair(i.files.Cert, i.files.Key)
 	if err != nil {

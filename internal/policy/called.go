@@ -115,6 +115,7 @@ func (t *Titles) Name(job string) string {
 	return name
 }
 
+// compare orders by job, then by origin.
 func compare(a, b key) int {
 	switch {
 	case a == b:

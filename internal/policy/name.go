@@ -116,6 +116,7 @@ func Best(claims []Claim) (Claim, bool) {
 	return slices.MinFunc(claims, compareClaims), true
 }
 
+// compareClaims orders claims, the one that counts first.
 func compareClaims(a, b Claim) int {
 	less := func(first bool) int {
 		if first {

@@ -15,8 +15,7 @@ import (
 
 // Read reads a recording and passes each use to each; the use and its slices are valid during
 // the call only. An error names the damaged entry, or is ErrCutOff, after everything that could
-// be read. An error of each ends the reading. Memory is bounded by the format's limits, since a
-// recording may come from anybody.
+// be read. An error of each ends the reading.
 func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	var head [len(magic) + 1]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil || string(head[:len(magic)]) != magic {
@@ -94,6 +93,7 @@ func (r *reader) entry() error {
 	return nil
 }
 
+// readEntry decodes the body of an entry.
 func (r *reader) readEntry(kind byte) error {
 	c := &cursor{b: r.body}
 	switch kind {
@@ -138,6 +138,7 @@ func (r *reader) takeList(c *cursor) error {
 	return c.err
 }
 
+// takeSampling reads from here on how many requests a use of the job stands for.
 func (r *reader) takeSampling(c *cursor) error {
 	oneIn := c.uvarint()
 	if c.err != nil || oneIn == 0 || oneIn > math.MaxUint32 || len(r.oneIn) > maxEntry>>10 {

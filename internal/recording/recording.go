@@ -118,6 +118,7 @@ type cursor struct {
 	err error
 }
 
+// uvarint reads an unsigned varint.
 func (c *cursor) uvarint() uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 {

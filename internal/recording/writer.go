@@ -20,7 +20,7 @@ type Writer struct {
 	oneIn  map[string]uint32    // by job, as last written
 	lists  map[uint64]list      // by hash; two lists with one hash displace each other
 	next   uint64               // number of the next list
-	keys   int                  // of all remembered lists
+	keys   int                  // keys in lists, at most maxListKeys unless a single list has more
 	last   int64                // time of the last use
 	entry  []byte
 	err    error
@@ -45,6 +45,7 @@ func NewWriter(out io.Writer, h Header) (*Writer, error) {
 	return w, w.err
 }
 
+// json writes an entry in JSON.
 func (w *Writer) json(kind byte, v any) {
 	text, err := json.Marshal(v)
 	if err != nil && w.err == nil {
@@ -64,7 +65,8 @@ func (w *Writer) writeEntry(kind byte, body []byte) {
 	}
 }
 
-// Add writes a use; it keeps nothing of it but a copy.
+// Add writes a use, and before it the entries that it needs: its nodes, its sampling if that
+// changed, its list if it is new. It copies the keys and retains nothing of u.
 func (w *Writer) Add(u *Use) error {
 	worker, server := w.node(u.Job, u.Worker), w.node(u.Job, u.Server)
 	w.sampled(u.Job, max(u.OneIn, 1))
@@ -78,6 +80,8 @@ func (w *Writer) Add(u *Use) error {
 	return w.err
 }
 
+// node returns the number of a node, which is written if it is new. Numbers are never
+// forgotten.
 func (w *Writer) node(job, name string) uint64 {
 	key := [2]string{job, name}
 	number, ok := w.nodes[key]
@@ -89,7 +93,7 @@ func (w *Writer) node(job, name string) uint64 {
 	return number
 }
 
-// sampled writes what the job's uses stand for, where that has changed.
+// sampled writes the job's sampling if it has changed.
 func (w *Writer) sampled(job string, oneIn uint32) {
 	if before, ok := w.oneIn[job]; ok && before == oneIn {
 		return
@@ -98,7 +102,9 @@ func (w *Writer) sampled(job string, oneIn uint32) {
 	w.writeEntry('S', append(binary.AppendUvarint(nil, uint64(oneIn)), job...))
 }
 
-// list returns the number of a list of keys, which is written if it is new.
+// list returns the number of a list of keys, which is written unless the reader still has it.
+// When the bounds are reached, both sides forget all lists at once: no bookkeeping of ages is
+// needed to stay in agreement.
 func (w *Writer) list(keys []uint64) uint64 {
 	var d xxhash.Digest
 	d.Reset()
@@ -130,7 +136,8 @@ func (w *Writer) list(keys []uint64) uint64 {
 	return l.number
 }
 
-// Flush makes what was written so far readable, whatever happens then.
+// Flush makes what was written so far readable, even if the process is killed. It costs some
+// compression.
 func (w *Writer) Flush() error {
 	if w.err == nil {
 		w.err = w.out.Flush()
@@ -138,7 +145,7 @@ func (w *Writer) Flush() error {
 	return w.err
 }
 
-// Close ends the recording and returns what it holds.
+// Close writes the end of the recording and returns its totals.
 func (w *Writer) Close(endedNanos int64, dropped uint64) (Totals, error) {
 	w.totals.EndedNanos, w.totals.Dropped = endedNanos, dropped
 	w.json('E', w.totals)

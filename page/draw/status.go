@@ -55,6 +55,7 @@ func printHosts(w io.Writer, a *page.Agent) {
 	}
 }
 
+// printAgent prints an agent's cost, its link to the planner, and what it lost.
 func printAgent(w io.Writer, a *page.Agent) {
 	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of %s\n",
 		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, requestsOf(a.Sampling.OneIn))
@@ -100,6 +101,7 @@ func requestsOf(oneIn uint32) string {
 	return fmt.Sprintf("one in %d requests", oneIn)
 }
 
+// printJob prints a job's state, rates, measures and nodes.
 func printJob(w io.Writer, j *page.Job) {
 	state := ""
 	if j.State != "" {

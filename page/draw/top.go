@@ -71,6 +71,7 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:max(width-1, 0)]) + "…"
 }
 
+// topLines returns all lines of a screen, as many as there are.
 func topLines(s *Screen, width int) []line {
 	lines := []line{{topHead(s), bold}}
 	if s.Trouble != "" {
@@ -123,6 +124,7 @@ func aligned(rows [][]string) []string {
 	return lines
 }
 
+// jobLines returns the table of jobs. Stalled jobs stand out.
 func jobLines(s *Screen) []line {
 	rows := [][]string{{"  job", "state", "workers", "servers", "steps/s", "MB/s", "left host", "p50", "p99"}}
 	for _, j := range s.Jobs {
@@ -205,6 +207,7 @@ func Spark(figures []float64, width int) string {
 	return b.String()
 }
 
+// curveLines returns the shown job's curves, one line each, with the largest value in front.
 func curveLines(s *Screen, width int) []line {
 	points := s.History.Points
 	if len(points) == 0 {

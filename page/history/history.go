@@ -96,6 +96,8 @@ func thin(points []Point, now time.Time) []Point {
 // same times for all jobs, so that their curves can be compared.
 func sameBin(a, b Point) bool { return a.From.Truncate(Coarse).Equal(b.From.Truncate(Coarse)) }
 
+// joined returns the point extended by the next one. All figures are sums, so they add up;
+// distributions are merged into new slices.
 func (p Point) joined(next Point) Point {
 	p.To = next.To
 	p.Steps += next.Steps

@@ -24,6 +24,7 @@ const (
 // AddNanos adds a duration in nanoseconds.
 func (l *Latency) AddNanos(nanos int64) { l.record(max(nanos/1000, 0), 1) }
 
+// record adds n durations, limited to the histogram's range.
 func (l *Latency) record(micros, n int64) {
 	micros = min(micros, highestLatency)
 	if l.hist == nil && len(l.few)+int(n) <= fewLatencies {
