@@ -14,9 +14,9 @@ const (
 	maxJobsOfScope  = 64
 	maxNodes        = 8192 // of a job
 	maxNodesOfScope = 32768
-	// forgetOver is the time after which a job that is over here is forgotten, if none of its keys
-	// is displaced; otherwise it is forgetAfter. A displaced job is kept longer since its processes
-	// may only be paused.
+	// forgetOver is the time after which a job that is over here is forgotten, if none of its
+	// keys is displaced; otherwise it is forgetAfter: a process of it that comes back must
+	// find where its keys are.
 	forgetOver = time.Hour
 )
 

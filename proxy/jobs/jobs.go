@@ -36,8 +36,8 @@
 // A proxy that starts loads the jobs of its folder (saved.go) before it accepts a connection. A job
 // whose keys are all at home goes on at once. One whose keys may be displaced is closed: its
 // requests wait until every other host with workers has sent its holds and the planner's store the
-// owners of keys ([migrate.Site.Join]). Requests that were in flight are open in the ledgers, so
-// that their answers find their request; those that were waiting are there as whole messages,
+// owners of keys ([migrate.Site.Join]). Requests in flight that were split are open in the ledgers,
+// so that their answers find their request; those that were waiting are there as whole messages,
 // unless the job uses PS_RESEND and its workers repeat them. No key moves before all connections
 // are back and have settled (past.go).
 //

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// maxHeld bounds the bytes held for one connection; a message beyond it ends the holding, and all
-// is written.
+// maxHeld bounds the bytes held for one connection. When more come everything is written, and
+// holding begins again with the message after that.
 const maxHeld = 64 << 20
 
 // hold keeps messages from the job's process for a while, starting between two messages. Reading

@@ -27,9 +27,10 @@
 //
 // # Memory
 //
-// A direction holds 64 KiB of buffer while it has unconsumed bytes and none while it is idle.
-// Larger buffers count in a [Memory], which many connections share. No message has to be held whole
-// to pass: without memory it passes unencoded, and only an encoded message waits for memory.
+// A direction holds 64 KiB of buffer while it has unconsumed bytes, and none while it waits for
+// bare TCP. Larger buffers count in a [Memory], which many connections share. No message has to be
+// held whole to pass: without memory it passes unencoded, and only an encoded message waits for
+// memory.
 package relay
 
 import (

@@ -29,10 +29,10 @@ type Keeper interface {
 // Keep sets the router's keeper.
 func (r *Router) Keep(k Keeper) { r.keeper = k }
 
-// Follower is the router's view of what moves along with keys beside their values: what codecs have
-// held back of the workers' pushes follows the keys to their new owners. It sends messages that the
-// router does not see. Its methods are called under the caller's lock, and must not call the
-// router.
+// Follower is the router's view of what moves along with keys beside their values: what
+// codecs have held back of the workers' pushes follows the keys to their new owners. It sends
+// messages that the router does not see. Its methods are called under the caller's lock; they
+// may look up owners in the table, and must not call the router otherwise.
 type Follower interface {
 	// Follow is called before any request goes by the new table. These ranges of keys may have
 	// other owners now; nil means any key.
