@@ -40,7 +40,7 @@ type connection struct {
 	peer                relay.Instance // zero for direct ones
 	linkID              uint64
 	codec               string // empty: the link has none
-	past                string // connections that bypassed the mesh, by reason
+	past                string // why a direct one bypassed the mesh; empty: no link was wanted
 	started             time.Time
 	pipe                relay.Conn
 	sums                atomic.Pointer[aggregate.Queue] // nil: its pushes are not summed
@@ -122,7 +122,7 @@ type register struct {
 	total   map[kind]uint64
 	ended   map[string]*flows // by codec
 	errors  map[reason.Reason]uint64
-	past    map[string]uint64 // connections that went past the mesh, by reason
+	past    map[string]uint64 // connections that bypassed the mesh, by reason
 	waits   map[bool]uint64   // connections that waited for a mesh port to open, by whether it did
 }
 

@@ -39,8 +39,8 @@ type kept struct {
 	// settled means that everything that the previous proxy left has been named. Until then a
 	// link that resumes an unknown session is not refused for good.
 	settled atomic.Bool
-	lanes   lanes         // over which its bytes are acknowledged
-	numbers atomic.Uint64 // the keeper's
+	lanes   lanes
+	numbers atomic.Uint64 // the last number given to the keeper
 
 	halt chan struct{} // closed when the proxy is about to end
 
@@ -113,11 +113,11 @@ type session struct {
 	page   *keep.Page // shared memory that the keeper holds too
 	number uint64     // the keeper's
 	job    *net.TCPConn
-	links  chan arrival // of now, or the last one
+	links  chan arrival // of an accepted one: the link to go on with
 
 	mu   sync.Mutex  // guards the rest
 	now  *connection // the connection that carries it; nil: it waits for a link
-	link *keptLink   // of now
+	link *keptLink   // of now, or the last one
 	over bool
 }
 
@@ -126,7 +126,7 @@ type keptLink struct {
 	session *session
 	id      uint64 // the dialer's
 	window  *keep.Window
-	lane    *lane
+	lane    *lane         // over which its bytes are acknowledged
 	before  []*lane       // lanes of earlier links that were still open, the latest last; at most mostBefore
 	written atomic.Uint64 // bytes of the stream that the process here has got
 	// The rest is guarded by lane.mu. reported is written as last acknowledged.

@@ -86,7 +86,7 @@ func (s *passes) forget(t *transit) {
 	ctx, cancel := context.WithTimeout(s.p.life, passTimeout)
 	defer cancel()
 	if far, _, err := s.p.links.Dial(ctx, s.mesh(t), s.hello(t, keep.Forget)); err == nil {
-		far.Close() // where its links come from
+		far.Close()
 	}
 }
 
@@ -251,7 +251,7 @@ func (s *passes) resume(a arrival, o keep.Pass) error {
 // secret, but a proxy that learns it must not take over another host's connection.
 type sameAs struct {
 	client, destination netip.AddrPort
-	far                 netip.Addr // where links come from
+	far                 netip.Addr // where its links come from
 	cgroup              uint64     // of the process
 }
 

@@ -56,7 +56,7 @@ type parting struct {
 	step   partStep
 	again  time.Time // no move before
 	tries  int       // failed moves since the last that succeeded
-	off    PartsGap  // the number of parts being measured; 0: none
+	off    PartsGap  // why nothing is divided any more
 }
 
 // PartsGap is why a job's large values are left alone; the zero value means that they are not.
@@ -78,7 +78,7 @@ type partValue struct {
 type partStep struct {
 	key    uint64
 	worker int32
-	of     int // the number of parts being measured; 0: none is
+	of     int // the number of parts being measured; 0: none
 	skip   int // steps left to skip
 	began  time.Time
 	last   time.Time // end of the last step

@@ -18,7 +18,7 @@ type State struct {
 	Guarded    bool     `json:"guarded"` // connections fail while there is no proxy
 	Over       bool     `json:"over"`    // no connection on this host for two seconds
 	Ready      bool     `json:"ready"`
-	LostStore  string   `json:"lost_store,omitempty"` // messages of the router, dropped for want of a connection
+	LostStore  string   `json:"lost_store,omitempty"` // message of a planner whose store does not know the owners of keys: what it waits for
 	Joining    []string `json:"joining,omitempty"`    // hosts whose holds are missing
 	Holds      int      `json:"holds"`
 	Waiting    int      `json:"waiting_requests"`
@@ -35,7 +35,7 @@ type State struct {
 	MovedBytes uint64   `json:"moved_bytes"`
 	Refused    uint64   `json:"refused_keys"`
 	Strangers  uint64   `json:"letters_of_other_runs"` // received and dropped
-	Lost       uint64   `json:"lost_messages"`         // of the proxy's own, for want of a connection to send them over
+	Lost       uint64   `json:"lost_messages"`         // messages of the router, dropped for want of a connection
 	Kept       int      `json:"kept_messages"`         // messages that only this proxy has, and that survive a kill
 	Unkept     uint64   `json:"unkept_messages"`       // messages that do not survive one, for want of room in the state folder
 	// Trouble is what keeps the job from surviving a kill of the proxy, or why its requests are

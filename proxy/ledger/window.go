@@ -28,7 +28,7 @@ type place struct{ server, app int32 }
 // nothing was seen are missing. Timestamps before oldest count as seen: a worker that repeats
 // a request so late would otherwise have it applied twice.
 type window struct {
-	oldest, newest int32 // of the window, when the block was last written
+	oldest, newest int32
 	blocks         map[int32]*block
 }
 
@@ -36,7 +36,7 @@ type window struct {
 type block struct {
 	place  place
 	number int32
-	oldest int32 // of the window, when this was written last
+	oldest int32 // of the window, when the block was last written
 	bits   [blockWords]uint64
 	record int
 }
