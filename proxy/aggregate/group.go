@@ -19,7 +19,7 @@ type group struct {
 	trial *trial // the job's; nil: none
 
 	// mu guards the fields below, and the state of all queues and pairs of the group.
-	mu      sync.Mutex // guards the rest, and all queues' and pairs' state
+	mu      sync.Mutex
 	queues  map[*Queue]bool
 	open    []*batch // no carrier yet; the oldest first
 	flying  *batch   // chosen, and not all of it has left; nil: the links are free, as far as is known

@@ -48,7 +48,7 @@ type job struct {
 	// mu guards the fields below, and inUse, unsaved and expected. It is held for every message of
 	// the job, so nothing under it may wait for the network. Files are written under it,
 	// deliberately: what a message depends on is on disk before the message goes.
-	mu      sync.Mutex // guards the rest, and nodes, inUse, unsaved and expected
+	mu      sync.Mutex
 	site    *migrate.Site
 	router  *route.Router
 	ledgers map[int32]*ledger.Ledger

@@ -157,7 +157,7 @@ func (x *job) accept(b *api.MoveBatch) {
 		if i < len(b.GetLast()) {
 			last = b.GetLast()[i]
 		}
-		// The planner can still place such a range before the next run.
+		// Each key would be listed, and its server asked for it; most of them need not exist.
 		if last-first >= maxListed {
 			p.refuse("range", fmt.Sprintf("a range of %d keys: which of them exist is not known, and they are not moved", last-first), last-first, first)
 			continue

@@ -310,8 +310,6 @@ func (x *job) fetch() {
 	}
 	// A Record call of this host's previous proxy may still be on its way, and must not arrive
 	// after the answer.
-	// The goroutine first waits for Record calls of the previous proxy of this host that may still
-	// be in flight.
 	x.fetching = x.jobs.start(func(ctx context.Context) {
 		// What this host had recorded before it was killed must have arrived.
 		select {

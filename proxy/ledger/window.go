@@ -64,8 +64,8 @@ func (l *Ledger) see(id route.ID) {
 	at := place{id.Server, id.App}
 	w := l.windows[at]
 	if w == nil {
-		// A job has a window for each server and app. More than that come only of timestamps
-		// that no job has.
+		// Jobs have one app, rarely two. Beyond the bound a request is not remembered, and the
+		// ledger says that it is incomplete.
 		if len(l.windows) >= l.maxWindows() {
 			l.lacks(errWindows)
 			return
