@@ -46,7 +46,7 @@ environment variable: --learning-rate is PSJOB_LEARNING_RATE.
 To try it without a cluster: psjob generate --out text.libsvm
                              psjob local --data text.libsvm`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// The most likely mistake of somebody who tries psjob: the answer says
+			// The most likely mistake of a first attempt with psjob: the answer says
 			// what to do instead.
 			if _, ok := e.lookup("DMLC_ROLE"); !ok {
 				return usagef("DMLC_ROLE is not set: want scheduler, server or worker, or start a whole job with `psjob local`")

@@ -10,7 +10,7 @@
 // # Messages
 //
 // All parts of a request have the worker's timestamp, which its answers repeat; app
-// and customer say who waits for them. The data frames are keys (8 bytes each),
+// and customer say whose they are. The data frames are keys (8 bytes each),
 // values (4 bytes each) and, if keys have different numbers of values, lengths (4
 // bytes each). A push has values and its answer none; a pull has an empty values
 // frame and its answer the values, with the keys of the request. A request may do

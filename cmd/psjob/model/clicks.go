@@ -56,7 +56,7 @@ func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyM
 	lines.Buffer(make([]byte, 1<<16), 1<<20)
 	n := 0
 	for line := 1; lines.Scan(); line++ {
-		// Reading a large file takes minutes; a node that is told to stop must not
+		// Reading a large file takes minutes; a node that is being stopped must not
 		// finish it first.
 		if line%4096 == 0 && ctx.Err() != nil {
 			return nil, context.Cause(ctx)

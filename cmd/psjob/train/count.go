@@ -379,7 +379,7 @@ func (c *counter) request(ids []int32, each int, value func(id int32) float32) k
 		r.Vals = appendRepeated(r.Vals, value(id), n)
 	}
 	r.Out = slices.Grow(r.Out[:0], len(r.Vals))[:len(r.Vals)]
-	clear(r.Out) // what does not come must not look like what came before
+	clear(r.Out) // a value that does not arrive must not look like the one before
 	if c.reuses {
 		c.vals, c.out = r.Vals, r.Out
 	}

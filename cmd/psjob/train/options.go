@@ -11,7 +11,7 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
-// Options say what a job trains. Only workers read them; they tell the servers what
+// Options say what a job trains. Only workers read them; they send the servers what
 // those need to know. The zero value is not valid: flags have the defaults, in
 // package main.
 type Options struct {
@@ -72,7 +72,7 @@ type CountOptions struct {
 	// PushPull makes each step one request that pushes and pulls.
 	PushPull bool
 	// Late says that pushes may be applied later, by the job's end at the latest:
-	// values are not compared, and only the servers' digests say what came.
+	// values are not compared, and only the servers' digests show what arrived.
 	Late bool
 	// Verify compares the sums at the end although pushes may be Late: all must have
 	// been applied when the last is answered.
@@ -270,8 +270,8 @@ func (c CountOptions) check() error {
 	return nil
 }
 
-// checkMix returns the first fault of mix's options. A mixer's keys are apart from
-// others' only for so many customers.
+// checkMix returns the first fault of mix's options. Only so many customers of a
+// worker have keys that are apart from each other's.
 func (o Options) checkMix() error {
 	switch m := o.Mix; {
 	case m.Customers > 16:

@@ -110,7 +110,8 @@ func (h *handler) Command(c kv.Command) ([]byte, error) {
 		h.totals[s.Name] = total
 		return nil, nil
 	case headTotal:
-		// Of a name that nobody has added to this is a zero share, whose count tells.
+		// A name to which nobody has added has a total of zero, which its count
+		// shows.
 		return json.Marshal(h.totals[string(c.Body)])
 	}
 	return nil, nil

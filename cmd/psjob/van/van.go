@@ -102,7 +102,8 @@ func Start(ctx context.Context, c Config) (*Van, error) {
 	}
 	v.ctx, v.cancel = context.WithCancelCause(ctx)
 	v.group = new(errgroup.Group)
-	// Before registering: others may connect as soon as the scheduler has told them.
+	// Before registering: others may connect as soon as they have the scheduler's
+	// node table.
 	v.startGoroutine(v.accept)
 	v.startGoroutine(v.watchConnections)
 	if err := v.register(ctx); err != nil {

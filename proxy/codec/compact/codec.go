@@ -11,14 +11,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// Codec makes the Senders and Receivers of this proxy's links. It is safe for concurrent
-// use.
+// Codec makes the Senders and Receivers of this proxy's links. It is safe for
+// concurrent use.
 //
-// All links to one instance of another proxy share a Peer, and the links of one job to it
-// share a group (see share.go). mu is held while links open and close and while groups are
-// told what to expect, which takes the locks of groups and stores. Those reserve memory
-// while they hold their own, so that kept has a lock of its own, keeping, which is taken
-// last.
+// All links to one instance of another proxy share a Peer, and the links of one job
+// to it share a group (see share.go). mu is held while links open and close, and
+// while groups are informed of the links that exist, which takes the locks of groups
+// and stores. Those reserve memory while they hold their own, so kept has a lock of
+// its own, keeping, which is taken last.
 type Codec struct {
 	limits Limits
 	stores *shared.Stores

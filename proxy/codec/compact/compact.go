@@ -1,31 +1,33 @@
-// Package compact is the lossless codec of links between proxies: a message about keys goes
-// without what the other end can tell by itself. Decoding restores the encoded message byte
-// for byte.
+// Package compact is the lossless codec of links between proxies: whatever the other
+// end can derive by itself is left out of messages about keys. Decoding restores the
+// encoded message byte for byte.
 //
 //   - The meta differs in a few bytes from one before it; only these go.
 //   - Keys go by package keylist: by reference, as positions, or packed.
 //   - An answer that has the keys of its request says which request that was.
 //   - Lengths go like keys, as their running sums.
-//   - Values most of which are zero, or one other word, go by package sparsewords,
-//     those of which many
+//   - Values most of which are zero, or one other word, go by package
+//     sparsewords, those of which many
 //     are equal by keylist's word lists, others as they are.
-//   - Values that another process of the job got on the same host go as a reference to
-//     those, by
+//   - Values that another process of the job got on the same host go as a
+//     reference to those, by
 //     package shared.
 //
-// A [Sender] takes the frames of a message and writes its head, from which a [Receiver]
-// restores the frames; package relay calls both and gets them from [Codec]. A Sender and
-// the Receiver at the other end share their state as those of keylist do: they serve one
-// direction of one link and see all encoded messages in order, each used by one goroutine.
-// Requests and their answers travel on different links, since each node answers over the
-// connection that it made. So all links to one instance of the other proxy meet in a
-// [Peer], which remembers the requests that answers may name.
+// A [Sender] takes the frames of a message and writes its head, from which a
+// [Receiver] restores the frames; package relay calls both and gets them from
+// [Codec]. A Sender and the Receiver at the other end share their state as those of
+// keylist do: they serve one direction of one link and see all encoded messages in
+// order, each used by one goroutine. Requests and their answers travel on different
+// links, since each node answers over the connection that it made. So all links to
+// one instance of the other proxy meet in a [Peer], which remembers the requests that
+// answers may name.
 //
-// Package values wraps this codec for the links on which values are coded too; it calls
-// EncodeAny and PackValues where the relay calls Encode.
+// Package values wraps this codec for the links on which values are coded too; it
+// calls EncodeAny and PackValues where the relay calls Encode.
 //
-// An encoded message is its head, which holds all frames except values that are not packed
-// and frames that the relay does not hold; these follow as they are. The head is
+// An encoded message is its head, which holds all frames except values that are not
+// packed and frames that the relay does not hold; these follow as they are. The head
+// is
 //
 //	flags     1 byte
 //	identity  if flagged: uvarint length, bytes

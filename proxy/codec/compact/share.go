@@ -92,9 +92,10 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 	}, nil
 }
 
-// tell informs the groups of another proxy whether several of its processes are about to be
-// answered: those that connect to one process of this host. Workers connect to servers and
-// not to each other, so these are workers that pull from one server. The caller holds c.mu.
+// tell informs the groups of another proxy whether several of its processes are about
+// to be answered: those that connect to one process of this host. Workers connect to
+// servers and not to each other, so these are workers that pull from one server. The
+// caller holds c.mu.
 func (c *Codec) tell(other relay.Instance) {
 	several := false
 	if k := c.peers[other]; k != nil {

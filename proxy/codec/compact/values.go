@@ -73,8 +73,8 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	name := trialName{keys.At(0), keys.Len(), m.Meta.Push, int(m.Meta.AppID), int(shown.Next)}
 	t := e.trials[name]
 	if t == nil {
-		// All are forgotten at once: a job with so many parameters is better tried
-		// anew than tracked exactly.
+		// All are forgotten at once: with so many parameters starting over is better
+		// than an exact account.
 		if e.trials == nil || len(e.trials) >= maxTrials {
 			e.trials = map[trialName]*trial{}
 		}
@@ -145,8 +145,8 @@ func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) (_ []byte, 
 	return dst[:start], 0
 }
 
-// clearlySparse: values that sparsewords makes so many times shorter are not tried as a
-// word list, which spends a bit on each word.
+// clearlySparse is the ratio from which on sparsewords is taken without trying a word
+// list, which spends a bit on each word.
 const clearlySparse = 16
 
 // widthOf returns the size of the words that values are compared by: that of their type, or

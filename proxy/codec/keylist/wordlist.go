@@ -175,7 +175,7 @@ func (e *WordEncoder) index(body []byte, common uint32, isCommon bool) bool {
 	return len(e.palette)*wordSize+len(e.indices)*width(len(e.palette))/8 < len(e.indices)*wordSize
 }
 
-// width is how many bits an index into so many words takes.
+// width returns how many bits an index into words different words takes.
 func width(words int) int { return bits.Len(uint(max(words, 1) - 1)) }
 
 // appendPalette appends the palette and the indices, packed to the width that the

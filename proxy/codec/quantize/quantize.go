@@ -148,9 +148,9 @@ func appendNorm(dst []byte, kind element.Kind, norm float64) []byte {
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(norm)))
 }
 
-// Decode appends to dst the count numbers of a kind that [Config.Append] wrote and returns
-// what follows them in src. The caller bounds count: no more than count numbers are
-// allocated, and only if src has at least the norms of so many.
+// Decode appends to dst the count numbers of a kind that [Config.Append] wrote and
+// returns what follows them in src. The caller bounds count: memory for count numbers
+// is allocated, though only if src can hold their norms.
 func Decode(dst []byte, kind element.Kind, count int, src []byte) (values, rest []byte, err error) {
 	if len(src) == 0 || src[0] < 1 || src[0] > 8 {
 		return nil, nil, fmt.Errorf("%w: they do not begin with a number of bits", ErrCorrupt)

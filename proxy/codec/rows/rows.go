@@ -47,7 +47,7 @@ type Chooser struct {
 	vector   *sparse.Vector
 	sparsity float64
 	at       int     // position of the next row
-	width    int     // of the last row; 0: there is none
+	width    int     // of the last row; 0: no row yet
 	kept     int     // how many of its values go
 	ratio    float32 // of a row's mean magnitude, where its threshold is, most likely
 	keys     []uint64

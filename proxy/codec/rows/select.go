@@ -26,9 +26,8 @@ func largest[K uint32 | uint64](keys, room []K, k int) K {
 		if above > 0 {
 			continue
 		}
-		// None is above the pivot.
-		// No key is above the pivot, so it is the largest, perhaps with copies. Partition
-		// at the next smaller number instead, to tell the copies from the rest.
+		// No key is above the pivot, so it is the largest, perhaps with copies.
+		// Partitioning at the next smaller number separates these from the rest.
 		same := len(keys) - part(keys, room, pivot-1)
 		if same = len(keys) - same; k <= same {
 			return pivot

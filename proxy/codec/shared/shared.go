@@ -88,7 +88,7 @@ type Reserver interface {
 	Unreserve(n int)
 }
 
-// Counts is what came of sharing, since the start.
+// Counts are the effects of sharing, since the start.
 type Counts struct {
 	Sent          uint64 `json:"sent"`           // entries that went over lanes
 	SentBytes     uint64 `json:"sent_bytes"`     // bytes that these took there, repetitions included

@@ -18,7 +18,7 @@ import (
 //   - numbers ascend in order, which is also that of the queue;
 //   - latest has at most one entry of each subject, the one whose values were put last.
 //
-// So everything that the Store is told follows from what was queued before it, and the
+// So everything that is sent to the Store follows from what was queued before, and the
 // Source knows how much memory the Store uses at any time. A Source is safe for concurrent
 // use.
 type Source struct {
@@ -336,7 +336,7 @@ func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (
 		s.recycle(e)
 		return 0, 0, false
 	}
-	if len(p) > 0 && !s.makeRoom(e.size()) { // there is none for both forms
+	if len(p) > 0 && !s.makeRoom(e.size()) { // room for the values, but not for both forms
 		s.spare.giveBack(p, s.limit-s.bytes)
 		e.form, e.packed = Plain, nil
 	}

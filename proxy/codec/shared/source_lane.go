@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// start begins a lane: the other end has all entries below next that it has not been told
-// to drop, and grants limit bytes in all. What it lacks is queued again, in order, before
-// anything else. The error says that it grants less than what is in use.
+// start begins a lane: the other end has all entries below next, except for those
+// that it was asked to drop, and grants limit bytes in all. What it lacks is queued
+// again, in order, before anything else. The error says that it grants less than what
+// is in use.
 func (s *Source) start(next uint64, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

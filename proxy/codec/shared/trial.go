@@ -70,9 +70,9 @@ func (t *trial) isFast() bool {
 	return t.lane >= fastBytes && float64(t.lane) > fastLane*t.writes.Seconds()
 }
 
-// answered records an answer with so many bytes of values, shared or not, at a time. It is
-// the trial's only driver: turns end by bytes, and the times between answers are what is
-// compared.
+// answered records an answer with bytes bytes of values, shared or not, that was sent
+// now. It is the trial's only driver: turns end by bytes, and the times between
+// answers are what is compared.
 func (t *trial) answered(now time.Time, bytes int) {
 	took := t.clipped(max(now.Sub(t.last), 0))
 	first := t.last.IsZero()
@@ -168,7 +168,8 @@ func (s *Source) countAnswer(bytes int) {
 	}
 }
 
-// wants is Wants where there is somebody to share with. The caller holds s.mu.
+// wants is Wants for a group with several processes to share among. The caller holds
+// s.mu.
 func (s *Source) wants(o *Outlet, subject Subject) bool {
 	switch {
 	case s.trial.isPlain():

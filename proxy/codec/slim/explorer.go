@@ -18,9 +18,9 @@ type explorer struct {
 	source rand.PCG
 }
 
-// draw draws size positions of n outside of the core, each set of so many as likely as any
-// other (Knuth, The Art of Computer Programming 2, 3.4.2, Algorithm S). The caller knows
-// that there are as many outside.
+// draw draws size positions of n outside of the core. All sets of that size are
+// equally likely (Knuth, The Art of Computer Programming 2, 3.4.2, Algorithm S). The
+// caller knows that there are as many outside.
 func (e *explorer) draw(core sparse.Mask, n int, round uint64) {
 	e.mask = e.mask.Resized(n)
 	e.source.Seed(e.seed, round)

@@ -69,8 +69,8 @@ func (s *Sender) AppendHeaderBy(dst, weights, values []byte) (header []byte, sel
 		s.selectCore(weights, core)
 		s.left = s.config.Rounds
 	}
-	// Drawn anew in each round, and after the core was chosen: the receiver does the
-	// same in this order.
+	// Drawn in each round, and after the core was chosen: the receiver does the same
+	// in this order.
 	s.explorer.draw(s.core, s.n, s.round)
 	flags := byte(0)
 	if renewed {

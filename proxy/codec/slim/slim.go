@@ -29,7 +29,7 @@ import (
 type Config struct {
 	Alpha   float64 // share of the values that is sent, in (0, 1]
 	Epsilon float64 // share that the explorer has, in [0, Alpha]
-	Rounds  int     // a core serves so many rounds, at least 1: q of section 3.4
+	Rounds  int     // rounds for which a core is used, at least 1: q of section 3.4
 	Seed    uint64  // of the explorer
 }
 
@@ -79,7 +79,7 @@ type Receiver struct {
 	got      sparse.Vector
 }
 
-// NewReceiver returns the receiver for a layer of at most so many numbers.
+// NewReceiver returns the receiver for a layer of at most most numbers.
 func NewReceiver(most int) *Receiver { return &Receiver{most: most} }
 
 // Decode reads what [Sender.Append] wrote and returns what follows it. The vector belongs

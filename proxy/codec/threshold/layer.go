@@ -32,7 +32,7 @@ type Layer struct {
 	due      bool // the next push renews the threshold
 	since    int  // pushes since the threshold was renewed; at most config.Lifespan
 	age      int  // pushes since the layer was made, or since the one was that it continues
-	begun    int  // age when the configuration was set: k of Algorithm 1 is what came since
+	begun    int  // age when the configuration was set: k of Algorithm 1 is age - begun
 	renewed  int  // age when the threshold was renewed
 	stats    Stats
 }

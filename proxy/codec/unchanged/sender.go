@@ -94,9 +94,9 @@ func (s *Sender) appendChanges(dst []byte, a *answer, kind element.Kind, values 
 	return s.diff.Append(dst)
 }
 
-// appendWhole encodes an answer whole. It evicts others to make room, and first of all old,
-// the answer kept for this name if it has another length. The receiver is told each slot
-// that is emptied.
+// appendWhole encodes an answer whole. It evicts others to make room, and first of
+// all old, the answer kept for this name if it has another length. Every slot that
+// becomes empty is listed for the receiver.
 func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.Element) []byte {
 	dst = append(dst, byte(formWhole), s.number)
 	s.number++

@@ -53,7 +53,7 @@ type copyTable struct {
 	narrow *keyTable // a cell's pulledBit says that the copy is what the worker has
 	parts  int       // parts so far, for the checksum
 	// At the sending end:
-	began  bool                      // the receiver was told of the table
+	began  bool                      // the receiver knows the table
 	forget bool                      // the next part has the receiver forget the narrow keys
 	held   int                       // bytes that narrow keys take at the receiver until it forgets them
 	tau    map[Range]*ef21.Threshold // of the narrow keys, by span

@@ -83,10 +83,10 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 	return c.check.append(head, start+1, t, t.narrow.values), sent, true
 }
 
-// place makes room for a piece's keys if there is enough, after having everything else of
-// the table forgotten if need be, and reports whether the keys have places. What the
-// receiver still keeps until it is told to forget is counted in t.held, and is free for the
-// part that tells it.
+// place makes room for a piece's keys if there is enough, after having everything
+// else of the table forgotten if need be, and reports whether the keys have places.
+// What the receiver keeps until the next part with copyForget is counted in t.held,
+// and is free for that part.
 func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 	missing, values, same := t.narrow.index.missing(keys, p)
 	if same && missing == 0 {

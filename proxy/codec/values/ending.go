@@ -29,11 +29,11 @@ func (c *Codec) endWorker(origin, node string) {
 	}
 }
 
-// EndPast is called when a worker of a job has told its scheduler, on a connection that
-// bypasses this proxy, that it has made its last push. That message cannot be held back:
-// what waits is sent at once, and comes too late if the servers have ended before, since
-// the scheduler has let them go. A worker that begins sends the same message, when nothing
-// waits.
+// EndPast is called when a worker of a job has announced its last push to its
+// scheduler on a connection that bypasses this proxy. That message cannot be held
+// back: what waits is sent at once, and comes too late if the servers have ended
+// before, since the scheduler has let them go. A worker that begins sends the same
+// message, when nothing waits.
 func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
 	name := string(pslite.AppendIdentity(nil, node))
 	for _, origin := range c.originsOf(job, name) {

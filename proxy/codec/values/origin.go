@@ -5,10 +5,10 @@ const maxOrigins = 4096
 
 // origin is where processes of this host connect from, a network namespace as a rule,
 // as long as links come from there. The listeners of some links do not know the job,
-// since an agent opens them before the job begins. The listeners of other links of the
-// same origin may, and so do the processes by what they tell the scheduler. If several
-// jobs connect from one origin nobody can say which one such a link belongs to, and it
-// counts for none.
+// since an agent opens them before the job begins. The listeners of other links of
+// the same origin may know it, and messages to the scheduler show it. If several jobs
+// connect from one origin, no link of it can be attributed to either, and none of
+// them counts.
 type origin struct {
 	links   int
 	job     string

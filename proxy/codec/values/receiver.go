@@ -255,7 +255,7 @@ func plainPart(src, out []byte) (n int, rest []byte, err error) {
 }
 
 // quantizedPart reads values that were all rounded. They are decoded in place: out
-// has room for exactly so many.
+// has room for exactly count numbers.
 func quantizedPart(src, out []byte) (n int, rest []byte, err error) {
 	if len(src) == 0 || !element.Kind(src[0]).Valid() {
 		return 0, nil, fmt.Errorf("%w: rounded values of no known kind", ErrCorrupt)

@@ -24,7 +24,7 @@ import (
 // counted by budget, unless it is in the stream's file, whose own memory is.
 type stream struct {
 	owner  owner
-	folder string // for its file; empty: there is none
+	folder string // of its file; empty: in memory alone
 	budget *budget
 	counts *counters
 	steps  *steps // of its worker
@@ -74,7 +74,7 @@ type narrowLayer struct {
 	rule  Rule
 	index *index // where each key's values are in the layer
 	// In the stream's file, unless the layer is in memory alone: the numbers, and the
-	// keys in one or more extents, the last of which has so many entries.
+	// keys in one or more extents, the last of which has entries entries.
 	tag     mapped.Tag
 	extent  *mapped.Extent
 	keys    []*mapped.Extent

@@ -267,9 +267,9 @@ const (
 	idleFor = 5 * time.Minute
 )
 
-// join returns the stream of an owner, made if need be, and counts one more user of it,
-// who has to leave. It returns nil beyond the bound, or if there is none and make is
-// false.
+// join returns the stream of an owner, made if need be, and counts one more user,
+// which has to call leave. It returns nil beyond the bound, or if the stream does not
+// exist and make is false.
 func (c *Codec) join(o owner, make bool) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
