@@ -1,13 +1,3 @@
-// This part keeps and stores the truth about a worker: how often it
-// pushed and pulled each key, and how many bytes of values went either way.
-// What a watcher of the network reports is compared with it.
-//
-// A file is one zstd stream. Inside stands one line of JSON, the [AccessHeader], and
-// then for each key in ascending order five unsigned varints: the difference
-// to the previous key (the first key itself), pushes, bytes pushed, pulls,
-// bytes pulled. Bytes are those of the values alone. Every request counts
-// once, when it has been answered; what a resender repeats does not count.
-
 // This part keeps and stores the truth about a worker: how often it pushed and pulled
 // each key, and how many bytes of values went either way. What a watcher of the
 // network reports is compared with it.
@@ -17,6 +7,7 @@
 // previous key (the first key itself), pushes, bytes pushed, pulls, bytes pulled.
 // Bytes are those of the values alone. Every request counts once, when it has been
 // answered; what a resender repeats does not count.
+
 package kv
 
 import (

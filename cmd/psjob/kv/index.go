@@ -1,12 +1,8 @@
-// This part numbers keys in the order in which they first appear. The
-// server's store and the workers' record of accesses keep their columns by
-// these numbers. It is an open-addressing table made for long sorted key
-// lists: a look-up touches one cache line as a rule and allocates nothing.
-
 // This part numbers keys in the order in which they first appear. The server's store
 // and the workers' record of accesses keep their columns by these numbers. It is an
 // open-addressing table made for long sorted key lists: a look-up touches one cache
 // line as a rule and allocates nothing.
+
 package kv
 
 import "math/bits"

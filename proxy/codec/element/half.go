@@ -56,8 +56,6 @@ func ToFloat16(f float32) uint16 {
 		rounded := bits + 0xfff + bits>>13&1
 		return sign | uint16((rounded-112<<23)>>13)
 	}
-	// Subnormal: the sum's unit in the last place is 2^-24, so the addition
-	// rounds as wanted.
 	// Subnormal: the sum's unit in the last place is 2^-24, that of a subnormal binary16,
 	// so the processor's addition rounds as wanted. Taking the bits of 0.5 away leaves the
 	// fraction.

@@ -1,23 +1,3 @@
-// This part encodes lists of values, words of 4 bytes, of which many are
-// equal: pulled parameters that nobody has touched yet are 0, and the gradients
-// of features that occur in one sample alone are that sample's. It is lossless
-// and keeps nothing from one list to the next.
-//
-// In goes the body of a values frame; [Encoder.Append] says whether it gets
-// shorter, after looking at a few of the words; [Decoder.Decode] gives the body
-// back. Package compact calls both.
-//
-// An encoded list is
-//
-//	form      1 byte of flags
-//	words     uvarint, how many
-//	common    if flagged: a word, and a bit for each word, set where it is this
-//	          one, the first in the lowest bit of the first byte
-//	palette   if flagged: uvarint number of different words, these words, and
-//	          for each word that is not the common one its index among them, in
-//	          as many bits as the largest takes, the lowest first
-//	others    else: the words that are not the common one
-
 // This part encodes lists of values, words of 4 bytes, many of which are equal: pulled
 // parameters that nobody has touched yet are 0, and the gradients of features that occur in
 // one sample alone are that sample's. It is lossless and keeps nothing from one list to the
@@ -37,6 +17,7 @@
 //	          for each word that is not the common one its index among them, in
 //	          as many bits as the largest takes, the lowest first
 //	others    else: the words that are not the common one
+
 package keylist
 
 import (
