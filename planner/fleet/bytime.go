@@ -8,7 +8,8 @@ import (
 )
 
 // heatmapByTime returns a heatmap with a row for each of q.Rows stretches of time, each the
-// difference between what hosts had reported at its end and at its beginning.
+// difference between what hosts had reported at its end and at its beginning. It costs two reads of
+// the history and a subtraction of all hosts' blocks per row.
 func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (page.Heatmap, error) {
 	h := page.Heatmap{Job: job, Range: q.Range, Measure: q.Measure, Exact: true, Finest: true}
 	if s.Past == nil {
@@ -54,6 +55,7 @@ func (s *State) heatmapByTime(job string, q page.HeatmapQuery, now time.Time) (p
 // began returns the beginning of the first row: as queried, but not before the oldest kept report.
 func (s *State) began(from, now time.Time) time.Time {
 	oldest := now
+	// Nothing is from before the zero time, so Past returns the oldest kept report of each host.
 	_, at := s.Past(time.Time{})
 	for _, t := range at {
 		if t.Before(oldest) {
@@ -101,7 +103,8 @@ func (s *State) used(h *page.Heatmap, q *page.HeatmapQuery, reports []*api.JobRe
 	return sum
 }
 
-// add adds a row to another, which may be nil and then becomes row itself.
+// add adds a row to another of the same blocks, which may be nil and then becomes row itself. The
+// caller must not use row afterwards.
 func add(to *[]page.Sums, row []page.Sums) {
 	if *to == nil {
 		*to = row
@@ -114,7 +117,8 @@ func add(to *[]page.Sums, row []page.Sums) {
 	}
 }
 
-// inUse joins each block without uses to the block before it, by dropping its edge.
+// inUse joins each block without uses to the block before it, by dropping its edge. Unused blocks
+// at the beginning are left out, so the heatmap may begin above key 0.
 func inUse(firsts []uint64, sums [][]page.Sums) ([]uint64, [][]page.Sums) {
 	var kept []uint64
 	rows := make([][]page.Sums, len(sums))

@@ -17,6 +17,8 @@ func Codecs(job string, d *api.CodecsDescription) page.Codecs {
 		}
 	}
 	for _, f := range d.GetFollowers() {
+		// A proxy has reported if its newest report is of the trial that the planner describes;
+		// reports of an earlier trial do not count.
 		if f.GetFollowing() {
 			c.Hosts = append(c.Hosts, page.CodecHost{Host: f.GetHost(), Current: f.GetVersion() == d.GetRules().GetVersion(),
 				Refused: f.GetRefused(), Untried: f.GetUntried(), Reported: d.GetTrial() != nil && f.GetTrial() == d.GetTrial().GetNumber()})

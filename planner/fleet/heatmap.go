@@ -77,6 +77,7 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 		}
 		firsts = coarse
 	}
+	// Keys are counted from the blocks of the reports, since grids have uses only.
 	keys := keysIn(reports, firsts)
 	sums := make([][]page.Sums, len(h.Workers))
 	// Every host's grid is regrouped to the common edges, and rows of one worker are added.

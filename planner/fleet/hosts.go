@@ -24,6 +24,7 @@ func (s *State) Agent() page.Agent {
 		a.CPUPercent += h.CPUPercent
 		a.KernelPercent += h.KernelPercent
 		a.MemoryBytes += h.MemoryBytes
+		// The planner's figures are no better than those of the agent that samples the least.
 		a.Sampling.OneIn = max(a.Sampling.OneIn, h.SampledOneIn)
 		for _, c := range h.Lost {
 			// Reasons have the same meaning on every host, so losses add up by reason.

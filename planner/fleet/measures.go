@@ -35,6 +35,7 @@ func (s *State) measure(jobs []page.Job) {
 		if j.State == page.Over {
 			continue
 		}
+		// How a job is watched is known from agents; all other lines come from proxies.
 		all := [][]measure.Line{{page.Observed(j)}}
 		for _, lines := range hosts {
 			all = append(all, measure.Of(lines, j.Name, running == 1))

@@ -68,6 +68,7 @@ func quantile(e *api.Epoch, q float64) float64 {
 	for _, n := range e.GetHeldCount() {
 		total += n
 	}
+	// Counts are of buckets in ascending order of duration; the bucket's upper limit is the answer.
 	for i, n := range e.GetHeldCount() {
 		if sum += n; float64(sum) >= q*float64(total) && total > 0 && i < len(e.GetHeldMicros()) {
 			return float64(e.GetHeldMicros()[i]) / 1e6

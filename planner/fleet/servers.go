@@ -111,6 +111,7 @@ func paceOf(reports []*api.JobReport) pace {
 		return p
 	}
 	slices.Sort(rates)
+	// The higher of the middle two, so that with two workers the slower one can be a straggler.
 	p.median = rates[len(rates)/2]
 	for worker, rate := range p.workers {
 		// spans turns the difference of rates back into steps.

@@ -10,7 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/twostep"
 )
 
-// An Algorithm is a partitioner as users choose it.
+// An Algorithm is a partitioner as users choose it. Its name also stands in placement.json and in
+// reports, so it must not change.
 type Algorithm struct {
 	Name      string // as in --algorithm
 	About     string // one line, with the source

@@ -15,6 +15,8 @@ import (
 // bytes) and its length (8 bytes), both in little endian, and the state.
 var checkpointMagic = []byte("psidecar partition state 1\n")
 
+// checkpointEvery is the default of Every: an interruption loses at most that much work, and saving
+// a large state takes a small part of it.
 const checkpointEvery = 5 * time.Second
 
 // A Checkpoint is a [partition.Keeper] that keeps the state in a file. The file always has a

@@ -99,7 +99,7 @@ type Moved struct {
 }
 
 // CountMoved compares a with the assignment from which it continued. Samples and parameters that
-// from does not have are not counted.
+// from does not have, which are -1 in it, are not counted.
 func CountMoved(from, a *partition.Assignment) *Moved {
 	m := new(Moved)
 	count := func(from, to []int32) (known, moved int) {

@@ -123,6 +123,7 @@ func (r *HashReport) Table(w io.Writer) error {
 	line := func(name string, before, after float64) {
 		fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.3f\t\n", name, before, after, ratio(after, before))
 	}
+	// Both sides were partitioned by the same algorithm, so its name labels one line for both.
 	b, a := r.Before, r.After
 	line("parameters", float64(b.Parameters), float64(a.Parameters))
 	line("nonzeros", float64(b.Edges), float64(a.Edges))

@@ -67,7 +67,9 @@ func (in Input) readRows(ctx context.Context, each func(rows *dataset.Rows, hash
 	})
 }
 
-// hashRows hashes a batch in parallel, each hasher a part of it.
+// hashRows hashes a batch in parallel, each hasher a contiguous part of it. A hasher has scratch
+// memory of its own and is used by one goroutine at a time. The error, if any, is of one of the
+// lines that cannot be hashed, not necessarily the first.
 func hashRows(crew []*dataset.Hasher, rows *dataset.Rows) ([][]uint64, error) {
 	hashed := make([][]uint64, rows.Len())
 	var group errgroup.Group

@@ -31,7 +31,8 @@ type Output struct {
 
 // Write writes a shard of the data for each machine, assignment.txt in the format of
 // [partition.WriteAssignment], and placement.json. It reads the input again for the shards.
-// placement.json comes last, so that a directory with it is complete.
+// placement.json comes last, so that a new directory is complete once it has one. In a directory
+// with an earlier partition the old placement.json remains until then.
 func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partition.Assignment) error {
 	// This fails if a feature has no key, which must be known before anything is written.
 	p, err := plan.NewPlacement(g, a, out.K, out.KeyMap.Key)

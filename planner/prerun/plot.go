@@ -49,6 +49,7 @@ func Plot(w io.Writer, title string, reports []*Report) error {
 		}
 		bars.Color = palette()[i%len(palette())]
 		bars.LineStyle.Width = 0
+		// The bars of a machine stand side by side, centred on its place.
 		bars.Offset = width * vg.Length(float64(i)-float64(len(reports)-1)/2)
 		p.Add(bars)
 		p.Legend.Add(fmt.Sprintf("%s: max %d", r.Algorithm, r.Traffic.Max), bars)
@@ -63,6 +64,7 @@ func Plot(w io.Writer, title string, reports []*Report) error {
 		names = append(names, name)
 	}
 	p.NominalX(names...)
+	// Machines are at 0 to k-1. Without margins the outer groups would be cut in half.
 	p.X.Min, p.X.Max = -0.6, float64(k)-0.4
 	// Room above the bars for the legend.
 	p.Y.Max *= 1 + 0.07*float64(len(reports))

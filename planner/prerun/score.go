@@ -11,6 +11,7 @@ import (
 // Score judges an assignment file, whichever program has made it, for k machines. It does not
 // refuse one that violates the limits of our partitioners: its figures show how uneven it is.
 func Score(ctx context.Context, in Input, assignment string, k int) (*Report, error) {
+	// Opened before the graph is built, so that a wrong name is reported at once.
 	file, err := os.Open(assignment)
 	if err != nil {
 		return nil, fmt.Errorf("opening --assignment: %w", err)

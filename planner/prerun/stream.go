@@ -89,6 +89,7 @@ func rowsOf(shards []Input, passes int, files *streamFiles) stream.Source {
 	parts := partsBefore(shards)
 	return func(ctx context.Context, pass int, each func([]uint64) (int, error)) error {
 		for i, in := range shards {
+			// in is a copy, so each pass wraps the caller's function only once.
 			if show := in.Progress; show != nil {
 				in.Progress = func(done float64) {
 					show((float64(pass) + parts[i] + done*(parts[i+1]-parts[i])) / float64(passes+1))
@@ -167,7 +168,8 @@ type streamFiles struct {
 // sortBytes is the memory for sorting keys, in addition to what the partition takes.
 const sortBytes = 8 << 20
 
-// createStreamed creates the files. If it fails it closes those that it has created.
+// createStreamed creates the files, all K shards at once, because rows come in no order of
+// machines. If it fails it closes those that it has created.
 func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 	if err := out.Prepare(); err != nil {
 		return nil, err
@@ -253,6 +255,7 @@ func (s *streamFiles) parameter(id uint64, owner int) error {
 
 // finish writes the placement, flushes all files, and gives the placement its name.
 func (s *streamFiles) finish(ctx context.Context) error {
+	// The sorter merges its runs into the ascending order that the placement needs.
 	err := s.byKey.Each(ctx, func(p stream.SpilledPair) error { return s.keys.Add(p.ID, int32(p.Machine)) })
 	if err != nil {
 		return err

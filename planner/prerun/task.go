@@ -185,6 +185,8 @@ func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) 
 		if o.From != nil {
 			r.Moved = CountMoved(o.From, a)
 		}
+		// With several algorithms the assignments are not kept, only the judgements: each may be
+		// large.
 		reports, last = append(reports, r), a
 	}
 	return reports, last, nil
@@ -197,6 +199,8 @@ func (t *Task) drawPlot(ctx context.Context, g *graph.Graph, o partition.Options
 	}
 	drawn := reports
 	if len(reports) == 1 && reports[0].Algorithm != "random" {
+		// The baseline is a mean of several random partitions; the plot shows one of them machine
+		// by machine.
 		a, err := partition.Random(ctx, g, partition.Options{K: o.K, Seed: 1, Capacity: o.Capacity})
 		if err != nil {
 			return err
