@@ -72,6 +72,8 @@ func panel(title, x, y string, results []Result, curve func(*Result) plotter.XYs
 		if err != nil {
 			return nil, fmt.Errorf("plotting %s: %w", results[i].Strategy, err)
 		}
+		// Colours go by name, not by position, so plots of different sets of strategies can be
+		// compared.
 		l.Color, l.Width = colour(results[i].Strategy), vg.Points(1.5)
 		p.Add(l)
 		p.Legend.Add(results[i].Strategy, l)
@@ -97,6 +99,7 @@ func Panels(w io.Writer, panels []*plot.Plot) error {
 	canvas := vgimg.New(width*vg.Length(len(panels)), height)
 	all := draw.New(canvas)
 	for i, p := range panels {
+		// Crop takes distances from both edges, and negative ones at the right.
 		left, right := width*vg.Length(i), width*vg.Length(len(panels)-1-i)
 		p.Draw(draw.Crop(all, left, -right, 0, 0))
 	}

@@ -167,6 +167,7 @@ func (s *survey) machines() (*machines, error) {
 		}
 		return nil, errors.New("the recordings hold no request")
 	}
+	// Shorter names come first, so worker2 is before worker10.
 	names := slices.SortedFunc(maps.Keys(s.workers), func(a, b string) int {
 		if len(a) != len(b) {
 			return len(a) - len(b)
@@ -174,8 +175,7 @@ func (s *survey) machines() (*machines, error) {
 		return strings.Compare(a, b)
 	})
 	for i, name := range names {
-		// Workers are numbered by name, worker2 before worker10, so that the numbers do not depend
-		// on who asked first.
+		// Workers are numbered by name, so that the numbers do not depend on who asked first.
 		s.workers[name] = i
 	}
 	m := &machines{worker: make([]int, len(names)), server: make([]int, s.servers)}

@@ -14,6 +14,8 @@ const tableRows = 20
 func Table(w io.Writer, results []Result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "strategy\tbusiest machine\tx below home\ttotal\tmigration\tmoves\t")
+	// Strategies are compared with all keys at home; without that one in results, no factor is
+	// printed.
 	home := 0.0
 	for _, r := range results {
 		if r.Strategy == "home" {
@@ -35,6 +37,7 @@ func Table(w io.Writer, results []Result) error {
 	if len(results) == 0 {
 		return t.Flush()
 	}
+	// All results are of the same recording, so they have the same epochs.
 	n := len(results[0].Epochs)
 	// Group epochs so that they fit in tableRows rows.
 	each := max(1, (n+tableRows-1)/tableRows)
