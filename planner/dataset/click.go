@@ -80,6 +80,7 @@ func newMarket(o ClickOptions) *market {
 	large := math.Log(float64(o.Cardinality))
 	small := min(large, math.Log(3))
 	for c := range m.columns {
+		// Equal steps on a logarithmic scale, from the largest column to the smallest.
 		n := math.Exp(large + (small-large)*float64(c)/(ClickCategories-1))
 		m.columns[c] = newAlias(zipfWeights(max(1, int(math.Round(n))), 1.1))
 	}

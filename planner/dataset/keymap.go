@@ -79,6 +79,7 @@ func readKeyMap(path string) (KeyMap, error) {
 	}
 	defer f.Close()
 	m := KeyMap{listed: map[uint64]uint64{}, from: path}
+	// Used only to find keys that are listed twice.
 	owner := map[uint64]uint64{} // key -> id
 	lines := bufio.NewScanner(f)
 	for line := 1; lines.Scan(); line++ {

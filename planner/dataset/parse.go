@@ -283,4 +283,6 @@ func token(text []byte, i int) []byte {
 	return text[i:to]
 }
 
+// colons returns the number of colons in a token: 1 in a feature of libsvm text, 2 in one of
+// libffm.
 func colons(token []byte) int { return bytes.Count(token, []byte{':'}) }

@@ -33,6 +33,7 @@ func HashDataset(ctx context.Context, rows *Rows, o HashOptions) (*Rows, error) 
 			hashed.Start = append(hashed.Start, base+end)
 		}
 		hashed.ID = append(hashed.ID, parts[i].ID...)
+		// The part is in the joined list now; its memory is released before the next one is copied.
 		parts[i] = Rows{}
 	}
 	hashed.Value = make([]float32, len(hashed.ID))

@@ -18,6 +18,7 @@ func WriteLibsvm(w io.Writer, rows iter.Seq[SyntheticRow]) (int, error) {
 			line = append(line, ' ')
 			line = strconv.AppendUint(line, id, 10)
 			line = append(line, ':')
+			// Six digits keep files small; a value read back may differ in its last bits.
 			line = strconv.AppendFloat(line, float64(row.Values[i]), 'g', 6, 32)
 		}
 		if _, err := out.Write(append(line, '\n')); err != nil {
@@ -48,6 +49,8 @@ func WriteCriteo(w io.Writer, clicks iter.Seq[Click]) (int, error) {
 		}
 		for c, v := range k.Categories {
 			line = append(line, '\t')
+			// The column is in the upper byte, so columns of up to 2^24 values have none in common:
+			// readers that ignore the column do not confuse them.
 			line = appendHex(line, scramble(uint32(c)<<24^v))
 		}
 		if _, err := out.Write(append(line, '\n')); err != nil {

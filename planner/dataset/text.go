@@ -113,6 +113,7 @@ type language struct {
 func newLanguage(o TextOptions) *language {
 	r := stream(o.Seed, 0)
 	l := &language{TextOptions: o, idf: make([]float32, o.Features)}
+	// The weights are needed twice: the tables draw from them, and chance sums them.
 	general := zipfWeights(o.Features, o.Skew)
 	l.general = newAlias(general)
 	l.words = permutation(r, o.Features)
@@ -194,6 +195,7 @@ func (w *writer) row(r *rand.Rand) SyntheticRow {
 	w.values = w.values[:0]
 	var square float64
 	for _, id := range w.ids {
+		// Feature ids begin at 1, vocabularies at 0.
 		f := uint32(id - 1)
 		v := float32(1+math.Log(float64(w.counts[f]))) * w.idf[f]
 		square += float64(v) * float64(v)

@@ -71,6 +71,7 @@ func (r *Random) rows(from, to int) [][]uint64 {
 	var rows [][]uint64
 	var ids []uint64
 	for s := from; s < to; s++ {
+		// A source per sample makes the graph independent of which goroutine draws it.
 		random := rand.New(rand.NewPCG(r.Seed, uint64(s)))
 		topic := uint64(0)
 		if r.Topics > 1 {
@@ -107,6 +108,7 @@ func (r *Random) rank(u float64) float64 {
 	switch r.Exponent {
 	case 0:
 		return u * m
+	// The general formula divides by 1 - exponent.
 	case 1:
 		return math.Exp(u*math.Log(m+1)) - 1
 	}

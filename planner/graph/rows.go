@@ -19,6 +19,7 @@ func FromRows(rows [][]uint64) (*Graph, error) {
 	}
 	g.sampleParams = make([]uint32, 0, len(g.features))
 	slices.Sort(g.features)
+	// A parameter's number is the rank of its feature id, as in graphs that a Builder makes.
 	g.features = slices.Compact(g.features)
 	for s, row := range rows {
 		start := len(g.sampleParams)
@@ -58,6 +59,7 @@ func (g *Graph) transpose() {
 	for p := range m {
 		g.paramStart[p+1] += g.paramStart[p]
 	}
+	// next[p] is where the next sample of p goes; samples are visited in ascending order.
 	next := slices.Clone(g.paramStart[:m])
 	g.paramSamples = make([]uint32, len(g.sampleParams))
 	for s := range g.Samples() {
