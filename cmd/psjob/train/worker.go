@@ -53,10 +53,15 @@ type WorkerReport struct {
 type Mark struct {
 	Step    int     `json:"step"`    // steps made
 	Seconds float64 `json:"seconds"` // since the first began
-	Loss    float64 `json:"loss"`    // mean over the batches since the mark before, each before it was learned
+	Loss    float64 `json:"loss"`    // mean over the batches since the previous mark, each scored before its own update
 }
 
-// worker is one worker's life. One goroutine runs it, except in mix.
+// worker is the state of one worker process. One goroutine runs it; with the model
+// mix, each mixer has a goroutine besides, which owns its mixer and only reads the
+// worker.
+//
+// log is nil if no accesses are recorded. report is written by the worker's own
+// goroutine and returned by [Work].
 type worker struct {
 	Options
 	kv     *kv.Worker
@@ -68,8 +73,12 @@ type worker struct {
 	report WorkerReport
 }
 
-// Work is a worker's life, from registering to the end of the job. The report is what
-// is known by then, even with an error.
+// Work runs a worker from its registration to the end of the job, and blocks for that
+// long. With an error it still returns the report as far as it was filled in, so that
+// the caller can print how far the worker got.
+//
+// The order is that of every node: start the van, create the customers, wait at the
+// barrier of all nodes, work, wait at the last barrier, stop (see live).
 func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	if err := o.Check(); err != nil {
 		return WorkerReport{}, err
@@ -84,6 +93,8 @@ func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	if o.Model == "bench" && o.AccessLog == "" {
 		w.log = nil // keeping it would be measured as well
 	}
+	// Right after the start: a message for a customer that does not exist yet blocks
+	// the reader of its connection, and all messages behind it.
 	w.kv, err = kv.NewWorker(v, 0, 0, w.log)
 	if err != nil {
 		return w.report, errors.Join(err, v.Stop(ctx))
@@ -98,7 +109,9 @@ func Work(ctx context.Context, c van.Config, o Options) (WorkerReport, error) {
 	return w.report, err
 }
 
-// work does what the model says, and sums up.
+// work runs the chosen model, completes the report and writes the access log. It runs
+// between the job's two barriers, so that all nodes have their ids and none stops
+// while another still needs it.
 func (w *worker) work(ctx context.Context) (err error) {
 	if w.keys, err = dataset.ParseKeyMap(w.KeyMap); err != nil {
 		return err
@@ -132,7 +145,7 @@ func (w *worker) work(ctx context.Context) (err error) {
 	return w.log.WriteFile(w.AccessLog, w.van.ID(), w.van.Rank())
 }
 
-// sumUp adds up the accesses for the report.
+// sumUp adds up the access log for the report. Without a log the report has zeros.
 func (w *worker) sumUp() {
 	if w.log == nil {
 		return
@@ -173,9 +186,11 @@ func (w *worker) configure(ctx context.Context, width int) error {
 }
 
 // total sums s over all workers at the first server: each adds its part, a barrier
-// makes sure that all have, and each asks for the sum. ok is false if that server
-// does not sum, as one of PS-lite's own does not, which an answer without the right
-// number of workers shows.
+// makes sure that all have, and each asks for the sum. Workers have no connections to
+// each other, so a server is the only place where they can exchange a number.
+//
+// ok is false if that server does not sum, as one of PS-lite's own does not, which an
+// answer without the right number of workers shows.
 func (w *worker) total(ctx context.Context, s share) (total share, ok bool, err error) {
 	first := int(pslite.ServerID(0))
 	body, err := json.Marshal(s)
@@ -241,7 +256,8 @@ func (w *worker) load(ctx context.Context, data, labels string, part model.Share
 }
 
 // score predicts all samples of a model with the parameters of a step, in chunks that
-// bound the memory of the pulled parameters and of the nets' layers.
+// bound the memory of the pulled parameters and of the nets' layers. The last chunk
+// may be shorter; the tally adds samples, not chunks, so that it does not weigh more.
 func (w *worker) score(ctx context.Context, m model.Model, step int32) (model.Tally, error) {
 	const chunk = 4096
 	var tally model.Tally

@@ -87,7 +87,7 @@ func newDealer(name, address, identity string, c Config) *dealer {
 // rooms would stop two nodes for good. An acknowledgement or heartbeat beyond
 // controlRoom is dropped and counted.
 func (d *dealer) send(ctx context.Context, o outgoing) error {
-	// Taken before the lock, as it may take long. It is returned by noteSent.
+	// Taken before the lock, as the wait may be long. noteSent returns it.
 	if !o.control {
 		select {
 		case <-d.room:
@@ -181,8 +181,8 @@ func (d *dealer) connectAndServe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What a wait that lasts says about this node. It is replaced by the error, if
-	// one comes.
+	// What describe reports while the handshake lasts; an error replaces it. A peer
+	// that accepts and stays silent would otherwise look unreachable.
 	d.failure.Store("it accepts connections, but has not answered in ZeroMQ's protocol yet")
 	counted := &countingConn{Conn: nc}
 	defer nc.Close()
@@ -221,6 +221,7 @@ func (d *dealer) connectAndServe(ctx context.Context) error {
 func discard(conn *zmtp.Conn) error {
 	var m zmtp.Message
 	for {
+		// PINGs are answered inside of ReadMessage, by this goroutine.
 		if err := conn.ReadMessage(&m); err != nil {
 			return err
 		}
@@ -253,7 +254,9 @@ func (d *dealer) writeBatches(ctx context.Context, conn *zmtp.Conn, written *ato
 	}
 }
 
-// writeBatch writes messages, small ones together.
+// writeBatch writes messages, small ones together to save system calls. After an
+// error any prefix of the batch may have reached the kernel; putBack finds out how
+// much.
 func writeBatch(conn *zmtp.Conn, batch []outgoing) error {
 	for _, o := range batch {
 		if err := conn.Queue(o.frames...); err != nil {

@@ -24,8 +24,9 @@ func (v *Van) heartbeats(ctx context.Context) error {
 	return nil
 }
 
-// heartbeat records a sign of life; the scheduler answers it, so that the node sees
-// the scheduler live as well.
+// heartbeat records a sign of life. The scheduler answers it, so that the node sees
+// that the scheduler is alive; other nodes do not, or the two would answer each other
+// forever.
 func (v *Van) heartbeat(ctx context.Context, m *Message) error {
 	for _, n := range m.Meta.Control.Nodes {
 		v.mu.Lock()

@@ -34,8 +34,8 @@ func (v *Van) receive(ctx context.Context, m *Message) error {
 		return v.deliver(ctx, m)
 	}
 	defer m.Release()
-	// A node's message to itself, the last that it sends: everything before it has
-	// been received.
+	// A node's message to itself, the last that it sends: everything sent before it
+	// on that connection has been received.
 	if command == pslite.Terminate {
 		if m.Sender == v.ID() {
 			select {
@@ -96,7 +96,7 @@ func (v *Van) deliver(ctx context.Context, m *Message) error {
 		return fmt.Errorf("a data message from a node without an id: %s", m)
 	}
 	app := int(m.Meta.AppID)
-	// Servers have one customer for an app, whatever customer of the worker's asks;
+	// Servers have one customer for an app, whichever of the worker's customers asks;
 	// the answer goes back to that one.
 	customer := app
 	if v.config.Role == pslite.Worker {
@@ -164,7 +164,7 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 		return fmt.Errorf("a node registers with %d addresses: want 1", len(m.Meta.Control.Nodes))
 	}
 	v.mu.Lock()
-	// A node that has an id already reconnects, or repeats.
+	// A node with an id has been enrolled: it reconnects, or repeats its ADD_NODE.
 	if m.Sender != int(pslite.Empty) {
 		v.mu.Unlock()
 		return nil
@@ -195,8 +195,9 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 		}
 	}
 	table := append(append([]pslite.Node(nil), v.roster.nodes...), v.self)
-	// By the new connections, which know their peers' ids. What registered over the
-	// old ones is answered so.
+	// Over the new connections, which know their peers' ids. This also answers the
+	// nodes that registered over connections without an identity. becomeReady makes
+	// the resender only after that, so tables are never retransmitted.
 	for _, id := range v.roster.addressees(Servers + Workers) {
 		back := NewMessage(id)
 		back.Meta.Control = pslite.Control{Cmd: pslite.AddNode, Nodes: table}
@@ -261,8 +262,9 @@ func (v *Van) arrive(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// repeat sends again what was not acknowledged in time, and ends the van if that is
-// in vain for too long.
+// repeat retransmits what was not acknowledged in time, and ends the van if a message
+// stays without an acknowledgement for longer than the van's patience. It looks about
+// four times per timeout, and at least once a second.
 func (v *Van) repeat(ctx context.Context) error {
 	every := min(max(v.resender.timeout/4, 5*time.Millisecond), time.Second)
 	for sleep(ctx, every) {

@@ -82,7 +82,10 @@ func (v *Van) register(ctx context.Context) error {
 	return nil
 }
 
-// becomeReady is called once, when all nodes are known.
+// becomeReady is called once, when all nodes are known: on the scheduler by the
+// reader that enrolled the last node, elsewhere by the reader that received the node
+// table. The resender comes first, since a reader that sees isReady uses it. Closing
+// ready releases register.
 func (v *Van) becomeReady() {
 	if v.config.Resend {
 		v.resender = newResender(v.config.ResendTimeout)
@@ -100,8 +103,9 @@ func (v *Van) connect(n pslite.Node) {
 	if n.Role == v.self.Role && n.ID != v.self.ID {
 		return
 	}
-	// A node has no id before the table came, so the first connection to the
-	// scheduler has no identity, and is replaced by one that has.
+	// A node has no id before the table has arrived, so its first connection to the
+	// scheduler has no identity. It is replaced by one that has, by which the
+	// scheduler recognizes the sender of each message.
 	identity := ""
 	if v.self.ID != pslite.Empty {
 		identity = "ps" + strconv.Itoa(int(v.self.ID))
@@ -126,8 +130,9 @@ func nodeName(n pslite.Node) string {
 	return fmt.Sprintf("%v %d", n.Role, n.ID)
 }
 
-// describe names nodes and the state of their connections, for logs and errors: at
-// most four of them.
+// describe names nodes and the state of their connections, for logs and errors. It
+// names four at most: a message about a group of hundreds of nodes has to stay
+// readable.
 func (v *Van) describe(ids []int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -31,8 +31,9 @@ type resender struct {
 	duplicates atomic.Int64
 }
 
-// unacked is a message without an acknowledgement. due and repeats are guarded by the
-// resender's mu.
+// An unacked is a message without an acknowledgement. due and repeats are guarded by
+// the resender's mu. frames belong to the resender and do not change, so that a
+// repetition needs no further copy.
 type unacked struct {
 	to      int
 	frames  [][]byte
@@ -42,6 +43,8 @@ type unacked struct {
 	repeats int
 }
 
+// newResender returns a resender that repeats a message for the first time after
+// timeout, then after twice, three times that long and so on.
 func newResender(timeout time.Duration) *resender {
 	r := &resender{timeout: timeout, room: make(chan struct{}, unackedRoom),
 		unacked: make(map[uint64]*unacked), seen: make(map[uint64]struct{})}
@@ -110,6 +113,8 @@ func (r *resender) acknowledge(signature uint64) {
 func (r *resender) dropNode(node int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// The dealer may still hold the message. Whether it writes it no longer matters:
+	// written then changes an entry that nothing refers to.
 	for signature, u := range r.unacked {
 		if u.to == node {
 			delete(r.unacked, signature)

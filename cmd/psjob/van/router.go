@@ -12,11 +12,15 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// maxConnections bounds how many peers may be connected at a time.
+// maxConnections bounds how many peers may be connected at a time, each of which
+// takes a goroutine and a read buffer. It is far above what a job needs: every node
+// has one connection to this one, for a moment two.
 const maxConnections = 1 << 16
 
 // accept serves the peers' connections, each in a goroutine of its own, until the van
-// ends.
+// ends. It returns an error only if the listener is broken; a lack of file
+// descriptors passes, and the peers, whose connections wait in the kernel's backlog,
+// do not notice it.
 func (v *Van) accept(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { v.listener.Close() })
 	defer stop()
@@ -81,7 +85,8 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 	v.connectionCame(from)
 	defer v.connectionWent(from)
 	for {
-		// A message of its own for each: customers may still use those before.
+		// A new message each time: customers may still use the previous ones. The
+		// pool gets it back by its last Release.
 		m := v.incoming.Get().(*Message)
 		m.users.Store(1)
 		if err := conn.ReadMessage(&m.incoming); err != nil {
@@ -92,7 +97,9 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 			return nil
 		}
 		if err := m.decode(from, v.ID(), v.config.Dialect); err != nil {
-			// Whoever has no id may be anything: a port scanner does not end the job.
+			// A peer without an id may be anything: a port scanner must not end the
+			// job. A node's message that cannot be decoded does, since its sender
+			// waits for an answer that can never come.
 			if from == int(pslite.Empty) {
 				v.refused.Add(1)
 				v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
@@ -119,7 +126,9 @@ func nodeOf(identity []byte) (int, error) {
 }
 
 // connectionCame and connectionWent count a node's connections, by which
-// watchConnections sees whether it lives.
+// watchConnections and linger see whether it is alive. A count, not a flag: when a
+// node reconnects, the new connection may begin before the old one is read to its
+// end.
 func (v *Van) connectionCame(from int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// Finalize waits at a barrier of all nodes and stops.
+// Finalize waits at a barrier of all nodes and stops, whether or not the barrier
+// opened. It blocks until the slowest node of the job arrives.
 func (v *Van) Finalize(ctx context.Context) error {
 	err := v.AwaitEnd(ctx)
 	return errors.Join(err, v.Stop(ctx))

@@ -113,7 +113,8 @@ func Start(ctx context.Context, c Config) (*Van, error) {
 	return v, nil
 }
 
-// startGoroutine starts a goroutine of the van; its error ends the van.
+// startGoroutine starts a goroutine of the van; its error ends the van. An error
+// after the end is a consequence of the closed connections and not reported.
 func (v *Van) startGoroutine(f func(context.Context) error) {
 	v.group.Go(func() error {
 		err := f(v.ctx)
