@@ -9,8 +9,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// copied is the receiving end of [copies]: the same tables, changed only by the parts that
-// it reads. left is limit less what the tables take, counted as the sender counts it.
+// copied is the receiving end of [copies]: the same tables, changed only by the parts
+// that it reads, in the order of the link. left is limit minus what the tables take,
+// counted as the sender counts it; it never falls below zero, since reserve refuses
+// first.
+//
+// The values that a part stands for are those of the copy after the part was applied.
+// check covers both, so that ends that have diverged are noticed instead of
+// delivering wrong parameters.
 type copied struct {
 	limit, left int
 	tables      []*copyTable
@@ -19,6 +25,8 @@ type copied struct {
 	values      []byte // of keys that are known, gathered
 }
 
+// newCopied returns copies of at most limit bytes. limit is the receiver's own bound;
+// the sender learns it from the offer and keeps to it.
 func newCopied(limit int) copied { return copied{limit: limit, left: limit} }
 
 // read reads a part of some of a message's keys into the beginning of out, and returns how
@@ -69,7 +77,9 @@ func (c *copied) read(src []byte, keys pslite.Keys, out []byte) (n int, rest []b
 	return n, rest[4:], nil
 }
 
-// table reads which table a part belongs to, and makes it if it begins.
+// table reads which table a part belongs to, and creates it if the part is the
+// table's first. Tables are numbered in the order in which they begin, one for each
+// [copyName], and live as long as the link.
 func (c *copied) table(flags byte, src []byte) (t *copyTable, rest []byte, err error) {
 	number, src, err := uvarint(src)
 	if err != nil {
@@ -138,8 +148,10 @@ func (c *copied) readDense(t *copyTable, flags byte, key uint64, src, out []byte
 	return d.values, rest, nil
 }
 
-// readNarrow reads the part of keys of few values: which of them are fresh, the fresh
-// values, then the differences of all others as one vector, in the order of the keys.
+// readNarrow reads the part of keys of few values: their number and widths, which of
+// them are fresh, the fresh values, then the differences of all others as one vector,
+// in the order of the keys. It is the mirror of appendNarrow: both ends give the keys
+// places in the same order, so that no place is sent.
 func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, keys pslite.Keys, out []byte) (n int, rest []byte, err error) {
 	p := piece{first: first, kind: t.kind}
 	if p.keys, src, err = uvarint(src); err != nil {
@@ -188,8 +200,9 @@ func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, key
 	return n, rest, nil
 }
 
-// readWidths reads how many values each key has, at most most in all, and returns how many
-// that are.
+// readWidths reads how many values each key has and returns their sum, which is at
+// most most. A first number of 0 announces a list, any other is the width that all
+// keys share, plus 1.
 func (p *piece) readWidths(src []byte, most int) (sum int, rest []byte, err error) {
 	width, src, err := uvarint(src)
 	if err != nil {
@@ -201,6 +214,8 @@ func (p *piece) readWidths(src []byte, most int) (sum int, rest []byte, err erro
 		}
 		return p.width * p.keys, src, nil
 	}
+	// Each width takes a byte at least, so src bounds what a claim of many keys can
+	// allocate.
 	lens := make([]byte, 0, 4*min(p.keys, len(src)))
 	for range p.keys {
 		if width, src, err = uvarint(src); err != nil {
@@ -216,7 +231,9 @@ func (p *piece) readWidths(src []byte, most int) (sum int, rest []byte, err erro
 	return sum, src, nil
 }
 
-// readFresh reads the values of fresh keys, and checks that there is a copy of all others.
+// readFresh reads the values of fresh keys into their places and marks them as
+// pulled, which is what makes them known from the next part on. It checks that all
+// others are known: a difference without a copy would be applied to zeros.
 func (t *copyTable) readFresh(p *piece, keys pslite.Keys, fresh freshOnes, src []byte) (rest []byte, err error) {
 	size := t.kind.Size()
 	for i := range p.keys {
@@ -238,7 +255,8 @@ func (t *copyTable) readFresh(p *piece, keys pslite.Keys, fresh freshOnes, src [
 }
 
 // readKnown applies the differences of the keys that are not fresh. Their values are
-// gathered, changed and put back, since they are not neighbours in the table.
+// gathered, changed and scattered again, since they are not neighbours in the table.
+// A part in which all keys are fresh has no differences.
 func (c *copied) readKnown(t *copyTable, p *piece, keys pslite.Keys, fresh freshOnes, src []byte) (rest []byte, err error) {
 	size := t.kind.Size()
 	c.values = c.values[:0]

@@ -8,7 +8,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// pieceKeys is the state of a piece's keys as both ends see it.
+// pieceKeys is the state of a piece's keys as both ends see it. fresh and known cover
+// all of the piece's keys: fresh counts keys, known counts numbers of the others.
 type pieceKeys struct {
 	fresh  int  // keys whose values come whole
 	inLine bool // all are known and their values lie one behind the other, so that nothing is gathered
@@ -156,7 +157,9 @@ func (c *copies) look(t *copyTable, p *piece, keys pslite.Keys) (k pieceKeys) {
 	return k
 }
 
-// appendFresh appends the values of fresh keys, which become their copies.
+// appendFresh appends the values of fresh keys and makes them their copies. The keys
+// are known from here on, even if the message is lost with its link: copies live no
+// longer than the link.
 func (c *copies) appendFresh(head []byte, t *copyTable, p *piece, keys pslite.Keys, values []byte, fresh freshOnes) []byte {
 	at, size := 0, t.kind.Size()
 	for i := range p.keys {
@@ -194,7 +197,8 @@ func (c *copies) gather(t *copyTable, k *pieceKeys, p *piece, keys pslite.Keys, 
 	return c.old, c.now
 }
 
-// scatter puts the values of known keys back to their places.
+// scatter puts the values of known keys back to their places, in the order in which
+// gather or readKnown took them.
 func (t *copyTable) scatter(p *piece, keys pslite.Keys, fresh freshOnes, old []byte) {
 	size := t.kind.Size()
 	for i := range p.keys {

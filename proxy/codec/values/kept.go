@@ -144,7 +144,9 @@ func (s *stream) keptState(o owner) keptStream {
 		}
 		k.Narrow = append(k.Narrow, n)
 	}
-	// In order, so that the next proxy forgets the oldest first.
+	// In order of arrival, so that the next proxy, too, forgets the oldest first.
+	// Order is left out: it sorts extents of a stream's file, and these requests are
+	// in none.
 	for _, e := range s.repeats.order {
 		sent := s.repeats.sent[e]
 		k.Sent = append(k.Sent, keptSent{Timestamp: e.timestamp, Push: e.push, Sum: sent.sum, Section: sent.section})
@@ -224,7 +226,8 @@ func parseKept(text []byte) (*kept, error) {
 }
 
 // takeUp adds what was kept of a stream to it and returns how many layers had to be
-// dropped. The caller holds s.mu.
+// dropped. Of repeated requests it takes only those that this proxy has not seen
+// itself: its own record is the newer one. The caller holds s.mu.
 func (s *stream) takeUp(k *keptStream) (lost int) {
 	for i := range k.Dense {
 		if !s.takeUpDense(&k.Dense[i]) {
@@ -247,9 +250,10 @@ func (s *stream) takeUp(k *keptStream) (lost int) {
 	return lost
 }
 
-// takeUpDense adds a dense layer's residual to the stream's, which it makes if need be.
-// Adding is right whether or not the worker has pushed through this proxy already:
-// residuals are sums.
+// takeUpDense adds a dense layer's residual to the stream's, which it makes if need
+// be. Adding is right whether or not the worker has pushed through this proxy
+// already: residuals are sums. It reports false if there is no memory or the key has
+// another length now.
 func (s *stream) takeUpDense(d *keptDense) bool {
 	kind := element.Kind(d.Kind)
 	if !kind.Valid() {

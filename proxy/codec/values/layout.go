@@ -118,7 +118,9 @@ func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values
 	return ""
 }
 
-// join makes the following piece part of this one if the two can be one.
+// join makes the following piece part of this one and reports whether the two can be
+// one: keys of few values in one span. From the first key of another width on, widths
+// are read from the message's lengths; p.width then says nothing.
 func (p *piece) join(o *piece, lens pslite.Lens, unit int) bool {
 	if p.span != o.span || p.dense() || o.dense() {
 		return false
@@ -131,8 +133,9 @@ func (p *piece) join(o *piece, lens pslite.Lens, unit int) bool {
 	return true
 }
 
-// addPieces adds pieces for keys of size bytes each: one for all, or one for each dense
-// key.
+// addPieces adds pieces for keys of size bytes each: one for all of them, or one for
+// each if they are dense. Values of an unknown type become one piece that is not
+// known, whose bytes go as they are.
 func (l *layout) addPieces(s *span, t pslite.DataType, first, keys, from, size int) Reason {
 	p := piece{span: s, first: first, keys: keys, from: from, to: from + keys*size}
 	switch {

@@ -176,8 +176,9 @@ func (r *Receiver) values(section []byte) ([]byte, error) {
 	return out, nil
 }
 
-// part reads a part into the beginning of out, and returns how many bytes that took, at
-// most all of out, and what follows the part in src.
+// part reads one part into the beginning of out. It returns how many bytes of out it
+// has filled, at most all of them, and what follows the part in src. Parts of 16-bit
+// values and of rows contain another part, for which part is called again.
 func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 	if len(src) == 0 {
 		return 0, nil, fmt.Errorf("%w: it ends before the values are complete", ErrCorrupt)
@@ -192,6 +193,8 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 		defer r.countState()
 	}
 	switch kind {
+	// The kind alone decides: parts of a message may differ, as rules may differ
+	// between its keys.
 	case partPlain:
 		return plainPart(src, out)
 	case partSparse:
@@ -225,8 +228,9 @@ func (r *Receiver) part(src, out []byte) (n int, rest []byte, err error) {
 	return 0, nil, fmt.Errorf("%w: a part of kind %d", ErrCorrupt, kind)
 }
 
-// sparsePart reads positions, and values by decode; numbers without a value become
-// zero.
+// sparsePart reads a vector: its positions, then its values by decode. Numbers
+// without a value become zero, since what was left out of a push waits at the sender
+// and adds nothing yet.
 func (r *Receiver) sparsePart(src, out []byte, decode decodeValues) (n int, rest []byte, err error) {
 	count, src, err := r.vector.DecodeHeader(src, len(out))
 	if err != nil {
@@ -241,7 +245,7 @@ func (r *Receiver) sparsePart(src, out []byte, decode decodeValues) (n int, rest
 
 func corrupt(err error) error { return fmt.Errorf("%w: %w", ErrCorrupt, err) }
 
-// plainPart reads values as they are.
+// plainPart reads values that go as they are: their size in bytes, then the bytes.
 func plainPart(src, out []byte) (n int, rest []byte, err error) {
 	if n, src, err = uvarint(src); err != nil {
 		return 0, nil, err

@@ -9,8 +9,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// readRows reads a part of rows, an answer's activations, and keeps their masks for the
-// worker's push.
+// readRows reads a part of rows, an answer's activations, and keeps their mask: the
+// gradients that the worker pushes for them go only at the positions at which
+// activations came (DCT-MP, Algorithm 2).
+//
+// It runs in the worker's proxy, which is also the one that encodes that push, so the
+// mask is never sent. It reads r.keys and r.frames of the message being decoded.
 func (r *Receiver) readRows(src, out []byte) (n int, rest []byte, err error) {
 	m, total, src, err := readRowsKeys(src, r.keys.Len(), len(out))
 	if err != nil {
@@ -47,8 +51,9 @@ func (r *Receiver) readRows(src, out []byte) (n int, rest []byte, err error) {
 	return n, rest, nil
 }
 
-// askedFor returns the pull that the message answers. It is looked up once for each
-// message, since it is consumed by that.
+// askedFor returns the pull that the message answers; asked{} if none is known. It is
+// looked up once for each message, since the look-up removes it, and all parts of
+// rows of the message attach their masks to it.
 func (r *Receiver) askedFor() asked {
 	if !r.sought {
 		r.sought = true
@@ -118,7 +123,9 @@ func readRowsKeys(src []byte, most, bytes int) (m rowsMask, total int, rest []by
 	return m, total, src, nil
 }
 
-// readOpen reads which of total values belong to open rows.
+// readOpen reads which of total values belong to open rows: spans as pairs of gap and
+// length, in ascending order, so that the running position only grows and one
+// comparison with total bounds both ends.
 func readOpen(src []byte, total int) (open []rows.Span, rest []byte, err error) {
 	count, src, err := uvarint(src)
 	if err != nil {

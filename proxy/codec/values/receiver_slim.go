@@ -8,14 +8,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 )
 
-// known is what the receiver has of a layer of slim.
+// known is the receiver's state of one layer of slim. The sender chooses the layer's
+// number and may give it to another layer later; it counts cost by the same formula
+// and stops before left would be negative.
 type known struct {
 	cost   int // taken from left, as the sender counts it
 	rounds *slim.Receiver
 	values []byte // of a layer of pulls
 }
 
-// learn reads the values of a layer of pulls that begins.
+// learn reads the values of a layer of pulls that begins. They come whole and are
+// copied, as later rounds bring only some of them and leave the others as they were.
 func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
 	number, src, err := uvarint(src)
 	if err != nil {
@@ -32,8 +35,8 @@ func (r *Receiver) learn(src, out []byte) (n int, rest []byte, err error) {
 	return n, rest, nil
 }
 
-// beginPart begins a layer of at most most numbers in the place of whatever had its
-// number before.
+// beginPart begins a layer of at most most numbers, in place of any that had its
+// number before. The old one's cost is returned first, as the sender does it.
 func (r *Receiver) beginPart(number, cost, most int) (*known, error) {
 	if old := r.layers[number]; old != nil {
 		r.left += old.cost

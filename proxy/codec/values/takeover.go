@@ -20,7 +20,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 )
 
-// left is what a stream's file has, and where it comes from.
+// left is the content of a stream's file that another proxy left. The file stays
+// locked until it is closed or removed, so that one proxy takes it over. stream
+// refers to the copy of the file in memory; leaves are decoded from it.
 type left struct {
 	*mapped.Left
 	stream keptStream
@@ -137,7 +139,8 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 		forget, failed := c.arrive(l, took)
 		err = errors.Join(err, failed)
 		// A proxy was killed after it had taken this file over and before it removed
-		// it.
+		// it: another file has the note. To add it again would count its values
+		// twice.
 		if took[halves(l.ID)] {
 			err = errors.Join(err, l.Remove())
 		} else {
@@ -170,9 +173,10 @@ func (c *Codec) openAll(prefix string) (found []*left, err error) {
 	return found, err
 }
 
-// arrive takes over what was on its way from a file to other streams and has not
-// arrived. That it has is noted until the function that it returns is called, which
-// must be after the file was removed.
+// arrive adds what was on its way from a file to other streams and has not arrived.
+// Each arrival is noted in the receiving stream's file until the returned function is
+// called, which must be after the file l was removed: without the note the next
+// takeover would add the same values again.
 func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(), err error) {
 	var done []func()
 	for id, k := range l.leaves {
@@ -267,7 +271,9 @@ func (s *stream) adoptKept(k *keptStream, id [2]uint64, remove func() error) err
 	return errors.Join(err, failed)
 }
 
-// note is a record in a file that something has arrived there.
+// A note is a record, in a stream's file, that the values with some id have arrived
+// there. It exists from the commit that adds the values until their source is
+// removed.
 type note struct {
 	file   *mapped.File
 	extent *mapped.Extent // nil: there was no room

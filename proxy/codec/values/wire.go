@@ -60,9 +60,10 @@ func (s *Sender) halves16(p *piece, r *Rule) bool {
 	return s.theirs.Wire
 }
 
-// halve sets s.halves to float32 values rounded to the nearest number of 16 bits, ties
-// to even. ok is false if some values are beyond the range of 16-bit numbers, where
-// rounding would change them by more than rounding should.
+// halve sets s.halves to float32 values rounded to the nearest 16-bit number, ties to
+// even. ok is false if a value is beyond the range of float16, where rounding would
+// change it by more than half a unit in the last place; bfloat16 has the range of
+// float32.
 func (s *Sender) halve(r *Rule, values []byte) (ok bool) {
 	kind := wireKind(r.Wire)
 	if most := vector.MaxMagnitude(element.Float32, values); kind == element.Float16 && !(most <= mostFloat16) {
@@ -172,8 +173,12 @@ func widen(kind element.Kind, dst, halves []byte) {
 	}
 }
 
-// halvedPart reads a part with values of 16 bits. It is a part within a part, which
-// must not be nested again.
+// halvedPart reads a part with values of 16 bits and widens them to float32. The
+// values themselves are a part of any other kind, read into a buffer of half the
+// size. Halved parts must not nest: the inner one would overwrite the buffer.
+//
+// A small buffer is kept for the next message. A large one is borrowed for this part
+// only, and reading blocks for it as in values.
 func (r *Receiver) halvedPart(src, out []byte) (n int, rest []byte, err error) {
 	kind, src, err := halfKind(src)
 	if err != nil {
