@@ -12,8 +12,11 @@ import (
 
 // newAccessesCommand prints what a worker recorded of its own accesses: the ground
 // truth that an agent's counts are compared with. Keys go to standard output, a line
-// each, and the header as JSON to standard error, so that a pipe gets nothing but
-// keys.
+// each, in ascending order, and the header as JSON to standard error, so that a pipe
+// gets nothing but keys.
+//
+// The file is read as a stream, so that a log of any size takes little memory. Lines
+// before an error, such as a truncated file, are not all printed.
 func newAccessesCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accesses FILE",

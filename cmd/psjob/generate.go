@@ -76,8 +76,8 @@ func newGenerateCommand(e env) *cobra.Command {
 	return cmd
 }
 
-// writeFile creates a file and returns how many rows were written. An error of
-// closing counts, since the last rows may be written by it.
+// writeFile creates a file and returns how many rows were written. An error of Close
+// counts: the last rows may be written by it.
 func writeFile(path string, write func(io.Writer) (int, error)) (int, error) {
 	f, err := os.Create(path)
 	if err != nil {

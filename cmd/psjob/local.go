@@ -24,7 +24,7 @@ import (
 
 // local is a whole job of processes on this machine: a scheduler, servers and
 // workers, each a psjob of its own, so that agents and proxies see what they see of a
-// real job.
+// real job. All processes end before runAll returns.
 type local struct {
 	servers, workers int
 	host             string
@@ -89,8 +89,8 @@ func newBenchCommand(e env) *cobra.Command {
 	}
 	out.register(cmd.Flags())
 	w.register(cmd.Flags())
-	// Defaults of this command, which the command line overrides. The flags count as
-	// changed by this, so that PSJOB_SERVERS and PSJOB_WORKERS do not override them.
+	// Defaults of this command, which the command line overrides. Set marks the flags
+	// as changed, so PSJOB_SERVERS and PSJOB_WORKERS do not override them.
 	_ = cmd.Flags().Set("servers", "1")
 	_ = cmd.Flags().Set("workers", "1")
 	return cmd
@@ -231,6 +231,8 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 
 func (l *lineWriter) end() { l.flush(len(l.rest)) }
 
+// flush writes the first end bytes of rest, which are whole lines except at the end
+// of the process. Errors of w are ignored, see Write. The array of rest is reused.
 func (l *lineWriter) flush(end int) {
 	l.to.mu.Lock()
 	defer l.to.mu.Unlock()

@@ -29,8 +29,10 @@ func (o *output) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.file, "report", "", "write the node's report as JSON to this file as well")
 }
 
-// newNodeCommand is psjob without a verb: one node of a job. It is also the root of
-// all commands.
+// newNodeCommand is psjob without a verb: one node of a job, and the root of all
+// commands. PS-lite's launchers start the same command line on every node and set
+// DMLC_ROLE, so the role is no argument, and flags that mean nothing to a role are
+// accepted.
 func newNodeCommand(e env) *cobra.Command {
 	var options train.Options
 	var out output
@@ -67,8 +69,9 @@ To try it without a cluster: psjob generate --out text.libsvm
 	return cmd
 }
 
-// runNode runs one node until its job ends. The options are checked for workers only:
-// servers and the scheduler get theirs from the first worker, or need none.
+// runNode runs one node and blocks until its job ends. The options are checked for
+// workers only: servers get theirs from the first worker, and the scheduler needs
+// none. A node that ends early writes no report.
 func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out output) error {
 	switch c.Role {
 	case pslite.Scheduler:
@@ -99,6 +102,7 @@ func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out outpu
 // empty. The file of --report gets JSON in any case, complete before anything is
 // printed.
 func (o output) write(w io.Writer, report any, text string) error {
+	// One line: the reports of several nodes in one stream can be read line by line.
 	line, err := json.Marshal(report)
 	if err != nil {
 		return err
@@ -120,7 +124,8 @@ func (o output) write(w io.Writer, report any, text string) error {
 // figures are those of all.
 func summary(r train.WorkerReport) string {
 	var b strings.Builder
-	// The same figures again would look like others.
+	// The first worker has printed the same figures; printed again they would look
+	// like this worker's own.
 	if r.Rank != 0 && r.AllWorkers {
 		return ""
 	}

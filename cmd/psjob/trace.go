@@ -69,7 +69,7 @@ favourite keys, which change every --wander steps.`,
 	f := cmd.Flags()
 	f.StringVar(&kind, "kind", "wandering", "wandering or pruning")
 	f.StringVar(&path, "out", "", "file to write")
-	// For both kinds: the job's size, and the seed.
+	// For both kinds: the job's size and the seed. Pruning copies them from w.
 	f.IntVar(&w.Workers, "workers", 8, "workers")
 	f.IntVar(&w.Servers, "servers", 8, "servers")
 	f.Uint64Var(&w.Seed, "seed", 1, "the same seed gives the same trace")
@@ -97,7 +97,9 @@ favourite keys, which change every --wander steps.`,
 	return cmd
 }
 
-// openPictures loads pictures, or draws n if no files are given.
+// openPictures loads pictures, or draws n from the seed if no files are given, so
+// that a test needs no download. All workers' samples are in one set, which
+// train.Pruning divides among them by class.
 func openPictures(images, labels string, n int, seed uint64) (*model.Images, error) {
 	switch {
 	case images != "" && labels != "":
@@ -110,9 +112,9 @@ func openPictures(images, labels string, n int, seed uint64) (*model.Images, err
 	return model.DrawImages(n, drawnSide, seed), nil
 }
 
-// writeTrace writes the uses to a recording. Every use is in it: it is sampled one in
-// one. The order of closing matters only for the error: an incomplete file is one
-// that nobody should read.
+// writeTrace runs the trace and writes its uses to a recording. Every use is recorded
+// (one in one is sampled). After an error the file stays, incomplete; readers
+// recognize it by its missing end.
 func writeTrace(path string, uses train.Trace) (totals recording.Totals, err error) {
 	f, err := os.Create(path)
 	if err != nil {

@@ -65,8 +65,9 @@ func addBFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uin
 	return adding(e, g, 2, tau, mask, at, first, assembly, addBFloat16To64AVX2)
 }
 
-// adding calls an adder's assembly for all numbers that it takes whole words of the
-// mask of. The positions go behind those of at, into its spare capacity.
+// adding calls an adder's assembly by for as many numbers as fill whole words of the
+// mask, and returns the positions and how many numbers that were; the portable code
+// does the rest. The positions are appended to at, in its spare capacity.
 func adding[R Float](e []R, g []byte, size int, tau R, mask []uint64, at []uint32, first int, able bool,
 	by func(e *R, g *byte, n int, tau R, mask *uint64, at *uint32, first uint32) int,
 ) ([]uint32, int) {
@@ -74,6 +75,7 @@ func adding[R Float](e []R, g []byte, size int, tau R, mask []uint64, at []uint3
 	if n == 0 {
 		return at, 0
 	}
+	// The assembly checks no bounds.
 	_, _ = g[n*size-1], mask[n/64-1]
 	at = room(at, n)
 	found := by(unsafe.SliceData(e), unsafe.SliceData(g), n, tau, unsafe.SliceData(mask), unsafe.SliceData(at[len(at):cap(at)]), uint32(first))
@@ -114,6 +116,8 @@ func comparing[R Float](e []R, tau R, mask []uint64, at []uint32, first int,
 	return at[:len(at)+found], n
 }
 
+// maxMagnitude returns the largest magnitude's bits among the first done numbers.
+// Bits of magnitudes are ordered as the numbers, see MaxMagnitude.
 func maxMagnitude(values []byte, size int) (done int, most uint64) {
 	n := whole(len(values)/size, assembly)
 	if n == 0 {

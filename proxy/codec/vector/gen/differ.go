@@ -6,8 +6,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// differs emits the functions that compare bits. Equality is what the processor compares,
-// so that the result is inverted.
+// differs emits the functions that compare bits. The processor has an instruction for
+// equality alone, so the result is inverted. Integer comparison is what [Differ]
+// promises: NaNs equal themselves, and the two zeros differ.
 func differs() {
 	function("differ4AVX2", "func(a, b *byte, n int, mask *uint64)",
 		"differ4AVX2 is Differ for n numbers of 4 bytes, a multiple of 32 and more than none.")

@@ -6,8 +6,12 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// adders emits the functions that add a gradient to a residual and compare. Those of 16-bit
-// gradients widen them on the way, which costs less than reading more memory would.
+// adders emits the functions that add a gradient to a residual and compare the sums
+// with the threshold, in one pass over memory. Gradients of 16 bits are widened on
+// the way, which costs less than reading more memory would.
+//
+// They differ only in how a vector of the gradient is loaded: a Go function for each
+// kind writes these instructions.
 func adders() {
 	float32s := func(g Mem) VecVirtual {
 		y := YMM()
@@ -113,7 +117,10 @@ func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
 	end()
 }
 
-// subtractor emits the function that subtracts two vectors and compares the differences.
+// subtractor emits the function that subtracts two vectors, stores the differences
+// and compares their magnitudes with a threshold. It serves error feedback (package
+// ef21), where the difference between the new values and the peer's copy decides what
+// is sent.
 func subtractor() {
 	function("subtractFloat32AVX2", "func(d *float32, x, w *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		"subtractFloat32AVX2 makes d the differences of n float32 numbers, a multiple of 32 and more than none, and compares.")
@@ -139,7 +146,8 @@ func subtractor() {
 	end()
 }
 
-// comparers emits the functions that only compare a residual.
+// comparers emits the functions that only compare a residual, for a second pass under
+// another threshold. They leave the residual as it is.
 func comparers() {
 	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
 		"compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.")

@@ -6,9 +6,14 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// rows emits the functions by which the largest values of a row are found, and the one that
-// undoes Rotate. All take a multiple of 8 numbers, more than none, at any alignment. Rows
-// are short, so these functions do eight numbers at a time where those of residuals do 32.
+// rows emits the functions by which the largest values of a row are found, and the
+// one that undoes Rotate. All take a multiple of 8 numbers, more than none, at any
+// alignment. Rows are short, so these functions do eight numbers at a time where
+// those of residuals do 32.
+//
+// Magnitudes are compared as integers: without the sign, the bits of floats are in
+// the order of the floats, with infinity and then NaNs above all finite numbers, so
+// that the largest bits also show whether a row is finite.
 func rows() {
 	scale32()
 	countFrom32()
@@ -51,7 +56,10 @@ func zeros() (all [4]VecVirtual) {
 	return all
 }
 
-// gathered joins four vectors, and then the lanes of the result, into the first lane.
+// gathered reduces four vectors to one, and its eight lanes to the first. The
+// shuffles swap the halves of a register (0x4e) and then neighbours (0xb1). The order
+// of additions is not that of the portable code: the sum serves for guesses only, see
+// vector.Scale32.
 func gathered(all [4]VecVirtual, join func(x, y VecVirtual)) VecVirtual {
 	join(all[1], all[0])
 	join(all[3], all[2])
@@ -68,7 +76,8 @@ func gathered(all [4]VecVirtual, join func(x, y VecVirtual)) VecVirtual {
 	return first
 }
 
-// scale32 emits Scale32: the sum of magnitudes and the largest, in one pass.
+// scale32 emits Scale32: the sum of magnitudes and the largest, in one pass. The
+// largest is an unsigned maximum of bits.
 func scale32() {
 	function("scale32AVX2", "func(values *byte, n int) (sum float32, most uint32)",
 		"scale32AVX2 is Scale32.")
@@ -88,8 +97,9 @@ func scale32() {
 	end()
 }
 
-// countFrom32 emits the count of magnitudes above a bound. Comparing gives -1 for each, so
-// that it is subtracted.
+// countFrom32 emits the count of magnitudes above a bound. AVX2 compares signed
+// integers only, which is the same here, as neither side has its top bit set. The
+// comparison gives -1 for each, so that it is subtracted.
 func countFrom32() {
 	function("countAbove32AVX2", "func(values *byte, n int, below uint32) int",
 		"countAbove32AVX2 returns how many magnitudes are above below, which is less than 2^31.")
