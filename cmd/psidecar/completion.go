@@ -70,6 +70,8 @@ func completeJob(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completi
 	ctx, cancel := context.WithTimeout(context.Background(), completeFor)
 	defer cancel()
 	var names []string
+	// The verbs below psidecar plan, and restore, ask a planner by gRPC. psidecar agent and up
+	// have a flag --planner as well, which says where they report.
 	if f := cmd.Flags().Lookup("planner"); f != nil && cmd.Flags().Lookup("agent") == nil && cmd.HasParent() && cmd.Parent().Name() != "psidecar" || cmd.Name() == "restore" {
 		link := &client.Planner{Address: f.Value.String()}
 		_ = link.CallCodecs(ctx, func(ctx context.Context, c api.CodecsClient) error { // no planner: no names

@@ -24,8 +24,10 @@ func (f *machineFlags) register(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.hosts, "hosts", nil, "with --planner-http: the machines' hosts, k names; default: all, by name")
 }
 
-// ask returns link speed and share of samples of each of k machines; nil where
-// the planner does not know, or is not to be asked.
+// ask returns the relative link speed and share of samples of each of k machines. Both are nil
+// without --planner-http, and either is nil if the planner knows it of no host; a host of which
+// it is unknown is taken to be like the mean of the others. It logs which host has which
+// number, since an assignment knows machines by number only.
 func (f *machineFlags) ask(ctx context.Context, k int) (speed, capacity []float64, err error) {
 	if f.planner == "" {
 		if len(f.hosts) > 0 {

@@ -29,6 +29,7 @@ func main() {
 		environ:    os.Environ,
 		beginAgain: cli.KeepSysmonAwake,
 	})
+	// Called here, since os.Exit runs no deferred calls.
 	stop()
 	os.Exit(code)
 }

@@ -7,24 +7,28 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// addKeyNames has the flag that says what keys are called.
+// addKeyNames adds --names, a file with what keys are called. Agents, planners and the tools
+// that show keys have it; each applies names to what it shows, so a tool may use others than
+// the agent it asks.
 func addKeyNames(cmd *cobra.Command, path *string) {
 	cmd.Flags().StringVar(path, "names", "", "YAML or CSV file that names ranges of keys (name, first, last) and the rows in them (keys-per-row, row), of all jobs or one (job), read again when it changes")
 }
 
-// Where names of keys are set by default (psidecar names set). psidecar up has its
-// --control-socket for it.
+// The unix sockets where names of keys are set by default (psidecar names set). They differ, so
+// that an agent and a planner can run on one host. psidecar up uses its --control-socket.
 const (
 	agentNamesSocket   = "/run/psidecar/names.sock"
 	plannerNamesSocket = "/run/psidecar-planner/names.sock"
 )
 
-// addNamesSocket has the flag of an agent's or planner's socket for names.
+// addNamesSocket adds --names-socket, with the default usual, to an agent or planner.
 func addNamesSocket(cmd *cobra.Command, path *string, usual string) {
 	cmd.Flags().StringVar(path, "names-socket", usual, "unix socket at which root, this process's user and --admin-uid set what keys are called (psidecar names set), until the file of --names changes or this process ends; empty: none")
 }
 
-// openNames reads the file of --names, if there is one.
+// openNames reads the file of --names. Without one it returns nil, whose [page.NameFile.Map]
+// has no names. A file with a fault is a usage error here, at the start; later faulty versions
+// of it only are logged.
 func openNames(path string) (*page.NameFile, error) {
 	f, err := page.OpenNames(path)
 	if err != nil {

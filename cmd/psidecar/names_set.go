@@ -18,6 +18,7 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
+// newNamesCommand returns psidecar names with the verbs below it.
 func newNamesCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "names",
@@ -31,6 +32,8 @@ a restart.`,
 	return cmd
 }
 
+// newNamesShowCommand returns psidecar names show. It asks the page of an agent or planner, so
+// it needs no rights.
 func newNamesShowCommand(e env) *cobra.Command {
 	var agent, job string
 	var asCSV, asJSON bool
@@ -74,7 +77,8 @@ func newNamesShowCommand(e env) *cobra.Command {
 	return cmd
 }
 
-// namesTable is names as a file of CSV has them, with the columns' names first.
+// namesTable returns names as the rows of a CSV file that --names reads, headed by the columns'
+// names.
 func namesTable(list []page.NamedKeys) [][]string {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	rows := [][]string{{"name", "first", "last", "keys-per-row", "row", "job"}}
@@ -85,9 +89,14 @@ func namesTable(list []page.NamedKeys) [][]string {
 	return rows
 }
 
-// usualNamesSockets are where names of keys can be set on a host by default.
+// usualNamesSockets are where names of keys can be set on a host by default: of agent, up and
+// planner.
 var usualNamesSockets = []string{agentNamesSocket, usualControlSocket, plannerNamesSocket}
 
+// newNamesSetCommand returns psidecar names set. With default sockets it is enough that one of
+// them is there; sockets that are named must all take the names. The file is parsed here as
+// well, so that a mistake is found before some of the processes have new names and others do
+// not.
 func newNamesSetCommand(e env) *cobra.Command {
 	var sockets []string
 	cmd := &cobra.Command{

@@ -11,11 +11,12 @@ import (
 
 // controlSocket is in the folder that an agent makes for the proxy's user.
 const (
+	// controlSocket is relative to --state-dir, which is private to the proxy's user.
 	controlSocket      = "control.sock"
 	usualControlSocket = "/run/psidecar/state/" + controlSocket
 )
 
-// controlPath is where the control socket is; empty: there is none.
+// controlPath returns the path of the control socket; empty if there is none.
 func (f *proxyFlags) controlPath() string {
 	if f.control == "" || filepath.IsAbs(f.control) {
 		return f.control
@@ -23,8 +24,9 @@ func (f *proxyFlags) controlPath() string {
 	return filepath.Join(f.Routing.Dir, f.control)
 }
 
-// orders takes changes of the proxy from users with the right to them; and, for an
-// agent in this process, names of keys.
+// orders returns the server of the control socket. It takes changes of the proxy and, where
+// called is not nil, names of keys for the agent in the same process, from users with the right
+// to them.
 func (f *proxyFlags) orders(p *proxy.Proxy, called *page.NameFile) *control.Server {
 	if called == nil {
 		return control.NewServer(p.ControlHandler(), f.users)

@@ -14,24 +14,26 @@ import (
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
-// partitionFlags are the flags of `psidecar partition`.
+// partitionFlags are the flags of psidecar partition.
 type partitionFlags struct {
 	input, out, plot, rules string
 	algorithm, keyMap       string
 	hashScheme              string
 	k, hashBins, hashBits   int
-	seed                    uint64
-	theta                   int64
-	capacity, speed         []float64
-	servers                 []int
-	budget                  time.Duration
-	from, resume            string
-	moveAtMost              float64 // percent
+	seed                    uint64        // // of all random choices: the same seed gives the same result
+	theta                   int64         // // bound on what a machine uses as a worker; 0: none
+	capacity, speed         []float64     // // of each machine, relative; empty: as machines says
+	servers                 []int         // // PS-lite rank of each machine's server; empty: its number
+	budget                  time.Duration // // for going on after the first result
+	from, resume            string        // // files of earlier work
+	moveAtMost              float64       // percent
 	all, json               bool
 	stream                  streamFlags
 	machines                machineFlags
 }
 
+// newPartitionCommand returns psidecar partition. With --stream the work is that of another
+// algorithm with flags of its own, in stream.go.
 func newPartitionCommand(e env) *cobra.Command {
 	var f partitionFlags
 	cmd := &cobra.Command{
@@ -84,7 +86,8 @@ shards, is read a few times, and tables and buffers stay within --memory.`,
 	return cmd
 }
 
-// check finds faults before any file is read.
+// check finds faults of the flags before any file is read, since reading may take minutes.
+// Faults in files are found by the task.
 func (f *partitionFlags) check() error {
 	if f.input == "" {
 		return cli.Usagef("--input: name a libsvm file")
@@ -115,19 +118,22 @@ func (f *partitionFlags) check() error {
 	return nil
 }
 
-// checkFrom is check for what goes on from earlier work.
+// checkFrom is the part of check for what goes on from earlier work.
 func (f *partitionFlags) checkFrom() error {
 	switch {
 	case f.from != "" && (f.all || f.algorithm != "best"):
 		return cli.Usagef("--from is for --algorithm best only")
 	case f.resume != "" && (f.all || f.algorithm != "best"):
 		return cli.Usagef("--resume is for --algorithm best only")
+	// Written so that NaN fails.
 	case !(f.moveAtMost >= 0 && f.moveAtMost <= 100):
 		return cli.Usagef("--move-at-most %g: want a percentage, 0 to 100", f.moveAtMost)
 	}
 	return nil
 }
 
+// run does the work and prints the reports when all of it is done; it can be interrupted
+// through ctx.
 func (f *partitionFlags) run(ctx context.Context, e env) error {
 	t, err := f.task(ctx, e)
 	if err != nil {
@@ -148,7 +154,8 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	return nil
 }
 
-// task returns what the flags ask for.
+// task returns the task that the flags describe. It may ask a planner, but reads no data yet.
+// What --link-speed and --capacity say takes precedence over what the planner knows.
 func (f *partitionFlags) task(ctx context.Context, e env) (*prerun.Task, error) {
 	if err := f.check(); err != nil {
 		return nil, err
@@ -179,6 +186,7 @@ func (f *partitionFlags) task(ctx context.Context, e env) (*prerun.Task, error) 
 	return t, err
 }
 
+// output returns where results go, and by which keys the job will know the parameters.
 func (f *partitionFlags) output() (out prerun.Output, err error) {
 	out = prerun.Output{Dir: f.out, K: f.k, Servers: f.servers}
 	if err = out.SetKeyMap(f.keyMap); err != nil {
@@ -187,6 +195,8 @@ func (f *partitionFlags) output() (out prerun.Output, err error) {
 	return out, err
 }
 
+// openInput returns the input with its progress bar, hashed if --hash-bins is set. Nothing is
+// opened yet.
 func (f *partitionFlags) openInput(e env) (prerun.Input, error) {
 	in := prerun.Input{Path: f.input, Progress: cli.NewProgress(e.bareErr, "reading")}
 	if f.hashBins == 0 {
@@ -197,7 +207,8 @@ func (f *partitionFlags) openInput(e env) (prerun.Input, error) {
 	return in, err
 }
 
-// tables prints the reports, and where there is one alone what it took.
+// tables prints the reports as one table. A single one is followed by what moved, with --from,
+// and by what the work cost.
 func (f *partitionFlags) tables(e env, reports []*prerun.Report) error {
 	if err := prerun.Table(e.stdout, reports); err != nil || len(reports) > 1 {
 		return err

@@ -14,19 +14,23 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// planFlags say whom to ask, and about what.
+// planFlags are the flags of all verbs that ask a planner about a job.
 type planFlags struct {
-	planner plannerLink
-	job     string
+	planner plannerLink // // [client.LocalPlanner] by default
+	job     string      // // scheduler's host:port; empty: the planner takes the only one, or all
 	json    bool
 }
 
+// addFlags adds the flags.
 func (f *planFlags) addFlags(cmd *cobra.Command) {
 	f.planner.addFlags(cmd, client.LocalPlanner, "host:port of the planner to ask, or unix:PATH; local: "+client.PlannerSocket+" where it is there, else "+client.PlannerAddress)
 	cmd.Flags().StringVar(&f.job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
 
+// newPlanCommand returns psidecar plan with the verbs below it. Those that change something
+// need a certificate with the operator's role or a trusted user's connection; the planner
+// checks that.
 func newPlanCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
@@ -51,10 +55,13 @@ of it; carry out what it proposed; take the newest plan back. A planner without
 	return cmd
 }
 
+// newRestoreCommand returns psidecar restore. It is an action like those of psidecar plan, with
+// a verb of its own because scripts that save models call it.
 func newRestoreCommand(e env) *cobra.Command {
 	return newActCommand(e, "restore", "Bring all keys of a job home, for instance before a server saves its model", api.ActRequest_RESTORE)
 }
 
+// newPlanShowCommand returns psidecar plan show.
 func newPlanShowCommand(e env) *cobra.Command {
 	var f planFlags
 	var namesFile string
@@ -84,6 +91,10 @@ func newPlanShowCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// newActCommand returns a verb by that name which has the planner do action. The planner only
+// begins a plan and answers at once; the proxies carry it out. The answer says how many keys
+// have to move. With --wait the command blocks until all have, and fails if some have not by
+// then.
 func newActCommand(e env, name, short string, action api.ActRequest_Action) *cobra.Command {
 	var f planFlags
 	var epoch uint64
@@ -98,6 +109,8 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 				if err != nil {
 					return err
 				}
+				// A plan without keys to move is done as soon as it is made, and has nothing to
+				// wait for.
 				done := acted.GetKeys() == 0
 				if wait > 0 && !done {
 					if err := client.AwaitEpoch(ctx, c, f.job, acted.GetEpoch(), wait); err != nil {
@@ -129,6 +142,8 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 	return cmd
 }
 
+// printProto prints a message of the planner as JSON. Fields keep the names of the .proto
+// files, and those with zero values are printed, so that scripts find all of them.
 func printProto(out io.Writer, m proto.Message) error {
 	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/psidecar/psidecar/page/draw"
 )
 
+// newPlanAggregateCommand returns psidecar plan aggregate with the verbs below it.
 func newPlanAggregateCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "aggregate",
@@ -31,6 +32,9 @@ func newPlanAggregateCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// newAggregateShowCommand returns psidecar plan aggregate show. It changes nothing, and asks a
+// page rather than the planner's gRPC interface, since agents have the same figures of their
+// own host.
 func newAggregateShowCommand(e env) *cobra.Command {
 	var at, job string
 	var on imagined
@@ -78,18 +82,21 @@ is chosen for each range; the others would be another job.`,
 	return cmd
 }
 
-// imagined is a cluster to reckon with.
+// imagined is a cluster to reckon with in place of the one that the job is on.
 type imagined struct {
-	machines, each int
-	speeds         []float64
+	machines, each int       // // machines with workers, and workers on each; machines 0: the real cluster
+	speeds         []float64 // // Mbit/s; empty: all alike
 }
 
+// register adds the flags.
 func (i *imagined) register(flags *pflag.FlagSet) {
 	flags.IntVar(&i.machines, "machines", 0, "reckon with so many machines that have workers; 0: those that the job is on")
 	flags.IntVar(&i.each, "each", 1, "with --machines: workers on each")
 	flags.Float64SliceVar(&i.speeds, "link-speed", nil, "with --machines: speed of each machine's link in Mbit/s; default: all alike")
 }
 
+// check returns a usage error for a cluster that makes no sense. A page that is asked checks by
+// the same function, but its error would not name the flags.
 func (i *imagined) check() error {
 	if _, err := page.ClusterOf(i.machines, i.each, i.speeds); err != nil {
 		return cli.Usagef("--machines, --each, --link-speed: %w", err)
@@ -97,7 +104,9 @@ func (i *imagined) check() error {
 	return nil
 }
 
-// alphaFrom asks the planner or agent at a URL, or looks into recordings, if any.
+// alphaFrom returns alpha and what follows from it, in up to blocks ranges of keys: from
+// recordings if there are any, else from the planner or agent at a URL. The computation is the
+// same, [page.AlphaOf], here or there.
 func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks int, on *imagined) (a page.Alpha, err error) {
 	if len(recordings) == 0 {
 		query := url.Values{"blocks": {strconv.Itoa(blocks)}}
@@ -133,11 +142,14 @@ func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks 
 	return page.AlphaOf(state, job, blocks, cluster)
 }
 
+// printAlpha prints a table of the ranges, with the bytes of each form if they are known, and
+// below it what is proposed.
 func printAlpha(out io.Writer, a *page.Alpha) error {
 	if a.Workers == 0 || a.Alpha == 0 {
 		_, err := fmt.Fprintf(out, "job %s: no worker has pushed or pulled anything that was looked at yet\n", cli.Clean(a.Job))
 		return err
 	}
+	// A planner does not know how far the keys of hosts overlap; then alpha is a bound.
 	more := ""
 	if a.AtMost {
 		more = " or less"
@@ -175,7 +187,8 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 	return printProposed(out, a)
 }
 
-// printProposed says of which keys sums are worth it, and what would come of them.
+// printProposed prints for which keys sums are worth it, and what they would make of the
+// busiest machine.
 func printProposed(out io.Writer, a *page.Alpha) error {
 	rules := a.SumRules()
 	if len(rules) == 0 {
@@ -190,7 +203,9 @@ func printProposed(out io.Writer, a *page.Alpha) error {
 	return err
 }
 
-// atBusiest says what the busiest machine moves as it is, and would as is proposed.
+// atBusiest returns a line about what the busiest machine moves in a step now, and what it
+// would move with the proposal. Seconds of its link are given where the planner knows its
+// speed.
 func atBusiest(a *page.Alpha) string {
 	servers := page.FormServers.String()
 	text := "\nbusiest machine: " + page.BytesText(a.Forms[servers])
@@ -211,9 +226,11 @@ func atBusiest(a *page.Alpha) string {
 	return text
 }
 
-// secondsText writes seconds with three digits.
+// secondsText formats seconds as milliseconds with three digits.
 func secondsText(s float64) string { return fmt.Sprintf("%.3g ms", 1e3*s) }
 
+// printForms ends a row: with the bytes of all forms if they are known, the least of them and
+// the one that is chosen.
 func printForms(w io.Writer, c *page.Compared) {
 	if c.Forms != nil {
 		for form := range page.FormCount {
@@ -224,7 +241,7 @@ func printForms(w io.Writer, c *page.Compared) {
 	fmt.Fprintln(w)
 }
 
-// formTitles are the forms' names for people.
+// formTitles are the forms' names in the table's columns. None stands for no form.
 var formTitles = map[string]string{
 	page.FormServers.String(): "servers", page.FormHostSums.String(): "host sums",
 	page.FormAllReduce.String(): "all-reduce", page.FormAllGather.String(): "all-gather",

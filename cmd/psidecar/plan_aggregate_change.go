@@ -11,10 +11,10 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
-// sumsChange is a change of a job's rules on sums.
+// sumsChange has the flags of a change of a job's rules on sums.
 type sumsChange struct{ ruleChange }
 
-// span returns the keys of --keys; nil: all.
+// span returns the keys of --keys; nil for all.
 func (f *sumsChange) span() (*measure.KeyRange, error) {
 	if f.keys == "" {
 		return nil, nil
@@ -26,7 +26,9 @@ func (f *sumsChange) span() (*measure.KeyRange, error) {
 	return &k, nil
 }
 
-// changeSums changes the job's rules, or prints the change.
+// changeSums replaces the job's rules by what edit makes of them, or prints what that would be.
+// The success message points at psidecar status, as a proxy that has taken the rules up may
+// still not sum, for want of --handler add.
 func (f *sumsChange) changeSums(ctx context.Context, e env, edit func([]measure.SumRule) ([]measure.SumRule, error)) error {
 	if f.job == "" {
 		return cli.Usagef("--job: want the job's scheduler, host:port")
@@ -35,6 +37,9 @@ func (f *sumsChange) changeSums(ctx context.Context, e env, edit func([]measure.
 	return f.run(ctx, e, &change, "; the line of aggregate in psidecar status says where it holds")
 }
 
+// newAggregateApplyCommand returns psidecar plan aggregate apply. Without --form it asks for
+// alpha within the change, so that what is set is what was counted at that moment and not what
+// an earlier show printed.
 func newAggregateApplyCommand(e env) *cobra.Command {
 	f := sumsChange{ruleChange{setting: true}}
 	var at, form string
@@ -76,7 +81,8 @@ know that the job's servers add (--handler add), and leave its pushes alone.`,
 	return cmd
 }
 
-// measuredSums returns the rules that a planner's counts propose for a job.
+// measuredSums returns the rules that a planner's counts propose for a job. No proposal is an
+// error, so that apply does not replace a job's rules by none.
 func measuredSums(ctx context.Context, at, job string) ([]measure.SumRule, error) {
 	a, err := alphaFrom(ctx, nil, at, job, 64, &imagined{each: 1})
 	if err != nil {
@@ -89,6 +95,8 @@ func measuredSums(ctx context.Context, at, job string) ([]measure.SumRule, error
 	return rules, nil
 }
 
+// newAggregateClearCommand returns psidecar plan aggregate clear. A job that the planner does
+// not know is no error here: nothing is left of its rules either way.
 func newAggregateClearCommand(e env) *cobra.Command {
 	var f sumsChange
 	cmd := &cobra.Command{

@@ -12,8 +12,9 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// ruleChange has the flags of the verbs that change a job's rules at the planner: those
-// for values (plan codecs) and those on sums (plan aggregate).
+// ruleChange has the flags of the verbs that change a job's rules at the planner: rules for
+// values (plan codecs) and on sums (plan aggregate). All of them only print what they would do,
+// unless --act is given.
 type ruleChange struct {
 	planFlags
 	keys string
@@ -24,6 +25,7 @@ type ruleChange struct {
 	setting, ahead bool
 }
 
+// addFlags adds the flags.
 func (f *ruleChange) addFlags(cmd *cobra.Command) {
 	f.planFlags.addFlags(cmd)
 	flags := cmd.Flags()
@@ -32,18 +34,20 @@ func (f *ruleChange) addFlags(cmd *cobra.Command) {
 	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all proxies that follow have taken the rules up")
 }
 
+// options returns what the flags say about the change, whatever rules it is about.
 func (f *ruleChange) options() client.ChangeOptions {
 	return client.ChangeOptions{Job: f.job, Sets: f.setting, Ahead: f.ahead, Wait: f.wait}
 }
 
-// rulesProposal is a [client.RuleChange] or a [client.SumsChange].
+// rulesProposal is a [client.RuleChange] or a [client.SumsChange]. Propose changes nothing and
+// returns the rules as text; Carry sets those, and waits until the proxies have taken them up.
 type rulesProposal interface {
 	Propose(ctx context.Context, c api.CodecsClient) (before, after string, err error)
 	Carry(ctx context.Context, c api.CodecsClient, rules string) (d *api.CodecsDescription, following int, err error)
 }
 
-// run prints the rules before and after a change, or with --act carries it out; hint
-// ends the line that reports success.
+// run prints the rules before and after a change, or with --act carries it out. hint ends the
+// line that reports success.
 func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint string) error {
 	return f.planner.CallCodecs(ctx, func(ctx context.Context, c api.CodecsClient) error {
 		before, after, err := change.Propose(ctx, c)
@@ -66,6 +70,7 @@ func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint 
 	})
 }
 
+// orNone returns the text of rules, or what it means that there are none.
 func orNone(text string) string {
 	if text == "" {
 		return "none; what proxies' own flags say holds"

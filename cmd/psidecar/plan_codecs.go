@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
+// newPlanCodecsCommand returns psidecar plan codecs with the verbs below it.
 func newPlanCodecsCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "codecs",
@@ -32,6 +33,8 @@ Without --act the verbs that change something only say what they would do.`,
 	return cmd
 }
 
+// newCodecsShowCommand returns psidecar plan codecs show, which needs no right to change
+// anything.
 func newCodecsShowCommand(e env) *cobra.Command {
 	var f planFlags
 	cmd := &cobra.Command{
@@ -55,6 +58,8 @@ func newCodecsShowCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// printCodecs prints all rules that a planner has, and for each proxy that follows whether it
+// has them.
 func printCodecs(out io.Writer, d *api.CodecsDescription) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(d.GetRules().GetJobs()) == 0 {
@@ -75,6 +80,8 @@ func printCodecs(out io.Writer, d *api.CodecsDescription) error {
 	return w.Flush()
 }
 
+// newCodecsSetCommand returns psidecar plan codecs set. The codecs' flags are those of the
+// proxy; see [daemon.RuleFlags].
 func newCodecsSetCommand(e env) *cobra.Command {
 	var f codecsChange
 	var rule daemon.RuleFlags
@@ -107,6 +114,8 @@ rules by a list as ` + daemon.RulesKey + ` of proxies' configuration file has it
 			case len(own) == 0 && !off:
 				return cli.Usagef("no codec: want --threshold, --slim, --quantize, --unchanged, --pull-threshold, --pull-quantize, --threshold-activations or --wire, or --off")
 			case off:
+				// A rule without a codec: the first that fits a key counts, so no later one
+				// does.
 				own = []values.Rule{{}}
 			}
 			own[0].LeastValues = least
@@ -114,6 +123,8 @@ rules by a list as ` + daemon.RulesKey + ` of proxies' configuration file has it
 				if err := f.fill(&own[0]); err != nil {
 					return nil, err
 				}
+				// The new rule comes first. The other way round it could never apply where an
+				// older rule for more keys fits.
 				return append(own, client.WithoutRule(before, own[0].Keys)...), nil
 			})
 		},
@@ -128,7 +139,7 @@ rules by a list as ` + daemon.RulesKey + ` of proxies' configuration file has it
 	return cmd
 }
 
-// rulesOf reads a YAML file.
+// rulesOf reads a YAML file with a list of rules. A file with a fault is a usage error.
 func rulesOf(path string) ([]values.Rule, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -145,6 +156,8 @@ func rulesOf(path string) ([]values.Rule, error) {
 	return rules, nil
 }
 
+// newCodecsClearCommand returns psidecar plan codecs clear. What waits under the rules that are
+// dropped stays with the workers' proxies; drain is the verb that gets it out.
 func newCodecsClearCommand(e env) *cobra.Command {
 	var f codecsChange
 	cmd := &cobra.Command{
@@ -171,6 +184,8 @@ func newCodecsClearCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// newCodecsDrainCommand returns psidecar plan codecs drain. The rule that it sets has no codec
+// but an end, which makes thresholds of the rules that it replaces fall to nothing.
 func newCodecsDrainCommand(e env) *cobra.Command {
 	var f codecsChange
 	var steps int

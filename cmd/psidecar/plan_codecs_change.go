@@ -8,10 +8,11 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// codecsChange is a change of a job's rules for values.
+// codecsChange has the flags of a change of a job's rules for values.
 type codecsChange struct{ ruleChange }
 
-// fill puts the keys into a rule.
+// fill sets the keys of a rule to those of --keys and checks it. Without the flag it leaves the
+// rule as it is, for all keys.
 func (f *codecsChange) fill(r *values.Rule) error {
 	if f.keys == "" {
 		return nil
@@ -25,7 +26,8 @@ func (f *codecsChange) fill(r *values.Rule) error {
 	return nil
 }
 
-// changeRules changes the job's rules, or prints the change.
+// changeRules replaces the job's rules by what edit makes of them, or prints what that would
+// be.
 func (f *codecsChange) changeRules(ctx context.Context, e env, edit func([]values.Rule) ([]values.Rule, error)) error {
 	return f.run(ctx, e, &client.RuleChange{ChangeOptions: f.options(), Edit: edit}, "")
 }

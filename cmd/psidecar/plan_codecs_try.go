@@ -10,6 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
+// newCodecsTryCommand returns psidecar plan codecs try. It blocks for --seconds and until the
+// proxies have reported.
 func newCodecsTryCommand(e env) *cobra.Command {
 	var f planFlags
 	var seconds uint32

@@ -19,11 +19,12 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 )
 
-// plannerFlags are the flags of psidecar planner and of the other verbs that plan.
+// plannerFlags are the flags of psidecar planner and of psidecar up, which may have a planner
+// in it.
 type plannerFlags struct {
-	listen, http, store string
-	lease, advertise    string
-	act                 bool
+	listen, http, store string // // listen: for agents, proxies and tools
+	lease, advertise    string // // of planners that share a store
+	act                 bool   // // carry plans out without being asked
 	live                live.Options
 	tls                 identity.Files
 	names               []string // for http
@@ -33,8 +34,8 @@ type plannerFlags struct {
 	guests
 }
 
-// planning has all flags of a planner. The prefix is for those names that
-// other parts of the same process have too.
+// planning adds the flags of a planner. prefix comes before those names that other parts of the
+// same process have too: it is "planner-" in psidecar up and empty otherwise.
 func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "address at which agents report and proxies ask for plans")
@@ -54,6 +55,8 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.DurationVar(&f.live.Every, prefix+"decide-every", f.live.Every, "how often to decide what should move")
 }
 
+// newPlannerCommand returns psidecar planner, which runs until it gets a signal, loses the lead
+// or a part of it fails. It needs no privileges.
 func newPlannerCommand(_ env) *cobra.Command {
 	var f plannerFlags
 	cmd := &cobra.Command{
@@ -91,7 +94,9 @@ deploy/SECURITY.md says who may do what.`,
 	return cmd
 }
 
+// runPlanner runs a planner alone in its process, until ctx ends or a part fails.
 func runPlanner(ctx context.Context, f *plannerFlags) error {
+	// What a planner holds grows with the number of hosts and keys; no flag bounds it.
 	cli.LimitMemory()
 	ports := ports{names: f.names}
 	defer ports.close()
@@ -110,7 +115,10 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 	return g.Wait()
 }
 
-// open opens what a planner needs; flag is how the names of its flags begin.
+// open checks the flags and opens what a planner needs; flag is how the names of its flags
+// begin, for errors. Listeners that it has opened are closed with ports, also after an error.
+// The store comes last: opening it takes its lock, and all other mistakes are to be reported
+// without waiting for that.
 func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o planner.Options, err error) {
 	o = planner.Options{Version: version, NamesSocket: f.namesSocket, Users: f.users, Open: f.insecure, Act: f.act, Live: f.live, StoreName: flag + "store " + f.store}
 	if f.act && f.store == "" {
@@ -119,6 +127,8 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if err := f.live.Check(); err != nil {
 		return o, cli.Usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
 	}
+	// In psidecar up agent and planner share what keys are called, and the agent's socket sets
+	// it.
 	if o.Names = f.called; o.Names == nil {
 		o.Names, err = openNames(f.keyNames)
 	} else {
@@ -139,6 +149,8 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if err := f.secured(flag, o.Reports.Addr(), o.Identity); err != nil {
 		return o, err
 	}
+	// A planner that waits sends callers on over a connection of its own, where only
+	// certificates tell them apart.
 	if strings.HasPrefix(f.store, "kubernetes") && f.advertise != "" && o.Identity == nil && !f.insecure {
 		return o, cli.Usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
 	}
@@ -151,6 +163,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if o.Host, err = cli.HostName(""); err != nil {
 		return o, err
 	}
+	// A shared store is opened once this planner has the lead.
 	if o.Shared, err = f.shared(flag); err != nil || o.Shared != nil || f.store == "" {
 		return o, err
 	}
@@ -160,8 +173,8 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	return o, nil
 }
 
-// shared returns how the planner's store is shared with others; nil where it is its
-// own.
+// shared returns how the planner shares its store with others by Kubernetes; nil if the store
+// is a file, or there is none. It finds the cluster, but does not call it yet.
 func (f *plannerFlags) shared(flag string) (*planner.Shared, error) {
 	place, namespace, named := strings.Cut(f.store, ":")
 	if place != "kubernetes" {

@@ -16,18 +16,20 @@ import (
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
-// proxyFlags are the flags of psidecar proxy and of the other verbs that relay.
+// proxyFlags are the flags of psidecar proxy and of psidecar up, which has a proxy in it.
 type proxyFlags struct {
 	daemon.Settings
-	planner plannerLink
-	http    string
-	names   []string // for http
-	socket  string
-	replace bool
-	control string
-	users   control.Users
+	planner plannerLink   // // whose rules and plans are followed; without an address: none
+	http    string        // // of state and metrics; empty: none
+	names   []string      // for http
+	socket  string        // // where the agent hands over listeners; empty: none does
+	replace bool          // // see replace.go
+	control string        // // socket as given; see controlPath
+	users   control.Users // // who may use that
 }
 
+// relaying adds the flags of what is carried and how. psidecar proxy and up have them; flags
+// for a proxy in a process of its own are added by [newProxyCommand].
 func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.Forward, "forward", nil, "LISTEN=DEST: connections to host:port LISTEN are for host:port DEST; can be repeated")
@@ -61,6 +63,8 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.BoolVar(&f.Follow, "follow-codecs", true, "take up the rules for values, and on sums of pushes, that the planner has (psidecar plan codecs, aggregate), before those of flags and file, and try codecs when it asks")
 }
 
+// newProxyCommand returns psidecar proxy, which runs until it gets a signal, is replaced or a
+// part of it fails.
 func newProxyCommand(e env) *cobra.Command {
 	var f proxyFlags
 	cmd := &cobra.Command{
@@ -80,6 +84,7 @@ users of this host who may. SIGTERM ends it in order: connections in use get
 takes its place.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// Before anything is opened: it may execute the program anew.
 			e.carries()
 			return runProxy(cmd.Context(), &f)
 		},
@@ -95,6 +100,8 @@ takes its place.`,
 	return cmd
 }
 
+// runProxy runs a proxy alone in its process. SIGUSR2 is taken from before the wait for its
+// turn, since by default the signal would end the process.
 func runProxy(ctx context.Context, f *proxyFlags) error {
 	cli.LimitMemory()
 	switch {
@@ -117,7 +124,9 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	})
 }
 
-// carry carries connections until ctx ends, or the next proxy is to.
+// carry carries connections until ctx ends, a part fails or another proxy takes over. It may be
+// called again after an error, by [proxyFlags.inTurn], so it opens and closes all listeners
+// itself.
 func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, next *nextProxy, signals <-chan os.Signal) error {
 	ports := ports{names: f.names}
 	defer ports.close()
@@ -125,11 +134,13 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, next *nextProx
 	if err != nil {
 		return err
 	}
+	// Called by the agent's order to yield, it ends the proxy in order, as a signal does.
 	ctx, yield := context.WithCancel(ctx)
 	defer yield()
 	o.Proxy.Health = &health.Loops{}
 	o.Yield = func() {
 		slog.Info("another proxy takes this one's place")
+		// Told before this process ends: systemd would take its end for the end of the unit.
 		next.takesOver()
 		yield()
 	}
@@ -148,7 +159,9 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, next *nextProx
 	return g.Wait()
 }
 
-// reachPlanner has the proxy reach the planner that the flags name.
+// reachPlanner makes the proxy reach the planner that the flags name. It is called when the
+// flags are read, since they cannot be known where the flags are added; psidecar up changes the
+// address before.
 func (f *proxyFlags) reachPlanner() {
 	f.Routing.Planner, f.Routing.Credentials = f.planner.Address, f.planner.Credentials
 }

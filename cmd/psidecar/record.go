@@ -12,6 +12,8 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
+// newRecordCommand returns psidecar record. It needs the rights of an agent, except with
+// --info, and may run beside one: watching takes nothing away from another watcher.
 func newRecordCommand(e env) *cobra.Command {
 	var (
 		f         agentFlags
@@ -41,6 +43,7 @@ SIGTERM. With --info, say what a recording holds instead.`,
 				return err
 			}
 			ctx := cmd.Context()
+			// --for ends a recording as Ctrl-C does, so neither is an error.
 			if span > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, span)
@@ -53,6 +56,8 @@ SIGTERM. With --info, say what a recording holds instead.`,
 			if asJSON {
 				return json.NewEncoder(e.stdout).Encode(totals)
 			}
+			// The file is there all the same, and valid; a user who expects data in it is to be
+			// told why there is none.
 			if totals.Uses == 0 {
 				fmt.Fprintln(e.stderr, "nothing was recorded: no job of this host pushed or pulled meanwhile, or none that --cgroup, --pid and --job name (psidecar status shows what an agent sees)")
 			}
@@ -69,6 +74,7 @@ SIGTERM. With --info, say what a recording holds instead.`,
 	return cmd
 }
 
+// recordInfo prints what a recording holds. It reads all of it.
 func recordInfo(e env, path string, asJSON bool) error {
 	summary, err := agent.ReadRecording(path)
 	switch {

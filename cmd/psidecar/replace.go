@@ -22,11 +22,13 @@ import (
 // it waits for its turn at the agent. SIGUSR2 has a proxy start that one itself, of the
 // program that is at its path by then.
 
-// begins is how often a proxy that replaces another tries to begin: an agent that has
-// just started may not know the other one yet, whose ports are in use then.
+// begins is how often a proxy that replaces another tries to begin, twice a second. An agent
+// that has just started may not know the other proxy yet, and lets this one begin while the
+// ports of the other are in use.
 const begins = 20
 
-// inTurn runs a proxy, with --replace when the one before it has ended.
+// inTurn calls carry, with --replace when the proxy before this one has ended. It returns nil
+// if ctx ends while it waits.
 func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
 	if !f.replace {
 		return carry()
@@ -39,6 +41,7 @@ func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
 			return fmt.Errorf("--replace: %w", err)
 		}
 		err := carry()
+		// No other error goes away by itself.
 		if n == begins || !errors.Is(err, syscall.EADDRINUSE) {
 			return err
 		}
@@ -51,15 +54,17 @@ func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
 	}
 }
 
-// A nextProxy is the process that replaces this one, where this one has started it.
+// A nextProxy is the process that replaces this one, if this one has started it. Its methods
+// may be called concurrently.
 type nextProxy struct {
-	program string // its path, which may be another program's by then
+	program string // // path of this program, where an update may have put another by then
 
 	mu      sync.Mutex  // guards process
 	process *os.Process // nil: there is none
 }
 
-// start starts the next proxy whenever SIGUSR2 comes, until ctx ends.
+// start starts the next proxy whenever SIGUSR2 comes, until ctx ends. A failure is logged and
+// changes nothing about this proxy: it goes on, and the signal may be sent again.
 func (n *nextProxy) start(ctx context.Context, signals <-chan os.Signal) error {
 	for {
 		select {
@@ -73,7 +78,9 @@ func (n *nextProxy) start(ctx context.Context, signals <-chan os.Signal) error {
 	}
 }
 
-// begin starts the next proxy, with this one's arguments.
+// begin starts the next proxy with this one's arguments, environment and output. It fails if
+// one waits for its turn already. The process is not waited for: it starts, asks the agent for
+// its turn and is silent until then.
 func (n *nextProxy) begin() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -91,6 +98,8 @@ func (n *nextProxy) begin() error {
 	}
 	n.process = cmd.Process
 	slog.Info("the next proxy is started", "pid", cmd.Process.Pid)
+	// The next proxy outlives this one, so that Wait returns here only if it has failed to take
+	// over.
 	go func() {
 		err := cmd.Wait()
 		slog.Error("the next proxy has ended before its turn", "error", err)
@@ -101,7 +110,9 @@ func (n *nextProxy) begin() error {
 	return nil
 }
 
-// takesOver tells systemd which process its unit's main one is from now on.
+// takesOver tells systemd which process is the unit's main one from now on. If this process has
+// not started the next one, it was started as another unit or by hand, and nothing is to be
+// told.
 func (n *nextProxy) takesOver() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -113,10 +124,14 @@ func (n *nextProxy) takesOver() {
 	}
 }
 
-// newNextProxy has SIGUSR2 taken from now on.
+// newNextProxy returns a nextProxy without a process, and the channel on which SIGUSR2 arrives
+// from now on.
 func newNextProxy() (n *nextProxy, signals chan os.Signal) {
+	// One place is enough: signals that come while another waits ask for the same.
 	signals = make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR2)
+	// The path is kept from the start. Once the file has been replaced, Linux says of it that
+	// it is deleted.
 	n = &nextProxy{program: os.Args[0]}
 	if path, err := os.Executable(); err == nil {
 		n.program = path

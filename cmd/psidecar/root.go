@@ -12,9 +12,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
-// env is the outside world as the commands see it, so that a test can run the
-// whole command line inside its own process.
+// env is the outside world as the commands see it, so that a test can run the whole command
+// line inside its own process. A command uses nothing of package os for what is here.
 type env struct {
+	// without the program's name
 	args   []string
 	stdin  io.Reader
 	stdout io.Writer
@@ -28,15 +29,19 @@ type env struct {
 	beginAgain func() // see [cli.KeepSysmonAwake]; nil: not
 }
 
-// carries is called first by a command that carries connections.
+// carries is called first by a command that carries connections. In a real process it may not
+// return, but execute the program again; see [cli.KeepSysmonAwake].
 func (e env) carries() {
 	if e.beginAgain != nil {
 		e.beginAgain()
 	}
 }
 
-// run executes one command line and returns its exit code.
+// run executes one command line and returns its exit code. It calls os.Exit nowhere, and may be
+// called more than once in a process.
 func run(ctx context.Context, e env) int {
+	// Names of jobs and hosts come from other machines. What they could do to a terminal is
+	// filtered out for all commands here.
 	e.bareOut, e.bareErr = e.stdout, e.stderr
 	e.stdout, e.stderr = cli.NewWriter(e.stdout), cli.NewWriter(e.stderr)
 	root := newRootCommand(e)
@@ -56,6 +61,9 @@ func run(ctx context.Context, e env) int {
 	return 1
 }
 
+// newRootCommand returns the command line with all its verbs. What applies to all of them comes
+// after they are added, since it walks over them: examples, groups of flags, completion and
+// exit code 2 for wrong arguments.
 func newRootCommand(e env) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "psidecar",
@@ -70,6 +78,9 @@ func newRootCommand(e env) *cobra.Command {
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error; logs go to standard error")
 	root.PersistentFlags().String("log-format", "text", "text or json: a line or an object for each entry")
 	root.SetFlagErrorFunc(cli.FlagError)
+	// Before every verb: flags from the environment and the file of --config first, as they
+	// include those of the logger. The variable names are checked last, with a logger to warn
+	// by.
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.LoadFlags(cmd, e.lookup, daemon.RulesKey); err != nil {
 			return err

@@ -10,6 +10,8 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
+// newRunsCommand returns psidecar runs. It asks the page of a planner, as agents remember no
+// runs.
 func newRunsCommand(e env) *cobra.Command {
 	var planner, job string
 	var asJSON bool

@@ -10,13 +10,15 @@ import (
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
-// scoreFlags are the flags of `psidecar score`.
+// scoreFlags are the flags of psidecar score.
 type scoreFlags struct {
 	input, assignment string
 	k                 int
 	json              bool
 }
 
+// newScoreCommand returns psidecar score, whose figures are computed by the same code as those
+// of psidecar partition.
 func newScoreCommand(e env) *cobra.Command {
 	var f scoreFlags
 	cmd := &cobra.Command{
@@ -37,6 +39,7 @@ id (only those that occur).`,
 	return cmd
 }
 
+// run reads data and assignment and prints the report.
 func (f *scoreFlags) run(ctx context.Context, e env) error {
 	if f.input == "" || f.assignment == "" {
 		return cli.Usagef("--input and --assignment: name both files")

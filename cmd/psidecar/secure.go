@@ -6,9 +6,12 @@ import (
 	"github.com/psidecar/psidecar/client"
 )
 
-// plannerLink has the flags that say how a planner is reached.
+// plannerLink has the flags that say how a planner is reached, for parts that report to one and
+// tools that ask one.
 type plannerLink struct{ client.Planner }
 
+// addFlags adds the flags; address is the default of --planner. The files of certificates are
+// read when a connection is made, and again when they change.
 func (l *plannerLink) addFlags(cmd *cobra.Command, address, usage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&l.Address, "planner", address, usage)

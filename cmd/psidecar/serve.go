@@ -10,14 +10,15 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
-// ports opens a command's listeners, all before anything runs, so that an
-// address in use ends it at once.
+// ports opens a command's listeners, all before anything runs, so that an address in use ends
+// it at once. It owns them until their servers do, which close them; close is for those that no
+// server has got to. It is not for concurrent use.
 type ports struct {
 	open  []net.Listener
 	names []string // of this host, in requests for its pages (--http-name)
 }
 
-// listen listens at the address that the flag gives.
+// listen listens at the address that the flag gives, which its errors name.
 func (p *ports) listen(ctx context.Context, flag, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -27,19 +28,21 @@ func (p *ports) listen(ctx context.Context, flag, address string) (net.Listener,
 	return l, nil
 }
 
-// listener is listen for callers that open listeners in turn.
+// listener returns listen as a function, for packages that open listeners but do not own them.
 func (p *ports) listener(ctx context.Context) func(flag, address string) (net.Listener, error) {
 	return func(flag, address string) (net.Listener, error) { return p.listen(ctx, flag, address) }
 }
 
-// close closes the listeners that their servers have not closed.
+// close closes all listeners. Those that a server has closed already are closed a second time,
+// which does no harm.
 func (p *ports) close() {
 	for _, l := range p.open {
 		l.Close()
 	}
 }
 
-// page opens where a page is served; an empty address means nowhere.
+// page opens the listener of a page. With an empty address the server serves nothing, but has a
+// guard, whose metrics others collect.
 func (p *ports) page(ctx context.Context, flag, address string) (page.Server, error) {
 	if address == "" {
 		return page.Server{Guard: page.NewGuard()}, nil
@@ -48,7 +51,7 @@ func (p *ports) page(ctx context.Context, flag, address string) (page.Server, er
 	return page.Server{Listener: l, Guard: page.NewGuard(p.names...)}, err
 }
 
-// inUse says what may be the matter where an address cannot be listened at.
+// inUse returns a hint for the error of an address that is in use; empty for other errors.
 func inUse(err error) string {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return ": something listens there already, perhaps another psidecar (psidecar status asks an agent); end that, or give another address"

@@ -12,6 +12,8 @@ import (
 	"github.com/psidecar/psidecar/page"
 )
 
+// newShowCommand returns psidecar show, which serves until it gets a signal. It needs no rights
+// beyond reading the files.
 func newShowCommand(_ env) *cobra.Command {
 	var http, live string
 	var names []string
@@ -39,13 +41,15 @@ laid beside a job that trains now.`,
 	return cmd
 }
 
-// showPage reads the recordings and serves a page for them, and for the jobs of the
-// agent or planner at live, if any.
+// showPage reads the recordings and serves a page for them until ctx ends, and for the jobs of
+// the agent or planner at live, if any. The port is open by then: a browser that asks while
+// files are read waits, rather than being refused.
 func showPage(ctx context.Context, front page.Server, paths []string, live string) error {
 	state, err := agent.OpenRecordings(ctx, version, paths)
 	if err != nil {
 		return err
 	}
+	// The page may be sent recordings, which is the one request here that is no GET.
 	front.Guard.Opens = true
 	if live == "" {
 		return front.Serve(ctx, page.Handler(state, page.Options{History: state.History, Open: state.Open}))
@@ -56,6 +60,7 @@ func showPage(ctx context.Context, front page.Server, paths []string, live strin
 		}
 		return nil
 	}}
+	// A wrong --live is reported at the start; later failures show on the page.
 	if err := beside.Ready(); err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
+// newSimulateCommand returns psidecar simulate, with psidecar simulate fleet below it. It runs
+// no job and asks nobody, except for --codecs with --proxy.
 func newSimulateCommand(e env) *cobra.Command {
 	var o simulate.RecordedOptions
 	var codecs codecAdvice
@@ -87,7 +89,8 @@ would wait under a threshold, in norms of what one step pushes.`,
 	return cmd
 }
 
-// writePlot makes a file of a drawing.
+// writePlot writes a drawing to the file of --plot, which it overwrites. A failure may leave a
+// part of it there.
 func writePlot(path string, draw func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -17,20 +17,23 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 )
 
-// codecAdvice is simulate --codecs: what each codec for values would save of
-// the traffic that a capture holds, or that passes a proxy.
+// codecAdvice has the flags of simulate --codecs, which says what each codec for values would
+// save of the traffic in a capture, or of what passes a proxy.
 type codecAdvice struct {
 	wanted  bool
 	proxy   string
 	seconds int
 }
 
+// register adds the flags.
 func (c *codecAdvice) register(f *pflag.FlagSet) {
 	f.BoolVar(&c.wanted, "codecs", false, "say instead what each codec for values would save, and how much of the gradients would wait, of a capture with values (tcpdump -w), or live with --proxy")
 	f.StringVar(&c.proxy, "proxy", "", "with --codecs: control socket of this host's proxy, whose traffic is tried, such as "+usualControlSocket)
 	f.IntVar(&c.seconds, "seconds", 10, "with --proxy: for how long, 1 to 60")
 }
 
+// compareCodecs prints the report, after drawing it if plotFile is set. With --proxy it blocks
+// for --seconds, while the proxy tries the codecs.
 func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, plotFile string, asJSON bool) error {
 	var report advice.Report
 	switch {
@@ -39,6 +42,7 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 	case c.proxy != "" && (c.seconds < 1 || c.seconds > 60):
 		return cli.Usagef("--seconds %d: want 1 to 60", c.seconds)
 	case c.proxy != "":
+		// The proxy answers when the trial is over, and a busy one later than that.
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(c.seconds)*time.Second+30*time.Second)
 		defer cancel()
 		query := url.Values{"seconds": {fmt.Sprint(c.seconds)}}

@@ -13,6 +13,8 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
+// newSimulateFleetCommand returns psidecar simulate fleet. It starts processes of this program,
+// and removes what they write when it ends.
 func newSimulateFleetCommand(e env) *cobra.Command {
 	o := loadtest.DefaultOptions
 	var keys float64
@@ -51,6 +53,7 @@ processor time, too: about as much as the planner.`,
 			defer os.RemoveAll(dir)
 			o.Say = func(what string) { fmt.Fprintln(e.stderr, what) }
 			result, failed := loadtest.Run(cmd.Context(), program, dir, o)
+			// Where it failed half way there are results to print, with the error among them.
 			if result == nil {
 				return failed
 			}

@@ -13,7 +13,8 @@ import (
 	"github.com/psidecar/psidecar/proxy"
 )
 
-// statusReport is what status --json prints.
+// statusReport is what status --json prints. Its fields are an interface that users' scripts
+// read.
 type statusReport struct {
 	Agent page.Agent `json:"agent"`
 	Jobs  []page.Job `json:"jobs"`
@@ -23,6 +24,8 @@ type statusReport struct {
 	Proxy *proxy.State             `json:"proxy,omitempty"`
 }
 
+// newStatusCommand returns psidecar status. It asks pages only and needs no rights. A part that
+// cannot be asked is an error; names and alpha that cannot be had are left out.
 func newStatusCommand(e env) *cobra.Command {
 	var agent, proxyURL string
 	var asJSON bool
@@ -66,6 +69,8 @@ func newStatusCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// printReport prints a report as JSON or text. Columns of agent and proxy share one tabwriter,
+// so that they line up.
 func printReport(out io.Writer, r statusReport, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(r)

@@ -12,13 +12,14 @@ import (
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
-// streamFlags are the flags of `psidecar partition --stream`.
+// streamFlags are the flags of psidecar partition --stream.
 type streamFlags struct {
 	on              bool
 	memory, scratch string
 	passes          int
 }
 
+// register adds the flags.
 func (s *streamFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&s.on, "stream", false, "for data beyond memory: read it several times instead of holding it")
 	flags.StringVar(&s.memory, "memory", "1GiB", "with --stream: bytes (or KiB, MiB, GiB) of tables and buffers; reading and decompressing take theirs besides")
@@ -26,7 +27,7 @@ func (s *streamFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&s.scratch, "scratch", "", "with --stream: folder on disk for what exceeds the memory; default: TMPDIR or /tmp")
 }
 
-// unused refuses flags that mean nothing without --stream.
+// unused returns a usage error for flags that mean nothing without --stream.
 func (s *streamFlags) unused(cmd *cobra.Command) error {
 	for _, name := range []string{"memory", "passes", "scratch"} {
 		if cmd.Flags().Changed(name) {
@@ -36,7 +37,8 @@ func (s *streamFlags) unused(cmd *cobra.Command) error {
 	return nil
 }
 
-// runStream is run for --stream.
+// runStream is run for --stream. Flags that the streaming algorithm cannot honour are refused,
+// rather than ignored, since the result would not be what was asked for.
 func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 	if err := f.check(); err != nil {
 		return err

@@ -13,13 +13,15 @@ import (
 	"github.com/psidecar/psidecar/page/draw"
 )
 
-// top is the live view.
+// top has the flags of the live view.
 type top struct {
 	agent, job string
 	every      time.Duration
 	once       bool
 }
 
+// newTopCommand returns psidecar top. In a terminal it runs until a key or a signal ends it;
+// otherwise it prints once, so that its output can be piped.
 func newTopCommand(e env) *cobra.Command {
 	var t top
 	cmd := &cobra.Command{
@@ -34,6 +36,8 @@ what is there once.`,
 			if t.every < 100*time.Millisecond {
 				return cli.Usagef("--every %v: want 100ms or more", t.every)
 			}
+			// The view moves the cursor, so it writes past the filter and cleans its text
+			// itself.
 			out, ok := e.bareOut.(*os.File)
 			if t.once || !ok || !term.IsTerminal(int(out.Fd())) {
 				return t.printOnce(cmd.Context(), e)
@@ -50,7 +54,7 @@ what is there once.`,
 	return cmd
 }
 
-// printOnce prints all there is, as wide as it takes.
+// printOnce prints all there is, without colours and not cut to the height of a terminal.
 func (t *top) printOnce(ctx context.Context, e env) error {
 	s, err := t.fetch(ctx, t.job)
 	if err != nil {
@@ -60,7 +64,8 @@ func (t *top) printOnce(ctx context.Context, e env) error {
 	return draw.Top(e.stdout, s, wide, 0, draw.NoColours)
 }
 
-// fetch asks for what a screen shows.
+// fetch returns what a screen shows, asked from the agent or planner; job is the one of which
+// there is more.
 func (t *top) fetch(ctx context.Context, job string) (*draw.Screen, error) {
 	return client.FetchScreen(ctx, t.agent, job)
 }

@@ -14,6 +14,8 @@ type unloadReport struct {
 	Removed []string `json:"removed"` // paths of pinned programs' links and maps
 }
 
+// newUnloadCommand returns psidecar unload. It is for what a killed agent has left; beside an
+// agent that runs it takes the redirection away from it.
 func newUnloadCommand(e env) *cobra.Command {
 	var dir string
 	var asJSON bool
@@ -34,6 +36,7 @@ is loaded it does nothing.`,
 			}
 			if asJSON {
 				if removed == nil {
+					// A list in JSON, never null.
 					removed = []string{}
 				}
 				return json.NewEncoder(e.stdout).Encode(unloadReport{removed})

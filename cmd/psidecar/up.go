@@ -19,15 +19,17 @@ import (
 	proxydaemon "github.com/psidecar/psidecar/proxy/daemon"
 )
 
-// upFlags are those of all parts. A flag of a part that is the same in psidecar
-// up belongs to watching, relaying or planning; here are only those that a
-// process of all parts names otherwise, or has once.
+// upFlags are the flags of all parts. Flags with the same name and meaning in psidecar up are
+// added by the watching, relaying and planning functions of each part; only those that a
+// process of all parts names otherwise, or has once, are added here.
 type upFlags struct {
 	agent   agentFlags
 	proxy   proxyFlags
 	planner plannerFlags
 }
 
+// newUpCommand returns psidecar up, which runs until it gets a signal or a part fails. It needs
+// root as an agent does.
 func newUpCommand(e env) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
@@ -61,6 +63,7 @@ new connections go direct, those in use get --grace, and nothing is left.`,
 	return cmd
 }
 
+// runUp opens all parts and runs them, until ctx ends or one fails.
 func runUp(ctx context.Context, f *upFlags) error {
 	ports := ports{names: f.agent.names}
 	defer ports.close()
@@ -73,7 +76,9 @@ func runUp(ctx context.Context, f *upFlags) error {
 	return err
 }
 
-// host is all parts, about to run.
+// host is all parts in one process, about to run. Parts reach each other by function calls
+// where there are any, and otherwise as on one host: the proxy gets its listeners through a
+// socket pair, and agent and proxy call the planner through its listener.
 type host struct {
 	agent *agentdaemon.Daemon
 	// interception is the agent's; nil: nothing is intercepted.
@@ -88,6 +93,17 @@ type host struct {
 	control      string // unix socket for orders; empty: none
 }
 
+// openHost opens all parts, in an order in which each finds what it depends on:
+//
+//   - Agent and proxy share this process's memory limit, health loops and page, which come
+//     first.
+//   - A planner of its own is opened before those who call it, since a listener at port 0 has
+//     an address only then.
+//   - The interception is opened as late as possible, as its programs stay in the kernel. From
+//     there on every error abandons it.
+//   - The proxy needs the interception's mark, and the agent, last, needs the proxy's figures.
+//
+// Listeners are closed with ports.
 func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	h := &host{pprof: f.agent.pprof, health: &health.Loops{}}
 	address := f.agent.planner.Address
@@ -96,6 +112,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return nil, err
 	}
 	watch.Health = h.health
+	// There is always a planner here, its own or another host's.
 	agentdaemon.ShareWindows(&watch)
 	exporter, err := f.agent.otlp.Open(&watch)
 	if err != nil {
@@ -113,6 +130,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	if address == "" {
 		f.planner.called = watch.Names
+		// Both flags are there once, for proxy and planner.
 		f.planner.insecure, f.planner.users = f.proxy.Insecure, f.proxy.users
 		plan, err := f.planner.open(ctx, "--planner-", ports)
 		if err != nil {
@@ -123,6 +141,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 			return nil, err
 		}
 		address = reachable(plan.Reports.Addr())
+		// The planner's certificate is what this process shows itself as a caller.
 		f.agent.planner.Own = plan.Identity
 	}
 	creds, err := f.agent.planner.Credentials()
@@ -146,6 +165,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		}
 		carry.Mark = int(mark)
 	}
+	// The proxy is the agent's host under the same name, and follows the same planner.
 	f.proxy.planner, f.proxy.Routing.Host = f.agent.planner, f.agent.Host
 	f.proxy.planner.Address = address
 	f.proxy.reachPlanner()
@@ -171,7 +191,8 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	return h, err
 }
 
-// reachable is where this host reaches a listener of its own.
+// reachable returns the address at which this host reaches a TCP listener of its own: loopback,
+// if it listens at all addresses.
 func reachable(a net.Addr) string {
 	t := *a.(*net.TCPAddr)
 	switch {
@@ -184,8 +205,8 @@ func reachable(a net.Addr) string {
 	return t.String()
 }
 
-// run runs all parts until ctx ends or one fails, which ends the others in
-// order.
+// run runs all parts until ctx ends or one fails. Either way each part then ends in order, and
+// run returns when all have.
 func (h *host) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.health.Watch(ctx) })
@@ -200,8 +221,8 @@ func (h *host) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// handler is the agent's, with the state of the proxy's connections. The
-// proxy's metrics are among the agent's.
+// handler returns the agent's handler, with the state of the proxy's connections and codecs
+// added. The proxy's metrics are among the agent's collectors already.
 func (h *host) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", h.agent.Agent().Handler(h.pprof))

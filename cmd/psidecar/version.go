@@ -12,6 +12,8 @@ import (
 // version is set at build time with -ldflags "-X main.version=...".
 var version = "devel"
 
+// versionInfo is what version --json prints. Revision and Time are those of the commit; they
+// are empty in a build from a folder without version control.
 type versionInfo struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -20,6 +22,7 @@ type versionInfo struct {
 	Platform string `json:"platform"`
 }
 
+// newVersionCommand returns psidecar version.
 func newVersionCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -38,6 +41,7 @@ func newVersionCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// buildVersion returns the version with what the Go linker has recorded of the build.
 func buildVersion() versionInfo {
 	info := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	build, ok := debug.ReadBuildInfo()
