@@ -1,6 +1,14 @@
-// The command psidecar-beam partitions training data as psidecar partition does,
-// on an engine that Apache Beam knows: Flink, Spark, Dataflow, or its own Prism
-// on this host.
+// Command psidecar-beam partitions training data as psidecar partition does, on an engine that
+// Apache Beam supports: Flink, Spark, Dataflow, or its own Prism on this host. It is a module
+// of its own, so that psidecar does not depend on Beam.
+//
+// The program plays up to three roles. Started by a user it builds the pipeline (package
+// pipeline), runs it and prints the report. As psidecar-beam worker-pool it starts workers for
+// an engine that asks; on Prism the first process starts these pools itself (package launch).
+// Started by an engine from a container it is a worker. In all of them the functions of the
+// pipeline have to be the same, which they are as long as the program is.
+//
+// Standard output is for the report alone. The exit code is 0 when done and 1 otherwise.
 package main
 
 import (
@@ -23,9 +31,10 @@ import (
 	_ "github.com/apache/beam/sdks/v2/go/pkg/beam/runners/spark"
 )
 
+// main is the entry of all three roles.
 func main() {
-	// An engine that starts workers from a container calls this program with
-	// flags of Beam's own, and Init does not return.
+	// An engine that starts workers from a container calls this program with flags of Beam's
+	// own, which cobra does not know. Init runs the worker then, and does not return.
 	if len(os.Args) > 1 && strings.HasPrefix(strings.TrimLeft(os.Args[1], "-"), "worker=") {
 		flag.Parse()
 		beam.Init()
@@ -40,7 +49,8 @@ func main() {
 	}
 }
 
-// quiet leaves only warnings of what Beam and Prism say.
+// quiet leaves only errors of what Beam and Prism log, unless verbose is set. Errors of the
+// pipeline's own functions are reported by the command, without Beam's context around them.
 func quiet(verbose bool) {
 	level := slog.LevelError
 	log.LogLevel = "error"

@@ -20,6 +20,7 @@ import (
 // asCommand makes the test program the command, so that its workers are too.
 const asCommand = "PSIDECAR_BEAM_TEST_AS_COMMAND"
 
+// TestMain runs main instead of the tests in processes that command or a worker pool started.
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
@@ -28,7 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command runs the command line and returns what it printed.
+// command runs the command line in a process of its own and returns what it printed. err is
+// about its exit.
 func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	self, err := os.Executable()
@@ -43,9 +45,8 @@ func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// TestWorkersInProcesses runs the command with workers in processes of their own,
-// one and several: the outcome is the same, is what its report says, and no
-// worker takes more memory than it may.
+// TestWorkersInProcesses runs the command with worker processes, one and several: the partition
+// is the same, is what its report says, and no worker takes more memory than it may.
 func TestWorkersInProcesses(t *testing.T) {
 	dir := t.TempDir()
 	in := filepath.Join(dir, "in")
@@ -118,7 +119,8 @@ func TestWorkersInProcesses(t *testing.T) {
 	}
 }
 
-// TestErrors are of people who type, and of their data.
+// TestErrors gives mistakes in the arguments and in the data: the message names them, without
+// Beam's text around it, and no outcome is written.
 func TestErrors(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad")

@@ -26,19 +26,21 @@ import (
 
 // partitionFlags are the flags of the command.
 type partitionFlags struct {
-	input, memory string
-	workers       int
-	runner        string
+	input, memory string // // as given; memory with a unit
+	workers       int    // // processes, on Prism
+	runner        string // // as Beam calls it; "prism" is ours
 	json, verbose bool
-	config        pipeline.Config
+	config        pipeline.Config // // what travels to the workers
 }
 
-// beamFlags are what the command takes of Beam's own flags.
+// beamFlags are the flags of Beam that the command takes over. Beam has defined them, and many
+// more, in package flag; the others are of no use here.
 var beamFlags = []string{
 	"endpoint", "environment_type", "environment_config", "job_name", "parallelism", "worker_binary", "async",
 	"project", "region", "staging_location", "temp_location", "num_workers", "max_num_workers", "worker_machine_type", "flink_version", "service_account_email",
 }
 
+// newRoot returns the command line.
 func newRoot() *cobra.Command {
 	var f partitionFlags
 	cmd := &cobra.Command{
@@ -69,6 +71,8 @@ where that is.`,
 	flags.BoolVar(&f.json, "json", false, "print JSON")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print what the engine says")
 	for _, name := range beamFlags {
+		// The command's own flags come first where the names are the same. Which flags there
+		// are depends on Beam's version.
 		if of := flag.Lookup(name); of != nil && flags.Lookup(name) == nil {
 			flags.AddGoFlag(of)
 		}
@@ -77,8 +81,9 @@ where that is.`,
 	return cmd
 }
 
-// newPoolCommand is a worker pool, which Prism here and task managers elsewhere
-// ask for workers.
+// newPoolCommand returns psidecar-beam worker-pool, which Prism here and task managers
+// elsewhere ask for workers. It prints its address and then runs until it gets a signal, or
+// with --until-stdin-ends until whoever started it closes its standard input or dies.
 func newPoolCommand() *cobra.Command {
 	var port int
 	var untilStdinEnds bool
@@ -90,7 +95,7 @@ func newPoolCommand() *cobra.Command {
 			quiet(false)
 			beam.Init()
 			if untilStdinEnds {
-				// Of a Prism that tells what fails itself.
+				// Prism reports what fails itself, once rather than once in each worker.
 				slog.SetDefault(slog.New(slog.DiscardHandler))
 				if err := launch.WithoutMetrics(); err != nil {
 					return err
@@ -115,6 +120,9 @@ func newPoolCommand() *cobra.Command {
 	return cmd
 }
 
+// run checks everything that it can before the engine starts, runs the pipeline and prints the
+// report that its last step has written. It blocks for as long as the engine takes, unless
+// --async asks otherwise.
 func (f *partitionFlags) run(ctx context.Context, out io.Writer) error {
 	quiet(f.verbose)
 	if f.input == "" {
@@ -124,6 +132,7 @@ func (f *partitionFlags) run(ctx context.Context, out io.Writer) error {
 	if f.config.Memory, err = cli.ParseBytes(f.memory); err != nil {
 		return fmt.Errorf("--memory: %w", err)
 	}
+	// Other engines divide the work by themselves.
 	f.config.Lanes = 1
 	if f.runner == "prism" {
 		f.config.Lanes = f.workers
@@ -135,6 +144,7 @@ func (f *partitionFlags) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// Before a pipeline is built, and after the flags are parsed.
 	beam.Init()
 	p := beam.NewPipeline()
 	pipeline.Build(p, f.config, shards)
@@ -154,11 +164,13 @@ func (f *partitionFlags) run(ctx context.Context, out io.Writer) error {
 	return f.report(ctx, out, time.Since(start))
 }
 
-// onPrism runs the pipeline with processes of this program as workers.
+// onPrism runs the pipeline with processes of this program as workers, which it starts and
+// ends. Memory is per process, and so is what is printed about it.
 func (f *partitionFlags) onPrism(ctx context.Context, p *beam.Pipeline) (err error) {
 	var addresses []string
 	for i := range f.workers {
 		pool, startErr := launch.StartSelf(ctx, os.Stderr, "worker-pool", "--port", "0", "--until-stdin-ends")
+		// The pools that have started are stopped by the deferred calls.
 		if startErr != nil {
 			return startErr
 		}
@@ -174,7 +186,8 @@ func (f *partitionFlags) onPrism(ctx context.Context, p *beam.Pipeline) (err err
 	return launch.OnPrism(ctx, p, addresses)
 }
 
-// report prints what the last step wrote.
+// report prints the report that the last step wrote to the output folder: with an engine
+// elsewhere there is no other way to get it. took is added here, since no worker knows it.
 func (f *partitionFlags) report(ctx context.Context, out io.Writer, took time.Duration) error {
 	name := strings.TrimSuffix(f.config.Out, "/") + "/" + pipeline.ReportName
 	fs, err := filesystem.New(ctx, name)

@@ -1,5 +1,6 @@
-// Package launch runs a pipeline: on an engine with a job service, or on Prism,
-// the engine in Beam's Go SDK, with worker processes of this host.
+// Package launch runs a pipeline of package pipeline: on any engine with a job service, or on
+// Prism, the engine in Beam's Go SDK, with worker processes of this host. It also has the
+// worker pools, which start workers when an engine asks for them.
 package launch
 
 import (
@@ -23,9 +24,9 @@ import (
 	"github.com/psidecar/psidecar/cmd/psidecar-beam/pipeline"
 )
 
-// OnPrism runs a pipeline on a Prism of its own, whose lanes go to the worker
-// pools at the addresses, one each. Prism starts one worker for each
-// environment of a pipeline, so each lane gets an environment.
+// OnPrism runs a pipeline on a Prism in this process, whose lanes go to the worker pools at the
+// addresses, one each, of which there is at least one. It blocks until the pipeline is done.
+// Prism starts one worker for each environment of a pipeline, so each lane gets an environment.
 func OnPrism(ctx context.Context, p *beam.Pipeline, pools []string) error {
 	edges, _, err := p.Build()
 	if err != nil {
@@ -48,8 +49,8 @@ func OnPrism(ctx context.Context, p *beam.Pipeline, pools []string) error {
 	if err != nil {
 		return err
 	}
-	// The SDK hands the engine a program for workers to start, which ours,
-	// running already, do not.
+	// The SDK wants a program to hand to the engine, for workers that are to be started from
+	// it. Ours are running already, so an empty file will do.
 	program, err := os.CreateTemp("", "psidecar-beam-*")
 	if err != nil {
 		return fmt.Errorf("making a temporary file: %w", err)
@@ -65,10 +66,12 @@ func OnPrism(ctx context.Context, p *beam.Pipeline, pools []string) error {
 	return plain(err)
 }
 
-// divide gives the transforms of each lane but the first an environment.
+// divide gives the transforms of each lane but the first an environment of its own. Transforms
+// that belong to no lane stay in the first one's.
 func divide(job *pipepb.Pipeline, envs []*pipepb.Environment) {
 	c := job.GetComponents()
 	var first string
+	// There is exactly one.
 	for id := range c.GetEnvironments() {
 		first = id
 	}
@@ -87,7 +90,8 @@ func divide(job *pipepb.Pipeline, envs []*pipepb.Environment) {
 	}
 }
 
-// laneOf returns the lane in a transform's name, -1 for none.
+// laneOf returns the lane in the unique name of a transform, which has all its scopes with
+// slashes between; -1 if it is in none.
 func laneOf(name string) int {
 	for _, part := range strings.Split(name, "/") {
 		if digits, ok := strings.CutPrefix(part, pipeline.LaneScope); ok {
@@ -99,7 +103,9 @@ func laneOf(name string) int {
 	return -1
 }
 
-// startPrism starts Prism's job service on a port that was free.
+// startPrism starts Prism's job service and returns its address. Prism cannot choose a port, so
+// it gets one that was free a moment ago; another process may take that in between, which is an
+// error.
 func startPrism(ctx context.Context) (address string, err error) {
 	l, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -115,17 +121,19 @@ func startPrism(ctx context.Context) (address string, err error) {
 	return fmt.Sprintf("localhost:%d", port), nil
 }
 
-// OnEngine runs a pipeline on the engine that Beam's flags name.
+// OnEngine runs a pipeline on the engine that Beam's flags name, and waits for it unless they
+// say --async.
 func OnEngine(ctx context.Context, p *beam.Pipeline, runner string) error {
 	_, err := beam.Run(ctx, runner, p)
 	return plain(err)
 }
 
-// cause finds the error of one of our functions in what Beam makes of it, a chain
-// of who called whom.
+// cause matches the error of one of our functions in what Beam makes of it: a text with the
+// chain of its own callers, whose types do not survive the way from a worker.
 var cause = regexp.MustCompile(`DoFn\[[^\n]*\] failed:\n([^\n]+)`)
 
-// plain returns the error of our function, where there is one.
+// plain returns the error of our function without Beam's text around it, and other errors as
+// they are.
 func plain(err error) error {
 	if err == nil {
 		return nil

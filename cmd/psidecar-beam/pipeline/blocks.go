@@ -10,6 +10,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/blocks"
 )
 
+// init registers the functions with Beam, which calls them without reflection then. The type
+// parameters are those of ProcessElement.
 func init() {
 	register.DoFn6x1[context.Context, int64, func(*[]byte) bool, string, func(int64, []byte), func(int64, []byte), error](&formFn{})
 	register.DoFn6x1[context.Context, int64, func(*[]byte) bool, string, func(int64, []byte), func(int64, []byte), error](&blockFn{})
@@ -18,31 +20,35 @@ func init() {
 	register.Function2x2(shed)
 }
 
-// classOf returns an element's route, for a function that divides by it.
+// classOf returns the number of an element's route, by which beam.Partition divides a
+// collection.
 func classOf(key int64, _ []byte) int { return int(key >> below) }
 
-// shed takes the route off a key.
+// shed takes the route off a key, when the element has taken it. What is left is what elements
+// are grouped by.
 func shed(key int64, value []byte) (int64, []byte) { return number(key), value }
 
-// What a block is told, and its state, come under one key.
+// A block's state and the replies to it come to blockFn under one key. The first byte of a
+// value tells them apart.
 const (
 	tagBlock = 'b'
 	tagReply = 'r'
 )
 
-// formFn makes blocks of their rows.
+// formFn makes blocks from their rows. All rows of a block come to one call.
 type formFn struct {
 	Config Config
 	cache  metaCache
 }
 
-// ProcessElement emits the block, and what it asks the buckets, both in the class
-// of its wave.
+// ProcessElement emits the block and its questions to the buckets, both in the class of the
+// wave in which the block is assigned.
 func (f *formFn) ProcessElement(_ context.Context, key int64, chunks func(*[]byte) bool, meta string, state, lists func(int64, []byte)) error {
 	m, err := f.cache.get(meta)
 	if err != nil {
 		return err
 	}
+	// Before the rows are decoded: they are what takes memory.
 	defer f.Config.takeTurn()()
 	var rows []blocks.Row
 	var chunk []byte
@@ -60,7 +66,7 @@ func (f *formFn) ProcessElement(_ context.Context, key int64, chunks func(*[]byt
 	return nil
 }
 
-// emitBlock emits a block and its lists.
+// emitBlock emits the state of a block, and a list for each bucket.
 func (c *Config) emitBlock(b *blocks.Block, m *Meta, class int, state, lists func(int64, []byte)) {
 	state(c.blockKey(class, b.Number), b.Append([]byte{tagBlock}))
 	for i, l := range b.Lists(c.K, m.Buckets) {
@@ -68,14 +74,15 @@ func (c *Config) emitBlock(b *blocks.Block, m *Meta, class int, state, lists fun
 	}
 }
 
-// blockFn assigns a block.
+// blockFn assigns a block to machines, by what the buckets replied.
 type blockFn struct {
 	Config Config
 	cache  metaCache
 }
 
-// ProcessElement emits the block and what it tells the buckets, both in the class
-// of its color.
+// ProcessElement emits the assigned block and what it tells the buckets, both in the class of
+// its color. A block whose state or one of whose replies is missing is an error: the engine has
+// lost an element, and the outcome would be wrong without a sign of it.
 func (f *blockFn) ProcessElement(_ context.Context, key int64, values func(*[]byte) bool, meta string, state, lists func(int64, []byte)) error {
 	m, err := f.cache.get(meta)
 	if err != nil {
@@ -124,7 +131,7 @@ func (f *blockFn) ProcessElement(_ context.Context, key int64, values func(*[]by
 	return nil
 }
 
-// bucketFn tells blocks what others use.
+// bucketFn tells blocks which machines the other blocks use their features on.
 type bucketFn struct {
 	Config Config
 	// First steps have a wave, the others a color: the blocks that are told.
@@ -148,6 +155,7 @@ func (f *bucketFn) ProcessElement(_ context.Context, key int64, lists func(*[]by
 	reply := blocks.Reply{Bucket: int(number(key)), Rank: bucket.Rank()}
 	for i := range all {
 		n := all[i].Block
+		// The list counts for others, but its block is not assigned next and needs no reply.
 		if f.First && m.Wave(n) != f.Wave || !f.First && blocks.Color(n) != f.Color {
 			continue
 		}
@@ -157,7 +165,9 @@ func (f *bucketFn) ProcessElement(_ context.Context, key int64, lists func(*[]by
 	return nil
 }
 
-// decodeLists returns the lists in the order of their blocks.
+// decodeLists returns the lists in the order of their blocks, whatever order the engine
+// delivered them in, since the outcome depends on it. Two lists of one block mean that an
+// element was delivered twice.
 func decodeLists(values func(*[]byte) bool, k int) ([]blocks.List, error) {
 	var all []blocks.List
 	var value []byte

@@ -15,10 +15,10 @@ import (
 	"github.com/apache/beam/sdks/v2/go/pkg/beam/io/filesystem"
 )
 
-// Shards returns the files that a comma-separated list of inputs stands for, in
-// the order of the list and, where one is a folder or a pattern with * or ?, of
-// the names. Hidden files are left out. Files that are not there are an error,
-// and so are gaps in names such as part-00003-of-00010.
+// Shards returns the files that a comma-separated list of inputs stands for, in the order of
+// the list and, where an input is a folder or a pattern with * or ?, of the names. The order
+// counts: it is that of the samples in assignment.txt. Hidden files are left out. Files that
+// are missing are an error, and so are gaps in names such as part-00003-of-00010.
 func Shards(ctx context.Context, input string) ([]string, error) {
 	var all []string
 	for each := range strings.SplitSeq(input, ",") {
@@ -34,6 +34,8 @@ func Shards(ctx context.Context, input string) ([]string, error) {
 	return all, nil
 }
 
+// expand returns the files of one input. An object store has no folders, so a folder is a name
+// below which there are files.
 func expand(ctx context.Context, input string) ([]string, error) {
 	if input == "" {
 		return nil, errors.New("an input without a name: name files, folders or patterns, with commas between")
@@ -59,6 +61,8 @@ func expand(ctx context.Context, input string) ([]string, error) {
 	return found, nil
 }
 
+// list returns the files that match a pattern, by name, without folders and hidden files. None
+// is no error.
 func list(ctx context.Context, fs filesystem.Interface, pattern string) ([]string, error) {
 	found, err := fs.List(ctx, pattern)
 	if err != nil {
@@ -72,15 +76,19 @@ func list(ctx context.Context, fs filesystem.Interface, pattern string) ([]strin
 	return found, nil
 }
 
-// isFolder reports whether name is one on this machine; object stores have none.
+// isFolder reports whether name is a folder on this machine; object stores have none.
 func isFolder(name string) bool {
 	info, err := os.Stat(name)
 	return err == nil && info.IsDir()
 }
 
+// numbered matches the names that writers of shards such as Beam and Spark give: prefix,
+// number, number of all and suffix.
 var numbered = regexp.MustCompile(`^(.*)-(\d+)-of-(\d+)(\D.*)?$`)
 
-// complete finds gaps among files that say how many they are.
+// complete returns an error for the first gap among files whose names say how many there are. A
+// shard that was not copied would otherwise make a partition of less data without a sign of it.
+// Files of several such sets are checked each on its own.
 func complete(files []string) error {
 	type set struct{ prefix, of, suffix string }
 	has := map[set]map[int]bool{}
@@ -103,6 +111,7 @@ func complete(files []string) error {
 	}
 	for _, s := range order {
 		want, err := strconv.Atoi(s.of)
+		// The bound keeps the loop below short whatever a name says.
 		if err != nil || want > 1<<24 {
 			return fmt.Errorf("%s-...-of-%s%s: its number is beyond all sense", s.prefix, s.of, s.suffix)
 		}
@@ -115,7 +124,7 @@ func complete(files []string) error {
 	return nil
 }
 
-// readFile hands the stream of a file to read.
+// readFile opens a file, of any file system that Beam knows, and calls read with it.
 func readFile(ctx context.Context, name string, read func(io.Reader) error) error {
 	fs, err := filesystem.New(ctx, name)
 	if err != nil {
@@ -130,8 +139,8 @@ func readFile(ctx context.Context, name string, read func(io.Reader) error) erro
 	return read(r)
 }
 
-// writeFile makes a file of what write writes. A file that was not written to
-// its end may be there.
+// writeFile creates or replaces a file with what write writes. After an error a part of it may
+// be there: not all of these file systems can rename.
 func writeFile(ctx context.Context, name string, write func(io.Writer) error) error {
 	fs, err := filesystem.New(ctx, name)
 	if err != nil {
@@ -149,7 +158,7 @@ func writeFile(ctx context.Context, name string, write func(io.Writer) error) er
 	return nil
 }
 
-// removeFile removes a file where the file system can.
+// removeFile removes a file. On a file system that cannot it does nothing.
 func removeFile(ctx context.Context, name string) error {
 	fs, err := filesystem.New(ctx, name)
 	if err != nil {
@@ -162,4 +171,5 @@ func removeFile(ctx context.Context, name string) error {
 	return nil
 }
 
+// join joins with a slash. Package path would clean the two slashes out of gs://.
 func join(folder, name string) string { return strings.TrimSuffix(folder, "/") + "/" + name }

@@ -8,13 +8,19 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/blocks"
 )
 
-// LaneScope is in the names of all transforms of a lane, in front of its number.
+// LaneScope is in the names of all transforms of a lane, in front of its number. Package launch
+// finds them by it.
 const LaneScope = "lane "
 
-// Build makes the pipeline for the shards. An engine such as Flink divides the
-// elements of each collection among its workers, and needs one lane. Prism, the
-// engine in Beam's Go SDK, gives all that is there to one worker: for it each
-// step is there once for each lane, for a worker of its own.
+// Build adds the whole partition to p, for the shards. It runs nothing. c is valid.
+//
+// An engine such as Flink divides the elements of each collection among its workers, and needs
+// one lane. Prism, the engine in Beam's Go SDK, gives all that is there to one worker: for it
+// each step is there once for each lane, for a worker of its own.
+//
+// The graph has no loop, as Beam has none: all waves and passes are unrolled. Lists of blocks
+// outlive the step in which their blocks were assigned, since the buckets need the newest of
+// every block in each step.
 func Build(p *beam.Pipeline, c Config, shards []string) {
 	g := &builder{Config: c, root: p.Root()}
 	all := make([]Shard, len(shards))
@@ -34,6 +40,7 @@ func Build(p *beam.Pipeline, c Config, shards []string) {
 		state[color], lists[color] = make(flow, c.Lanes), make(flow, c.Lanes)
 	}
 	for wave := range blocks.Waves {
+		// What a wave's blocks ask is added to what all blocks of earlier waves have said.
 		asked := joined(append([]flow{formed[blocks.Waves+wave]}, lists[:]...)...)
 		out := g.step(fmt.Sprintf("wave %d", wave), &bucketFn{Config: c, First: true, Wave: wave}, formed[wave], asked)
 		for color := range state {
@@ -50,10 +57,10 @@ func Build(p *beam.Pipeline, c Config, shards []string) {
 	g.finish(joined(state[:]...), joined(lists[:]...))
 }
 
-// A flow is what goes to each lane.
+// A flow is the collections that go to each lane. They are flattened where they are grouped.
 type flow [][]beam.PCollection
 
-// joined returns all of several flows.
+// joined returns a flow with all collections of several, of which there is at least one.
 func joined(flows ...flow) flow {
 	all := make(flow, len(flows[0]))
 	for _, f := range flows {
@@ -64,20 +71,25 @@ func joined(flows ...flow) flow {
 	return all
 }
 
+// A builder adds the parts of the graph to a pipeline. read comes first; the others need what
+// it sets.
 type builder struct {
 	Config
-	root   beam.Scope
+	root   beam.Scope         // // of the pipeline
 	shards []beam.PCollection // of each lane
 	meta   beam.PCollection   // one string
 }
 
+// side returns the meta as the side input of a function.
 func (g *builder) side() beam.Option { return beam.SideInput{Input: g.meta} }
 
+// lane returns the scope in which the transforms of a step are that belong to a lane.
 func (g *builder) lane(name string, lane int) beam.Scope {
 	return g.root.Scope(name).Scope(fmt.Sprint(LaneScope, lane))
 }
 
-// eachLane joins the flows that each lane makes.
+// eachLane calls do for each lane and returns the flows that it made, joined over the lanes. do
+// returns the same number of flows each time.
 func (g *builder) eachLane(name string, do func(s beam.Scope, lane int) []flow) []flow {
 	var all []flow
 	for lane := range g.Lanes {
@@ -91,10 +103,12 @@ func (g *builder) eachLane(name string, do func(s beam.Scope, lane int) []flow) 
 	return all
 }
 
-// route returns the flow of each class of what a function emits.
+// route returns the flow of each class of what a function emits, with the route taken off the
+// keys.
 func (g *builder) route(s beam.Scope, col beam.PCollection, classes int) []flow {
 	flows := make([]flow, classes)
 	routes := []beam.PCollection{col}
+	// A partition into one would be a step for nothing.
 	if classes*g.Lanes > 1 {
 		routes = beam.Partition(s, classes*g.Lanes, classOf, col)
 	}
@@ -104,7 +118,8 @@ func (g *builder) route(s beam.Scope, col beam.PCollection, classes int) []flow 
 	return flows
 }
 
-// group returns what comes to a lane, by key.
+// group returns what comes to a lane, by key. It flattens nothing where there is one
+// collection, to keep the graph small.
 func (g *builder) group(s beam.Scope, in []beam.PCollection) beam.PCollection {
 	if len(in) == 1 {
 		return beam.GroupByKey(s, in[0])
@@ -112,7 +127,8 @@ func (g *builder) group(s beam.Scope, in []beam.PCollection) beam.PCollection {
 	return beam.GroupByKey(s, beam.Flatten(s, in...))
 }
 
-// read makes the shards and, after the first reading, the meta.
+// read adds the shards and, after the first reading, the meta. The shards of each lane stay a
+// collection, for the second reading.
 func (g *builder) read(all []Shard) {
 	s := g.root.Scope("shards")
 	var counts []beam.PCollection
@@ -122,8 +138,11 @@ func (g *builder) read(all []Shard) {
 			own = append(own, all[i])
 		}
 		if len(own) == 0 {
+			// The lanes after this one have none either.
 			break
 		}
+		// Without it an engine fuses the list with its readers, and one worker reads all
+		// shards.
 		shards := beam.Reshuffle(s, beam.CreateList(s, own))
 		g.shards = append(g.shards, shards)
 		counts = append(counts, beam.ParDo(g.lane("count", lane), &countFn{Config: g.Config}, shards))
@@ -131,8 +150,8 @@ func (g *builder) read(all []Shard) {
 	g.meta = beam.ParDo(s.Scope("plan"), &planFn{Config: g.Config, Shards: len(all)}, g.group(s, counts))
 }
 
-// form makes the blocks: a flow of them for each wave, then one of their lists
-// for each wave.
+// form adds the making of blocks. It returns a flow of blocks for each wave and then one of
+// their lists for each wave.
 func (g *builder) form(rows flow) []flow {
 	return g.eachLane("form", func(s beam.Scope, lane int) []flow {
 		state, lists := beam.ParDo2(s, &formFn{Config: g.Config}, g.group(s, rows[lane]), g.side())
@@ -140,8 +159,8 @@ func (g *builder) form(rows flow) []flow {
 	})
 }
 
-// step assigns blocks: a flow of them for each color, then one of their lists for
-// each color.
+// step adds a step that assigns the blocks in state: tell makes the buckets reply to them by
+// lists. It returns a flow of blocks for each color and then one of their lists for each color.
 func (g *builder) step(name string, tell *bucketFn, state, lists flow) []flow {
 	replies := g.eachLane(name+", buckets", func(s beam.Scope, lane int) []flow {
 		return g.route(s, beam.ParDo(s, tell, g.group(s, lists[lane]), g.side()), 1)
@@ -153,7 +172,7 @@ func (g *builder) step(name string, tell *bucketFn, state, lists flow) []flow {
 	})
 }
 
-// finish writes the outcome.
+// finish adds the writing of the outcome from the blocks and lists of all colors.
 func (g *builder) finish(state, lists flow) {
 	var reports []beam.PCollection
 	owned := g.eachLane("owners", func(s beam.Scope, lane int) []flow {

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { ptest.MainWithDefault(m, "prism") }
 
-// write writes synthetic rows into so many shards and a file of all.
+// write writes synthetic rows into shards, and into one file with all of them.
 func write(t testing.TB, dir string, rows, shards int) (pattern, all string) {
 	t.Helper()
 	var text bytes.Buffer
@@ -46,6 +46,7 @@ func write(t testing.TB, dir string, rows, shards int) (pattern, all string) {
 	return filepath.Join(dir, "part-*"), all
 }
 
+// save writes a file.
 func save(t testing.TB, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -53,6 +54,7 @@ func save(t testing.TB, name, text string) {
 	}
 }
 
+// run builds the pipeline and runs it on Prism, embedded in this process.
 func run(t testing.TB, c Config, input string) error {
 	t.Helper()
 	shards, err := Shards(t.Context(), input)
@@ -64,8 +66,8 @@ func run(t testing.TB, c Config, input string) error {
 	return ptest.Run(p)
 }
 
-// TestEqualsInMemory runs the pipeline on Prism, embedded, and compares its
-// outcome with that of the same steps one after the other in memory.
+// TestEqualsInMemory runs the pipeline and compares its outcome with that of the same steps one
+// after the other in memory, which must not depend on lanes.
 func TestEqualsInMemory(t *testing.T) {
 	dir := t.TempDir()
 	input, all := write(t, dir, 2500, 3)
@@ -87,6 +89,8 @@ func TestEqualsInMemory(t *testing.T) {
 	}
 }
 
+// compare checks all files of an outcome against [blocks.Partition] on the data in the file
+// all.
 func compare(t *testing.T, c Config, all string) {
 	t.Helper()
 	g, err := graph.FromFile(t.Context(), all, dataset.Options{})
@@ -106,6 +110,7 @@ func compare(t *testing.T, c Config, all string) {
 	if o.Blocks, o.Buckets, err = blocks.Fit(int64(g.Samples()), g.Edges(), c.K, c.Memory); err != nil {
 		t.Fatal(err)
 	}
+	// Otherwise the test would pass without having run some of the steps.
 	if o.Blocks < 6 {
 		t.Fatalf("only %d blocks: not all waves have one", o.Blocks)
 	}
@@ -158,6 +163,7 @@ func compare(t *testing.T, c Config, all string) {
 	}
 }
 
+// TestRubbishIsNamed: an error in the data says in which shard and line it is.
 func TestRubbishIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	save(t, filepath.Join(dir, "a.libsvm"), "1 2:1\n0 3:1\n")
@@ -168,6 +174,8 @@ func TestRubbishIsNamed(t *testing.T) {
 	}
 }
 
+// TestShards expands inputs: folders, patterns, lists, gaps, hidden files, and names that stand
+// for nothing.
 func TestShards(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"part-00000-of-00003.gz", "part-00002-of-00003.gz", ".hidden"} {
@@ -203,7 +211,7 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestSketchEqualsSorting compares with all hashes, sorted.
+// TestSketchEqualsSorting compares merged sketches with the least of all hashes, sorted.
 func TestSketchEqualsSorting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 8
@@ -242,6 +250,8 @@ func TestSketchEqualsSorting(t *testing.T) {
 	}
 }
 
+// TestPartsHoldAll cuts lists at random splits: all features come back, each in the part that
+// featurePart says.
 func TestPartsHoldAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
@@ -272,6 +282,7 @@ func TestPartsHoldAll(t *testing.T) {
 	})
 }
 
+// FuzzOwned decodes arbitrary bytes: what passes is in order.
 func FuzzOwned(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4})
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -287,6 +298,8 @@ func FuzzOwned(f *testing.F) {
 	})
 }
 
+// TestConfigIsValidated changes one field of a valid Config at a time to something that is
+// refused.
 func TestConfigIsValidated(t *testing.T) {
 	good := Config{K: 2, Memory: blocks.LeastMemory, Out: "x", KeyMap: "spread", Lanes: 1}
 	if err := good.Validate(); err != nil {
@@ -304,7 +317,7 @@ func TestConfigIsValidated(t *testing.T) {
 	}
 }
 
-// TestTruncatedShard is about a shard that shrinks between two readings.
+// TestTruncatedShard reads a shard that has fewer rows than at the first reading.
 func TestTruncatedShard(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x.libsvm")
 	save(t, name, "1 1:1\n0 2:1\n")

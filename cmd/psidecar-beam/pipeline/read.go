@@ -15,6 +15,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition/blocks"
 )
 
+// init registers functions, types and the shapes of emitters and iterators with Beam, for the
+// whole package.
 func init() {
 	register.DoFn3x1[context.Context, Shard, func(int64, []byte), error](&countFn{})
 	register.DoFn4x1[context.Context, int64, func(*[]byte) bool, func(string), error](&planFn{})
@@ -25,18 +27,19 @@ func init() {
 	beam.RegisterType(reflect.TypeFor[Shard]())
 }
 
-// A Shard is one of the files of the data.
+// A Shard is one of the files of the data. Its fields are encoded by Beam.
 type Shard struct {
-	Number int
+	Number int // // its place in the order of the samples
 	Path   string
 }
 
-// eachRow calls each with every sample of a shard and its distinct features,
-// ascending, which are valid until it returns.
+// eachRow calls each with every sample of a shard: its number n within the shard and its
+// distinct features, ascending, which are valid until each returns. An error of each ends it.
 func (s *Shard) eachRow(ctx context.Context, each func(n int64, ids []uint64) error) error {
 	var n int64
 	var ids []uint64
 	return readFile(ctx, s.Path, func(r io.Reader) error {
+		// One thread: the engine runs as many functions as it wants of the host.
 		return dataset.Read(ctx, r, s.Path, dataset.Options{Workers: 1}, func(rows *dataset.Rows) error {
 			for i := range rows.Len() {
 				row, _ := rows.Features(i)
@@ -52,18 +55,19 @@ func (s *Shard) eachRow(ctx context.Context, each func(n int64, ids []uint64) er
 	})
 }
 
-// A count is what the first reading finds in a shard.
+// A count is what the first reading finds in a shard, as JSON.
 type count struct {
 	Shard        Shard
-	Rows, Edges  int64
+	Rows, Edges  int64    // // samples, and their features together
 	Distinct     []uint64 // an even sample of the features, see [sketch]
 	DistinctFull bool     // features were left out
 }
 
-// countFn reads a shard for the first time.
+// countFn reads a shard for the first time. How large blocks can be depends on all shards, so
+// none can be formed before.
 type countFn struct{ Config Config }
 
-// ProcessElement emits a count.
+// ProcessElement emits a count. All counts have one key, for planFn.
 func (f *countFn) ProcessElement(ctx context.Context, s Shard, emit func(int64, []byte)) error {
 	defer f.Config.takeTurn()()
 	c := count{Shard: s}
@@ -88,13 +92,13 @@ func (f *countFn) ProcessElement(ctx context.Context, s Shard, emit func(int64, 
 	return nil
 }
 
-// planFn makes the plan of all counts.
+// planFn makes the plan from the counts of all shards, in one call.
 type planFn struct {
 	Config Config
-	Shards int
+	Shards int // // how many there are
 }
 
-// ProcessElement emits a [Meta].
+// ProcessElement emits the [Meta]. Counts come in any order, and a missing one is an error.
 func (f *planFn) ProcessElement(_ context.Context, _ int64, counts func(*[]byte) bool, emit func(string)) error {
 	all := make([]count, f.Shards)
 	found := 0
@@ -122,10 +126,11 @@ func (f *planFn) ProcessElement(_ context.Context, _ int64, counts func(*[]byte)
 	return nil
 }
 
-// partFeatures is how many features a part of the outcome has, about.
+// partFeatures is about how many features a part of the outcome has, as partSamples is for
+// samples.
 const partFeatures = 1 << 20
 
-// plan decides on blocks, buckets and parts.
+// plan decides on blocks, buckets and parts. Its counts are in the order of the shards.
 func (c *Config) plan(counts []count) (*Meta, error) {
 	m := &Meta{First: make([]int64, 1, len(counts)+1)}
 	sk := newSketch(sketchSize)
@@ -135,6 +140,8 @@ func (c *Config) plan(counts []count) (*Meta, error) {
 		m.First = append(m.First, m.Samples)
 		sk.merge(of.Distinct, of.DistinctFull)
 	}
+	// Validated before blocks.Fit, which relies on sensible numbers; with one block, as their
+	// number is not known yet.
 	m.K, m.Seed, m.Blocks = c.K, c.Seed, 1
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -144,6 +151,8 @@ func (c *Config) plan(counts []count) (*Meta, error) {
 		return nil, err
 	}
 	ids := sk.ids()
+	// At least 8 of the sampled features for each part: with fewer the parts would be of very
+	// different sizes.
 	parts := min(int(sk.estimate()/partFeatures)+1, len(ids)/8+1)
 	for p := 1; p < parts; p++ {
 		m.Splits = append(m.Splits, ids[p*len(ids)/parts])
@@ -151,7 +160,8 @@ func (c *Config) plan(counts []count) (*Meta, error) {
 	return m, m.Validate()
 }
 
-// flushBytes is how much of the rows of a shard is gathered for its blocks.
+// flushBytes is how many bytes of a shard's rows are gathered before they are emitted. The
+// more, the fewer and larger are the chunks of each block.
 const flushBytes = 16 << 20
 
 // loadFn reads a shard for the second time and gives its rows to their blocks.
@@ -160,7 +170,9 @@ type loadFn struct {
 	cache  metaCache
 }
 
-// ProcessElement emits rows with the key of their block.
+// ProcessElement emits chunks of encoded rows with the key of their block. A shard with another
+// number of rows than at first has changed in between, which is an error: all samples after it
+// would be numbered wrongly.
 func (f *loadFn) ProcessElement(ctx context.Context, s Shard, meta string, emit func(int64, []byte)) error {
 	m, err := f.cache.get(meta)
 	if err != nil {

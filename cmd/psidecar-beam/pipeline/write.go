@@ -17,44 +17,47 @@ import (
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
+// init registers the functions with Beam.
 func init() {
 	register.DoFn5x1[context.Context, int64, func(*[]byte) bool, string, func(int64, []byte), error](&writeFn{})
 	register.DoFn5x1[context.Context, int64, func(*[]byte) bool, string, func(string), error](&finishFn{})
 }
 
-// The files of the outcome.
+// The files of the outcome, in the folder [Config.Out].
 const (
 	AssignmentName = "assignment.txt"
 	PlacementName  = "placement.json"
 	ReportName     = "report.json"
 )
 
-// What the last function is told.
+// What the last function is told, by the first byte of a value.
 const (
 	tagSums = 's'
 	tagPart = 'p'
 )
 
-// partName returns the file of a part while the outcome is written.
+// partName returns the file of a part while the outcome is written. It is in the same folder,
+// since nothing says where else workers may write.
 func (c *Config) partName(of kind, part int) string {
 	return join(c.Out, fmt.Sprintf("%s.part-%05d", of, part))
 }
 
-// A written is what writeFn says of a part.
+// A written is what writeFn reports about a part, as JSON.
 type written struct {
 	Kind  kind
 	Part  int
 	Count int64
-	Data  []int64 // samples on each machine
+	Data  []int64 // // samples on each machine; zero for other kinds
 }
 
-// writeFn writes a part of the outcome.
+// writeFn writes a part of the outcome to a file of its own, so that all workers write at once.
 type writeFn struct {
 	Config Config
 	cache  metaCache
 }
 
-// ProcessElement writes the part and emits a written.
+// ProcessElement writes the part and emits a written. Called again, it writes the same file
+// again.
 func (f *writeFn) ProcessElement(ctx context.Context, key int64, values func(*[]byte) bool, meta string, emit func(int64, []byte)) error {
 	m, err := f.cache.get(meta)
 	if err != nil {
@@ -81,7 +84,8 @@ func (f *writeFn) ProcessElement(ctx context.Context, key int64, values func(*[]
 	return nil
 }
 
-// writeSamples puts the machines of all blocks in the order of the data.
+// writeSamples writes the machines of a part's samples as lines, in the order of the data:
+// blocks have been taken from it in an interleaved order that m knows.
 func (f *writeFn) writeSamples(ctx context.Context, m *Meta, values func(*[]byte) bool, w *written) error {
 	of := make([][]byte, m.Blocks)
 	var value []byte
@@ -116,16 +120,17 @@ func (f *writeFn) writeSamples(ctx context.Context, m *Meta, values func(*[]byte
 	})
 }
 
+// writeLine writes a number and a line break without allocating.
 func writeLine(w *bufio.Writer, machine uint16) error {
 	_, err := w.Write(append(strconv.AppendUint(w.AvailableBuffer(), uint64(machine), 10), '\n'))
 	return err
 }
 
-// ownedBytes is the size of a record of a key and its owner.
+// ownedBytes is the size of the record of a key and its owner: 8 and 2 bytes, little-endian.
 const ownedBytes = 10
 
-// writeOwned writes the owners of a part in the order of the ids: those of
-// features as lines, those of keys as records, which only finishFn reads.
+// writeOwned writes the owners of a part in ascending order of the ids. Those of features are
+// lines, as in assignment.txt; those of keys are records, which only finishFn reads.
 func (f *writeFn) writeOwned(ctx context.Context, values func(*[]byte) bool, w *written) error {
 	var list []owned
 	var value []byte
@@ -154,14 +159,15 @@ func (f *writeFn) writeOwned(ctx context.Context, values func(*[]byte) bool, w *
 	})
 }
 
-// finishFn makes the outcome of its parts.
+// finishFn makes the outcome of its parts. It is one call on one worker, and copies rather than
+// computes.
 type finishFn struct {
 	Config Config
 	cache  metaCache
 }
 
-// ProcessElement writes the assignment, then the report, and last the placement,
-// so that a placement is of a partition that is whole. It emits the report.
+// ProcessElement writes the assignment, then the report, and last the placement, so that a
+// placement always is of a partition that is whole. It removes the parts and emits the report.
 func (f *finishFn) ProcessElement(ctx context.Context, _ int64, values func(*[]byte) bool, meta string, emit func(string)) error {
 	m, err := f.cache.get(meta)
 	if err != nil {
@@ -214,8 +220,9 @@ func (f *finishFn) ProcessElement(ctx context.Context, _ int64, values func(*[]b
 	return nil
 }
 
-// gather adds up the report and says which parts there are: one without a
-// feature is not.
+// gather adds up the report and returns which parts there are; a part without a feature does
+// not exist. It returns an error if the sums are not what was to be written, as when the engine
+// has lost or repeated something.
 func (f *finishFn) gather(m *Meta, values func(*[]byte) bool) (*prerun.Report, [kinds][]bool, error) {
 	var has [kinds][]bool
 	for of := range has {
@@ -255,6 +262,7 @@ func (f *finishFn) gather(m *Meta, values func(*[]byte) bool) (*prerun.Report, [
 	for _, n := range r.Traffic.PerMachine {
 		r.Traffic.Max = max(r.Traffic.Max, n)
 	}
+	// Each transfer counts at both its ends, and at best all machines move the same.
 	r.Bound = 2 * float64(r.Traffic.Total) / float64(k)
 	if want := int64(r.Parameters); counts[samples] != m.Samples || counts[params] != want || counts[keys] != want {
 		return nil, has, fmt.Errorf("%d samples, %d features and %d keys were written, want %d, %d and %d",
@@ -263,9 +271,10 @@ func (f *finishFn) gather(m *Meta, values func(*[]byte) bool) (*prerun.Report, [
 	return r, has, nil
 }
 
-// Algorithm is the name of this one in reports and placements.
+// Algorithm is the name of this algorithm in reports and placements.
 const Algorithm = "blocks"
 
+// copyPart appends the file of a part to out.
 func (f *finishFn) copyPart(ctx context.Context, of kind, part int, out io.Writer) error {
 	return readFile(ctx, f.Config.partName(of, part), func(in io.Reader) error {
 		_, err := io.Copy(out, in)
@@ -273,7 +282,8 @@ func (f *finishFn) copyPart(ctx context.Context, of kind, part int, out io.Write
 	})
 }
 
-// place writes the placement.
+// place writes the placement, from the parts of keys that exist, one after the other: they are
+// in the order of the keys, as the writer wants them.
 func (f *finishFn) place(ctx context.Context, m *Meta, has []bool) error {
 	p := &plan.Placement{K: f.Config.K, Algorithm: Algorithm, Server: f.Config.Servers}
 	if p.Server == nil {
@@ -303,6 +313,7 @@ func (f *finishFn) place(ctx context.Context, m *Meta, has []bool) error {
 	})
 }
 
+// addKeys adds the records of a part to a placement. A record cut off is an error.
 func addKeys(w *plan.PlacementWriter, in io.Reader) error {
 	var record [ownedBytes]byte
 	for {
