@@ -28,6 +28,8 @@ type agentFlags struct {
 	otlp        daemon.ExportSettings
 }
 
+// watching adds the flags that say what is watched and what that may cost. psidecar agent, up
+// and record have them.
 func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.Cgroups, "cgroup", nil, "cgroups to watch; default: those of all PS-lite processes found")
@@ -44,7 +46,8 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags.StringVar(&f.CgroupRoot, "cgroup-root", "", "where cgroup v2 is mounted; default: as /proc/self/mounts says")
 }
 
-// showing has the flags of what an agent shows and tells.
+// showing adds the flags of what an agent serves and reports. psidecar agent and up have them;
+// record shows nothing.
 func (f *agentFlags) showing(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
@@ -56,6 +59,8 @@ func (f *agentFlags) showing(cmd *cobra.Command) {
 	flags.Uint32Var(&f.Link, "link-mbit", 0, "speed of this host's link in Mbit/s, which the planner counts with; 0: as the node's annotation "+daemon.LinkAnnotation+" or the interface of the default route says")
 }
 
+// newAgentCommand returns psidecar agent, which runs until it gets a signal or a part of it
+// fails. It needs root, or the capabilities that psidecar doctor lists.
 func newAgentCommand(e env) *cobra.Command {
 	var f agentFlags
 	cmd := &cobra.Command{
@@ -95,7 +100,15 @@ at --http, which changes nothing; --names-socket takes names of keys (PUT
 	return cmd
 }
 
+// runAgent runs an agent alone in its process, until ctx ends or a part fails. opts are those
+// of f.
+//
+// The order of its steps counts. Everything that a wrong flag or an address in use can make
+// fail comes before the redirecting programs are loaded, since these outlive a process that
+// dies. [daemon.New] takes the interception over, and closes it where it fails itself.
 func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
+	// The limit follows from --memory and --ring-size rather than from the cgroup: an agent is
+	// to stay within them also on a host whose memory is large.
 	debug.SetMemoryLimit(f.MemoryLimit())
 	creds, err := f.planner.Credentials()
 	if err != nil {
@@ -115,6 +128,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	opts.Health = &health.Loops{}
 	orders := control.NewServer(page.NamesControl(opts.Names), f.users)
 	opts.Collectors = append(opts.Collectors, front.Guard, orders)
+	// Windows of keys are asked for by planners alone.
 	if f.planner.Address != "" {
 		daemon.ShareWindows(&opts)
 	}

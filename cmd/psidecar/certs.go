@@ -12,6 +12,9 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 )
 
+// newCertsCommand returns psidecar certs. It works in one folder, without a network or root.
+// All arguments are read before the first file is written; if writing fails half way, running
+// it again completes the folder, since an authority that exists is used again.
 func newCertsCommand(e env) *cobra.Command {
 	var out string
 	var hosts, planners, operators, roles []string
@@ -54,6 +57,8 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 			case valid <= 0 || authority <= 0:
 				return cli.Usagef("--valid and --ca-valid: want durations above 0")
 			}
+			// An authority without certificates is of no use, so names are checked before one
+			// is made.
 			all, err := identity.ParseSubjects(hosts, planners, operators, roles, anyHost)
 			if err != nil {
 				return cli.UsageError{Err: err}

@@ -10,6 +10,8 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
+// newCheckCommand returns psidecar check. The order of targets is that of the output, and the
+// flags below fill their names.
 func newCheckCommand(e env) *cobra.Command {
 	targets := []client.CheckTarget{{Part: "agent"}, {Part: "proxy"}, {Part: "planner"}}
 	var patience time.Duration
@@ -38,6 +40,9 @@ addresses, as a headless Service's does, means all of them.`,
 	return cmd
 }
 
+// checkArguments returns a usage error unless at least one address is given and all have a host
+// and a port. It resolves no names: one that does not resolve yet is a part that is not well,
+// for which --patience waits.
 func checkArguments(targets []client.CheckTarget) error {
 	given := false
 	for _, t := range targets {

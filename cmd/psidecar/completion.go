@@ -18,7 +18,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
-// choices are the values of flags that take a few words, by the flag's name.
+// choices returns the values of flags that take a few words, by the flag's name. A flag that
+// several commands have takes the same words in all of them. Other values may be allowed, too:
+// for numbers these are examples.
 func choices() map[string][]string {
 	measures := make([]string, len(page.Measures))
 	for i, m := range page.Measures {
@@ -33,8 +35,9 @@ func choices() map[string][]string {
 	}
 }
 
-// addCompletion completes the values of flags, of cmd and of all below it: words
-// from a list, and the jobs that there are.
+// addCompletion completes the values of flags of cmd and of all commands below it: words from
+// [choices], and for --job the jobs that there are. It comes when all commands have their
+// flags. Addresses are not completed at all, where a shell would offer files by default.
 func addCompletion(cmd *cobra.Command) {
 	words := choices()
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -55,17 +58,21 @@ func addCompletion(cmd *cobra.Command) {
 	}
 }
 
-// must holds what only a mistake in the source can break.
+// must panics on an error that only a mistake in the source can cause, such as two completions
+// for one flag.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// completeFor is how long an agent or planner may take to name its jobs.
+// completeFor is how long an agent or planner may take to name its jobs. Somebody waits at a
+// prompt meanwhile.
 const completeFor = time.Second
 
-// completeJob asks the planner or agent that the command line names.
+// completeJob completes --job with the jobs of the planner or agent that the command line names
+// so far. It runs in a process of its own, which the shell starts for each press of the key,
+// and has no error to show: if nobody answers, nothing is offered.
 func completeJob(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completeFor)
 	defer cancel()

@@ -11,6 +11,9 @@ import (
 	"github.com/psidecar/psidecar/client"
 )
 
+// newDebugCommand returns psidecar debug. Parts that do not answer are no failure, since a part
+// that is gone is often the reason for a bundle: the exit code is 0 unless the file cannot be
+// written.
 func newDebugCommand(e env) *cobra.Command {
 	var out, agent, proxy, planner string
 	var each time.Duration
@@ -35,11 +38,14 @@ value of any parameter, nor any process's arguments or environment.`,
 				tellMissing(e, missing)
 				return err
 			}
+			// Names of jobs and addresses are for the user alone, and no file, nor what a link
+			// in a shared folder points at, is overwritten.
 			f, err := os.OpenFile(out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if err != nil {
 				return fmt.Errorf("--out: %w", err)
 			}
 			missing, err := client.WriteBundle(cmd.Context(), f, folder, each, sources)
+			// Half a bundle could be taken for a whole one.
 			if err = errors.Join(err, f.Close()); err != nil {
 				return errors.Join(err, os.Remove(out))
 			}
@@ -57,6 +63,8 @@ value of any parameter, nor any process's arguments or environment.`,
 	return cmd
 }
 
+// tellMissing lists the sources that are not in the bundle on standard error; missing.txt in it
+// says the same.
 func tellMissing(e env, missing []client.MissingSource) {
 	for _, m := range missing {
 		fmt.Fprintf(e.stderr, "not had: %s: %v\n", m.Name, m.Err)

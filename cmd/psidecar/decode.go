@@ -15,7 +15,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite/capture"
 )
 
-// decodedMessage is a line of decode --json.
+// decodedMessage is a line of decode --json. Its fields are an interface that users' scripts
+// read. Times are those of the capture; Keys and Values are numbers of elements, and Bytes is
+// the whole message on the wire.
 type decodedMessage struct {
 	Time       time.Time `json:"time"`
 	Connection string    `json:"connection"`
@@ -30,6 +32,8 @@ type decodedMessage struct {
 	Bytes      uint64    `json:"bytes"`
 }
 
+// newDecodeCommand returns psidecar decode. It reads a file and nothing else, so that a capture
+// can be looked at on any machine.
 func newDecodeCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "decode CAPTURE",
@@ -61,9 +65,10 @@ An unset timestamp or head is 2147483647, as on the wire.`,
 	return cmd
 }
 
-// decode prints the messages that in holds and then their totals; also where
-// in is damaged, so that what comes before the damage is not lost.
+// decode prints the messages of a capture and then their totals. If the capture is damaged it
+// prints both all the same, for what comes before the damage, and returns the error.
 func decode(stdout io.Writer, in io.Reader, asJSON bool) error {
+	// A capture may hold millions of messages, of which each is a line.
 	out := bufio.NewWriterSize(stdout, 1<<16)
 	print := printDecodedText
 	if asJSON {
@@ -81,6 +86,7 @@ func decode(stdout io.Writer, in io.Reader, asJSON bool) error {
 		})
 	})
 	if asJSON {
+		// An error of out comes again from Flush.
 		json.NewEncoder(out).Encode(totals)
 	} else {
 		fmt.Fprintf(out, "%d messages, %d frames with %d bytes, %d bytes unsynced, %d connections\n",
@@ -93,10 +99,13 @@ func decode(stdout io.Writer, in io.Reader, asJSON bool) error {
 	return err
 }
 
+// printDecodedJSON prints a message as one line of JSON.
 func printDecodedJSON(out io.Writer, m decodedMessage) error {
 	return json.NewEncoder(out).Encode(m)
 }
 
+// printDecodedText prints a message as a row of the table whose head [decode] prints. The
+// widths are fixed, since rows are printed while the capture is read.
 func printDecodedText(out io.Writer, m decodedMessage) error {
 	_, err := fmt.Fprintf(out, "%-15s  %-21s  %-21s  %-9s  %-15s %10s %10s %9d %10d %10d\n",
 		m.Time.Format("15:04:05.000000"), m.From, m.To, m.Dialect, m.Kind,
@@ -104,7 +113,7 @@ func printDecodedText(out io.Writer, m decodedMessage) error {
 	return err
 }
 
-// orDash writes an id, or a dash for one that is not set.
+// orDash formats an id, and one that is not set as a dash.
 func orDash(v int32) string {
 	if v == pslite.Empty {
 		return "-"
@@ -112,7 +121,8 @@ func orDash(v int32) string {
 	return fmt.Sprint(v)
 }
 
-// warnDecoded logs why messages may be missing.
+// warnDecoded logs why messages may be missing from the output, one warning for each cause that
+// was seen.
 func warnDecoded(t *capture.Totals) {
 	warn := func(n uint64, what string) {
 		if n > 0 {
@@ -121,6 +131,7 @@ func warnDecoded(t *capture.Totals) {
 	}
 	warn(t.MissingBytes, "bytes of TCP streams are not in the capture; record with tcpdump -s 0 and a larger -B")
 	warn(t.ForeignStreams, "directions of connections are not ZMTP")
+	// Forks are counted among what is not PS-lite as well.
 	unknown := t.NotPSLite
 	for f := pslite.NoFork + 1; f < pslite.Forks; f++ {
 		warn(t.Forks[f], "messages are of "+f.String()+", a fork of PS-lite that is not read")

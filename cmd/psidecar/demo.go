@@ -14,6 +14,8 @@ import (
 	"github.com/psidecar/psidecar/internal/demo"
 )
 
+// newDemoCommand returns psidecar demo. The arguments are checked before root is asked for, so
+// that a mistake in them is reported to any user.
 func newDemoCommand(e env) *cobra.Command {
 	var o demo.Options
 	var megabits uint64
@@ -67,27 +69,32 @@ Needs root. Everything it makes is gone when it ends.`,
 	return cmd
 }
 
-// demoOutput prints what the demo finds.
+// demoOutput prints what the demo finds: a row or a JSON object for each phase on standard
+// output, everything else on standard error. Its methods are called from the demo's goroutine,
+// one at a time.
 type demoOutput struct {
 	env
 	asJSON, hold bool
-	live         *cli.LiveLine
-	page         string
-	results      []demo.Result
+	live         *cli.LiveLine // // what happens right now; cleared before anything else is printed
+	page         string        // // URL
+	results      []demo.Result // // of all phases so far, for the verdict
 }
 
+// newDemoOutput returns the output of a demo. hold makes it wait at the end until the context
+// ends.
 func newDemoOutput(e env, asJSON, hold bool) *demoOutput {
 	return &demoOutput{env: e, asJSON: asJSON, hold: hold, live: cli.NewLiveLine(e.bareErr, e.stderr)}
 }
 
-// opened says where the page is.
+// opened reports where the page is. It is called once, before the first phase.
 func (d *demoOutput) opened(url string) {
 	d.page = url
 	d.live.Clear()
 	fmt.Fprintf(d.stderr, "page: %s (it shows the job from the second phase on)\n", url)
 }
 
-// report prints one phase.
+// report prints one phase when it is over. An error ends the demo: nobody reads what is
+// printed.
 func (d *demoOutput) report(r demo.Result) error {
 	d.live.Clear()
 	d.results = append(d.results, r)
@@ -112,7 +119,8 @@ func (d *demoOutput) report(r demo.Result) error {
 	return err
 }
 
-// observed says what came of it all, and stays while that is wanted.
+// observed prints the verdict over all phases. With --hold it then blocks until ctx ends, while
+// the hosts, their agents and the page are still there.
 func (d *demoOutput) observed(ctx context.Context) error {
 	d.live.Clear()
 	out := d.stdout

@@ -9,6 +9,9 @@ import (
 	"github.com/psidecar/psidecar/bpf"
 )
 
+// newDoctorCommand returns psidecar doctor. It needs no root, though without it some facts
+// cannot be found out, and changes nothing. If something required is missing it prints the
+// whole report and then fails, so that scripts can go by the exit code.
 func newDoctorCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -36,6 +39,7 @@ func newDoctorCommand(e env) *cobra.Command {
 	return cmd
 }
 
+// readFacts returns the facts about this host, or those in the file of --facts.
 func readFacts(cmd *cobra.Command) (bpf.Facts, error) {
 	path, err := cmd.Flags().GetString("facts")
 	if err != nil {

@@ -75,7 +75,8 @@ psidecar up --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key --threshold 0.9
 	"version": `psidecar version --json`,
 }
 
-// addExamples puts examples into the help of a command and of all below it.
+// addExamples puts the examples into the help of all commands below cmd. A command that sets
+// its own Example keeps it.
 func addExamples(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		if text, ok := examples[strings.TrimPrefix(sub.CommandPath(), cmd.Root().Name()+" ")]; ok && sub.Example == "" {

@@ -8,9 +8,10 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 )
 
-// flagGroups are those of all commands; the flags of one command that are in none
-// of them come first, without a title. A flag belongs to the first group that
-// names it.
+// flagGroups are the groups in which the help of all commands lists flags, in order. A flag
+// belongs to the first group that names it, a name that ends in a dash standing for all flags
+// that begin so. Flags of a command that are in no group come first, without a title. FLAGS.md
+// is made by the same groups.
 var flagGroups = cli.FlagGroups{Subject: flagSubject, All: []cli.FlagGroup{
 	{Title: "What is watched", Names: []string{"job", "allow-annotations", "cgroup", "pid", "ingress", "sample", "cpu-budget", "memory", "streams", "ring-size", "names", "names-socket", "cgroup-root", "proc"}},
 	{Title: "This host", Names: []string{"host", "link-mbit"}},
@@ -34,9 +35,9 @@ var flagGroups = cli.FlagGroups{Subject: flagSubject, All: []cli.FlagGroup{
 	{Title: "Kubernetes", Names: []string{"kubernetes", "kubernetes-"}},
 }}
 
-// flagSubject returns the name by which a command's flag is looked up among the groups;
-// empty: it is in none. --memory and --act are of other subjects in the commands named
-// here.
+// flagSubject returns the name by which a command's flag is looked up among the groups; empty
+// if it is in none. It exists for names with different meanings: --memory, --act, --job and
+// --names are about something else in the commands named here.
 func flagSubject(cmd *cobra.Command, flag string) string {
 	switch path := cmd.CommandPath(); {
 	case path == "psidecar partition" && flag == "memory":

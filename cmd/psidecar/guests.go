@@ -15,30 +15,37 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 )
 
-// guests has the flags that grant calls to a planner without a certificate, and
-// those that read certificates.
+// guests has the flags that say who may call a planner: everybody, users of the same host by
+// loopback or the unix socket, and holders of certificates.
 type guests struct {
-	insecure bool
-	users    control.Users
-	socket   string
-	roles    []string
+	insecure bool          // // everybody who reaches the planner may do everything
+	users    control.Users // // of this host, besides root and the planner's own
+	socket   string        // // unix socket for psidecar plan; empty: none
+	roles    []string      // // rules for certificates that name no role, ROLE=PATTERN
 }
 
-// addFlags adds the flags that a process of several parts has once.
+// addFlags adds the flags that a process of several parts has once. insecure is the usage text
+// of --insecure, which differs between commands.
 func (g *guests) addFlags(cmd *cobra.Command, insecure string) {
 	cmd.Flags().BoolVar(&g.insecure, "insecure", false, insecure)
 	addUsers(cmd, &g.users)
 }
 
+// addUsers adds --admin-uid. Agent, proxy and planner have it, each for its own sockets.
 func addUsers(cmd *cobra.Command, users *control.Users) {
 	cmd.Flags().UintSliceVar((*[]uint)(users), "admin-uid", nil, "users who may change things over unix sockets and loopback, besides root and the one that this runs as")
 }
 
+// addNames adds --http-name, the names for which the guard of a page lets requests pass; see
+// [page.Guard].
 func addNames(cmd *cobra.Command, names *[]string) {
 	cmd.Flags().StringSliceVar(names, "http-name", nil, "names by which this host's pages are asked for, besides its addresses, localhost and its hostname; requests for others are refused, as those of foreign pages in a browser are")
 }
 
-// policy returns the access policy.
+// policy returns the access policy of a planner with the given identity, which is nil without
+// certificates. flag is how the names of the planner's flags begin, for errors. It warns if the
+// planner's own certificate lacks the planner's role: callers would refuse it, but by default
+// only, so that this is no error.
 func (g *guests) policy(flag string, own *identity.Identity) (*control.Policy, error) {
 	p := &control.Policy{Open: g.insecure}
 	for _, text := range g.roles {
@@ -61,10 +68,14 @@ func (g *guests) policy(flag string, own *identity.Identity) (*control.Policy, e
 	return p, nil
 }
 
-// secured refuses to serve other hosts without certificates, unless that is
-// what somebody wants.
+// secured returns a usage error if other hosts can reach a planner at the address at and it has
+// no certificates, unless --insecure asks for that. It is called once the listener is open,
+// since only then it is known what a name stands for; nothing is accepted before it has
+// returned.
 func (g *guests) secured(flag string, at net.Addr, own *identity.Identity) error {
 	switch tcp, ok := at.(*net.TCPAddr); {
+	// In psidecar up --insecure is the proxy's as well, where it does go with the planner's
+	// certificates.
 	case own != nil && g.insecure && flag == "--":
 		return cli.Usagef("--insecure and --tls-cert exclude each other")
 	case own != nil || ok && tcp.IP.IsLoopback():
@@ -76,8 +87,9 @@ func (g *guests) secured(flag string, at net.Addr, own *identity.Identity) error
 	return cli.Usagef("%slisten %s can be reached from other hosts: give it certificates (%[1]stls-ca, %[1]stls-cert, %[1]stls-key; psidecar certs makes them), listen on 127.0.0.1, or say --insecure where everybody who reaches it may do everything", flag, at)
 }
 
-// open opens the unix socket. One by default that cannot be made is done
-// without.
+// open opens the unix socket for psidecar plan, and makes its folder. If the default socket
+// cannot be opened, as without root, it returns nil without an error: calls by TCP still work.
+// A socket that was asked for by name must be there.
 func (g *guests) open(flag string, ports *ports) (*control.Listener, error) {
 	if g.socket == "" {
 		return nil, nil

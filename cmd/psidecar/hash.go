@@ -12,7 +12,7 @@ import (
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
-// hashFlags are the flags of `psidecar hash`.
+// hashFlags are the flags of psidecar hash.
 type hashFlags struct {
 	input, out, scheme, algorithm string
 	bins, bits, k                 int
@@ -20,6 +20,7 @@ type hashFlags struct {
 	json                          bool
 }
 
+// newHashCommand returns psidecar hash, which reads and writes files only.
 func newHashCommand(e env) *cobra.Command {
 	var f hashFlags
 	cmd := &cobra.Command{
@@ -46,6 +47,8 @@ and after. --out writes the hashed set as libsvm text.`,
 	return cmd
 }
 
+// run hashes the input and prints the report. Everything that the flags can have wrong is found
+// before the input, which may take minutes, is read.
 func (f *hashFlags) run(ctx context.Context, e env) error {
 	if f.input == "" {
 		return cli.Usagef("--input: name a libsvm file")
@@ -75,7 +78,8 @@ func (f *hashFlags) run(ctx context.Context, e env) error {
 	return report.Table(e.stdout)
 }
 
-// hashOptions reads --hash-scheme, --hash-bins and --hash-bits.
+// hashOptions reads --hash-scheme, --hash-bins and --hash-bits, for psidecar hash and
+// partition. Its errors are usage errors that name the flag at fault.
 func hashOptions(scheme string, bins, bits int, seed uint64) (*prerun.HashOptions, error) {
 	o, err := prerun.ParseHash(scheme, bins, bits, seed)
 	var unknown prerun.HashSchemeError

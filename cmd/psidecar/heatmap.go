@@ -17,6 +17,8 @@ import (
 	"github.com/psidecar/psidecar/page/draw"
 )
 
+// newHeatmapCommand returns psidecar heatmap. The agent or planner checks the query; parameters
+// that are not given are left out of it, so that defaults are its own.
 func newHeatmapCommand(e env) *cobra.Command {
 	var (
 		agent, job, measure, image string
@@ -63,6 +65,7 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 			if err := client.Get(cmd.Context(), agent, "/api/v1/heatmap", query, &h); err != nil {
 				return err
 			}
+			// Names of --names here come before those that the agent has.
 			h.Call(called.Map())
 			if image != "" {
 				if err := writePNG(image, h); err != nil {
@@ -102,7 +105,9 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 	return cmd
 }
 
-// clean makes the text of a heatmap fit for a terminal.
+// clean escapes all text of a heatmap that comes from a job or an agent, for a terminal that is
+// written to without the filter of [env]'s stdout: drawing needs escape sequences, which the
+// filter would escape as well.
 func clean(h *page.Heatmap) {
 	h.Job, h.Measure = cli.Clean(h.Job), page.Measure(cli.Clean(string(h.Measure)))
 	for i, name := range h.Workers {
@@ -114,6 +119,7 @@ func clean(h *page.Heatmap) {
 	}
 }
 
+// writePNG draws a heatmap into a file, which it overwrites.
 func writePNG(path string, h page.Heatmap) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -129,7 +135,9 @@ func writePNG(path string, h page.Heatmap) error {
 	return nil
 }
 
-// terminalOf returns how wide standard output is and what it can show.
+// terminalOf returns how many columns standard output has and which colours it can show. For a
+// pipe or file it is 80 columns without colours, so that the output does not depend on a
+// window.
 func terminalOf(e env) (columns int, colours draw.Colours) {
 	f, ok := e.bareOut.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

@@ -13,12 +13,14 @@ import (
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
-// machineFlags say where a run's machines are known from.
+// machineFlags are the flags by which psidecar partition asks a planner what its machines are
+// like, rather than being told by --link-speed and --capacity.
 type machineFlags struct {
 	planner string
 	hosts   []string
 }
 
+// register adds the flags.
 func (f *machineFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.planner, "planner-http", "", "URL of a planner's page: --link-speed and --capacity, where not given, are the links and cores of the hosts that report to it")
 	flags.StringSliceVar(&f.hosts, "hosts", nil, "with --planner-http: the machines' hosts, k names; default: all, by name")

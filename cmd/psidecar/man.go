@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// newManCommand writes the manual pages that releases have; users are given them.
+// newManCommand returns psidecar man, which writes the manual pages that releases contain. It
+// is hidden, since users get the pages. Their date is that of the build's commit, and not
+// today's, so that the same source makes the same files.
 func newManCommand(e env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "man DIR",
