@@ -288,7 +288,7 @@ func (s *Store) collect(step int32, n uint32, gradient []float32) error {
 	from, to := s.span(n)
 	sums := s.sums[from:to]
 	for i, g := range gradient {
-		if g == 0 { // most are, where a proxy left out what waits
+		if g == 0 { // most are, where a proxy held values back
 			continue
 		}
 		// Written so that NaN is refused, too.

@@ -112,7 +112,8 @@ func (v *Van) connect(n pslite.Node) {
 	}
 	d := newDealer(nodeName(n), address(n), identity, v.config)
 	ctx, stop := context.WithCancel(v.ctx)
-	// What still waits on the old one, such as the registration, is written first.
+	// Messages that still wait on the old one, such as the registration, are written
+	// first.
 	if old := v.dealers[int(n.ID)]; old != nil {
 		v.group.Go(func() error { old.retire(v.ctx); return nil })
 	}

@@ -46,8 +46,8 @@ func (v *Van) linger(ctx context.Context) {
 	v.mu.Lock()
 	var dealers []*dealer
 	for id, d := range v.dealers {
-		// A node without a connection to us has ended before; what waits for it would
-		// wait in vain.
+		// A node without a connection to this one has ended before: messages for it
+		// would wait in vain.
 		if id == int(v.self.ID) || v.inbound[id] > 0 {
 			dealers = append(dealers, d)
 		}

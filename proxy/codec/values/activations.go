@@ -13,8 +13,8 @@ import (
 // activates reports whether the rule thresholds activations.
 func (r *Rule) activates() bool { return r.Activations > 0 }
 
-// keeps reports whether pushes under the rule need a stream: for what waits of them, or for
-// what a repeat of them must be again.
+// keeps reports whether pushes under the rule need a stream: for their residuals, or
+// for the section that a repetition must send again.
 func (r *Rule) keeps() bool { return r.thresholds() || r.activates() }
 
 // checkActivations is the part of Check about activations.

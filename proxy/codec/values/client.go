@@ -31,10 +31,10 @@ func (c *client) Ready(r zmtp.Ready) {
 	c.node = string(r.Identity)
 }
 
-// learn learns from a control message which job the process belongs to, and that it has
-// made its last push. In the second case it blocks until what waits was sent and answered:
-// the message, a barrier, is held back meanwhile, or the servers could end before the last
-// push arrives.
+// learn reads a control message for the job that the process belongs to, and for the
+// announcement of its last push. In the second case it blocks until the residuals are
+// sent and answered: the message, a barrier, is held back meanwhile, or the servers
+// could end before the last push arrives.
 func (c *client) learn(m *pslite.Meta) {
 	if c.link.Job == "" {
 		c.codec.names(c.link.Origin, c.tells(m))

@@ -14,9 +14,9 @@ func isLast(m *pslite.Meta) bool {
 		m.Request && m.Control.BarrierGroup&pslite.ServerGroup != 0
 }
 
-// endWorker is called when a worker may have made its last push. It sends what waits and
-// blocks until the servers have answered or barrierPatience is over; without Options.Adds
-// it only reports what waits.
+// endWorker is called when a worker may have made its last push. It sends the
+// worker's residuals and blocks until the servers have answered or barrierPatience is
+// over; without Options.Adds it only reports them.
 func (c *Codec) endWorker(origin, node string) {
 	if !c.adds {
 		c.noteUnsent(origin, node)
@@ -31,9 +31,9 @@ func (c *Codec) endWorker(origin, node string) {
 
 // EndPast is called when a worker of a job has announced its last push to its
 // scheduler on a connection that bypasses this proxy. That message cannot be held
-// back: what waits is sent at once, and comes too late if the servers have ended
-// before, since the scheduler has let them go. A worker that begins sends the same
-// message, when nothing waits.
+// back: the residuals are sent at once, and come too late if the scheduler has
+// released the servers and they have ended. A worker that begins sends the same
+// message, when it has no residuals.
 func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
 	name := string(pslite.AppendIdentity(nil, node))
 	for _, origin := range c.originsOf(job, name) {
@@ -78,8 +78,8 @@ func (c *Codec) originsOf(job, node string) (origins []string) {
 	return origins
 }
 
-// noteUnsent counts and logs what waits of a worker that seems to end. It keeps waiting, in
-// case the worker goes on.
+// noteUnsent counts and logs the residuals of a worker that seems to end. They are
+// kept, in case the worker goes on.
 func (c *Codec) noteUnsent(origin, node string) {
 	waits := 0
 	for _, st := range c.streamsOf(origin, node) {

@@ -12,17 +12,17 @@ import (
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
-// What waits of a worker's pushes goes along with its next ones. When there are no
+// The residual of a worker's pushes goes along with its next ones. When there are no
 // more, it can go out as a last push of the proxy's own, if the servers are known to
-// add up what they get and not to count pushes ([Options.Adds]): to each server, in the
+// add pushes up and not to count them ([Options.Adds]): to each server, in the
 // worker's name, in messages like its last push but with timestamps that PS-lite does
-// not reach. The server answers the worker; the proxy beside the server recognizes the
-// timestamp and informs this proxy instead (modeAnswer), so that no process of the job
-// sees any of it.
+// not reach. The server answers the worker; the proxy beside the server recognizes
+// the timestamp and informs this proxy instead (modeAnswer), so that no process of
+// the job sees any of it.
 //
 // A worker that is about to end says so with a barrier that servers take part in. The
-// barrier is held back until the servers have answered: the scheduler would release the
-// servers otherwise, and they would end without the last push.
+// barrier is held back until the servers have answered: otherwise the scheduler would
+// release the servers, and they would end without the last push.
 //
 // An own push that is lost is sent again only in jobs with PS_RESEND, whose servers
 // recognize repetitions. Elsewhere a connection that breaks loses it, as it loses a
@@ -89,10 +89,10 @@ func (c *Codec) streamsOf(origin, node string) map[owner]*stream {
 	return of
 }
 
-// Flush ends thresholding, of the planner's rules as well, since the proxy is about to
-// end. If servers add up what they get it sends what waits and blocks until they have
-// answered. Elsewhere what waits goes along with pushes that still come, and
-// [Codec.Save] takes care of the rest.
+// Flush ends thresholding, of the planner's rules as well, since the proxy is about
+// to end. If servers add pushes up it sends the residuals and blocks until the
+// servers have answered. Elsewhere residuals go along with pushes that still come,
+// and [Codec.Save] keeps the rest.
 func (c *Codec) Flush(ctx context.Context) error {
 	c.mu.Lock()
 	c.ended = true
@@ -104,8 +104,8 @@ func (c *Codec) Flush(ctx context.Context) error {
 	return c.flush(ctx, "", "")
 }
 
-// unkept returns how many values wait in memory alone, where the next proxy will not
-// find them.
+// unkept returns how many values of residuals are in memory alone, where the next
+// proxy will not find them.
 func (c *Codec) unkept() (values int) {
 	for _, st := range c.streamsOf("", "") {
 		st.mu.Lock()
@@ -130,7 +130,7 @@ func (c *Codec) unkept() (values int) {
 // workers have stopped pushing.
 const drainPause = time.Second
 
-// AwaitDrained blocks, after Flush, while what waits in memory alone still drains with
+// AwaitDrained blocks, after Flush, while residuals in memory alone still drain with
 // the workers' pushes, and returns how many values are left.
 func (c *Codec) AwaitDrained(ctx context.Context) (values int) {
 	look := time.NewTicker(20 * time.Millisecond)
@@ -149,8 +149,8 @@ func (c *Codec) AwaitDrained(ctx context.Context) (values int) {
 	return values
 }
 
-// flush sends what waits of a process's pushes, or of all processes' if node is empty,
-// and blocks until the servers have answered.
+// flush sends the residuals of a process's pushes, or of all processes' if node is
+// empty, and blocks until the servers have answered.
 func (c *Codec) flush(ctx context.Context, origin, node string) error {
 	var sent []*ownPush
 	failed := error(nil)
@@ -188,8 +188,8 @@ func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 	}
 	var sent []*ownPush
 	var parts []waiting
-	// The stream forgets what it hands out, and commits that. A kill from here on loses
-	// at most what was not sent, and never sends anything twice.
+	// The stream forgets what it hands out, and commits that. A kill from here on
+	// loses at most the parts that were not sent, and never sends anything twice.
 	st.guarded(func() { parts = st.empty() })
 	for _, part := range parts {
 		timestamp := c.nextOwn()

@@ -19,18 +19,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// What waits of a key is meant for the server that owns the key. When another server
-// becomes the owner, it moves to the stream of the worker's pushes to that server. Both
-// streams may have files, and no transaction covers two files, so the move takes three
-// steps:
+// A key's residual is meant for the server that owns the key. When another server
+// becomes the owner, the residual moves to the stream of the worker's pushes to that
+// server. Both streams may have files, and no transaction covers two files, so the
+// move takes three steps:
 //
-//   1. In one transaction it leaves the first file, in which a note keeps it as on
-//     its way (kindLeaves).
+//   1. In one transaction it leaves the first file, in which a note keeps it as
+//     in transit (kindLeaves).
 //   2. In another it arrives in the second file, in which its id is noted
 //     (kindTook).
 //   3. Then both notes are removed.
 //
-// A kill between the steps leaves it in the first file, on its way, or in both, and
+// A kill between the steps leaves it in the first file, in transit, or in both, and
 // then the second file says so: the next proxy counts it once.
 
 // process is a process of this host, by where it connects from and its node id.
@@ -48,11 +48,11 @@ func (o *owner) process() process {
 	return process{o.origin, id}
 }
 
-// Follow moves what waits of a worker's pushes of keys in these ascending ranges, of
-// all keys if keys is nil, to the streams of the servers that own the keys. servers are
-// the job's by rank, and owner returns the rank that has a key now; streams to other
-// servers stay as they are. No push of a key that has a new owner may be on its way to
-// the old one: what is left of it would arrive too late.
+// Follow moves the residuals of a worker's pushes of keys in these ascending ranges,
+// of all keys if keys is nil, to the streams of the servers that own the keys.
+// servers are the job's by rank, and owner returns the rank that has a key now;
+// streams to other servers stay as they are. No push of a key that has a new owner
+// may be in flight to the old one: its residual would arrive too late.
 func (c *Codec) Follow(origin string, worker int32, servers []netip.AddrPort, keys []plan.Keys, owner func(key uint64) int32) {
 	// One at a time: moveTo holds two streams' locks, and only one caller may do that.
 	c.follows.Lock()
@@ -134,8 +134,8 @@ func (c *Codec) streamsOfProcess(p process) map[owner]*stream {
 	return of
 }
 
-// moveAway moves what waits in a stream to others; leaves returns where the values of a
-// key belong.
+// moveAway moves residuals of a stream to others; leaves returns the server that a
+// key's residual belongs to, and false if it stays.
 func (c *Codec) moveAway(st *stream, o owner, leaves func(key uint64) (netip.AddrPort, bool)) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -286,8 +286,9 @@ func (c *Codec) sending(all []process) (over func()) {
 // settleAgain is how often it is checked whether keys that move have arrived.
 const settleAgain = 5 * time.Millisecond
 
-// settle blocks until what waits in some streams is for the servers that own the keys,
-// and no key is on its way to another. After [Codec.sending] it stays like that.
+// settle blocks until the residuals in some streams are for the servers that own the
+// keys, and no key is on its way to another. After [Codec.sending] it stays like
+// that.
 func (c *Codec) settle(ctx context.Context, of map[owner]*stream) error {
 	routes := map[process]relay.Routes{}
 	for o, st := range of {

@@ -18,18 +18,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 )
 
-// What waits and is in no stream's own file, for want of a folder or of room there,
-// outlives an orderly end of the proxy in one file, for the next proxy: a magic number,
-// streams by encoding/gob, and a CRC-32C of all before it. The file is read once, and
-// only on the machine that wrote it. The same structures carry a stream's state when it
-// is taken over from its own file, or moves to another stream.
+// Residuals that are in no stream's own file, because there is no folder or no room
+// in it, survive an orderly end of the proxy in one file for the next proxy: a magic
+// number, streams by encoding/gob, and a CRC-32C of all before it. The file is read
+// once, and only on the machine that wrote it. The same structures carry a stream's
+// state when it is taken over from its own file, or moves to another stream.
 const keptMagic = "psidVAL1"
 
 // kept is all streams of such a file.
 type kept struct{ Streams []keptStream }
 
-// keptStream is what is kept of a stream: who it is for, residuals, and recent requests
-// for the case of a repetition.
+// keptStream is the saved state of a stream: its owner, residuals, and recent
+// requests for the case of a repetition.
 type keptStream struct {
 	Origin, Node  string
 	Server        netip.AddrPort
@@ -72,10 +72,10 @@ type keptSent struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Save leaves what waits of all workers' pushes to the next proxy, for its
-// [Codec.Restore]. What is in streams' files is left there; the rest is written to
-// path. It returns how many streams have any such rest, even if there is no path to
-// write it to, which is an error. No link may be in use any more.
+// Save leaves the residuals of all workers' pushes to the next proxy, for its
+// [Codec.Restore]. Those in streams' files stay there; the others are written to
+// path. It returns how many streams have others, even if there is no path to write
+// them to, which is an error. No link may be in use any more.
 func (c *Codec) Save(path string) (streams int, err error) {
 	var all kept
 	for o, st := range c.streamsOf("", "") {
@@ -154,11 +154,10 @@ func (s *stream) keptState(o owner) keptStream {
 	return k
 }
 
-// Restore takes over what proxies before this one have left, killed ones too, in the
-// folder and in what Save wrote, and returns how many streams there were. Such a proxy
-// may end after this one has begun, so that what waits here already is added to. A file
-// that cannot be used is set aside under its name with .damaged, and what it held is
-// lost.
+// Restore takes over what earlier proxies have left, killed ones too, in the folder
+// and in the file of Save, and returns how many streams there were. Such a proxy may
+// end after this one has begun, so the residuals are added to those that this one
+// has. A file that cannot be used is renamed to .damaged, and its residuals are lost.
 func (c *Codec) Restore(path string) (streams int, err error) {
 	c.mu.Lock()
 	c.tidy()
@@ -306,8 +305,7 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 			s.addKey(l, key, width)
 			c = l.index.at(key)
 		}
-		// The key has another number of values now: what waited of it belongs to
-		// nothing.
+		// The key has another number of values now: its residual belongs to nothing.
 		if c.size() != width {
 			return false
 		}

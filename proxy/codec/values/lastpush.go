@@ -31,7 +31,8 @@ func (st *stream) learn(m *pslite.Message, d pslite.Dialect) {
 	t.keys = max(t.keys, m.Keys().Len())
 }
 
-// waiting is what waits for some keys that have width values each.
+// waiting is the residual of some keys that have width values each: the content of
+// one push of the proxy's own.
 type waiting struct {
 	kind   element.Kind
 	width  int

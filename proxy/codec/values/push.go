@@ -74,7 +74,8 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 	return all, coded
 }
 
-// appendKept is appendPush with the stream of what waits. The caller holds st.mu.
+// appendKept is appendPush for a push with a stream, which holds its residuals. The
+// caller holds st.mu.
 //
 // The order matters: a repetition is recognized before anything changes, everything
 // that changes is saved before, and the transaction is committed before the section
@@ -90,7 +91,7 @@ func (s *Sender) appendKept(head []byte, st *stream, shown *relay.Message, m *ps
 	case isRepeat:
 		st.counts.why(ReasonRepeat)
 		return append(head, before.section...), len(before.section) > 0
-	// What waited was another process's: it must not reach the server in the new
+	// The residuals are another process's: they must not reach the server in the new
 	// one's name.
 	case isOther:
 		st.restart(ReasonRestarted)
@@ -382,10 +383,10 @@ func (s *Sender) compress(l *threshold.Layer, by func() error) {
 	}
 }
 
-// addOwed adds what waits in layers of other spans, which earlier rules made, to a
-// piece of few values a key, and reports whether there was any. When rules change,
-// spans change, and so does the layer of a key: its old residual must reach the server
-// through the new one.
+// addOwed adds the residuals in layers of other spans, which earlier rules made, to a
+// piece of few values a key, and reports whether there were any. When rules change,
+// spans change, and so does the layer of a key: its old residual must reach the
+// server through the new one.
 func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) (changed bool) {
 	// A dense key's layer goes by the key alone, whatever the spans are.
 	if p.dense() || len(st.narrow) == 0 {

@@ -37,8 +37,8 @@ type Rule struct {
 	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
 	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
 	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
-	// Until is the number of a worker's steps after which nothing of a layer waits any
-	// more: what waited goes along with the pushes from then on, and more and more of
+	// Until is the number of a worker's steps after which a layer has no residual any
+	// more: all of it goes along with the pushes from then on, and a growing part of
 	// it in the quarter of the steps before. See steps. It is for jobs whose workers
 	// save their model after a known number of steps.
 	Until int `json:"threshold-until,omitempty" yaml:"threshold-until"`

@@ -19,21 +19,21 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 )
 
-// What waits of a stream, and what was sent lately, is in a file of its own, so that it
-// outlives a kill. A push is one transaction of it, committed before its section goes
-// to the link. So a push that the next proxy does not find sent has not left this one,
-// and a push that it finds takes the same bytes again when PS_RESEND repeats it.
-// Without PS_RESEND nobody repeats what was on its way when a proxy was killed; what
-// had waited before is complete.
+// A stream's residuals and recently sent sections are in a file of its own, so that
+// they survive a kill of the proxy. Each push is one transaction of the file,
+// committed before its section goes to the link. So a push that is not in the file
+// has not left this proxy, and a push that is takes the same bytes again when
+// PS_RESEND repeats it. Without PS_RESEND no process repeats a push that was in
+// flight when a proxy was killed; the residuals from before that push are complete.
 //
-// The next proxy takes over what it finds, in a transaction of its own file, and notes
-// from which file until that is gone. That keys were pulled is written only when a
-// stream is left in order, and may be forgotten otherwise: until it is seen again,
-// pushes go whole.
+// The next proxy takes over the files that it finds, each in a transaction of its own
+// file, which keeps a note of the source until that is removed. Which keys were
+// pulled is written only when a stream is closed in order. Otherwise it may be
+// forgotten; until such a key is pulled again its pushes go whole.
 //
-// If there is no room in a file, a layer or a section is kept in memory: training goes
-// on, and what a kill would lose is counted (ReasonMemoryOnly). A layer may move from
-// the file to memory, never back.
+// If a file has no room for a layer or a section, that is kept in memory: training
+// goes on, and it is counted that a kill would lose it (ReasonMemoryOnly). A layer
+// may move from the file to memory, never back.
 
 // Uses of extents.
 const (
@@ -168,10 +168,11 @@ func (s *stream) commit() {
 	}
 }
 
-// guarded calls do and reports whether it came to its end. A fault of the memory under
-// the stream's file, which somebody has truncated, costs what waits and nothing else:
-// do must not have changed anything but the stream by then. Other panics go on. Whoever
-// touches a layer's numbers has to do so within it.
+// guarded calls do and reports whether it returned normally. If another process has
+// truncated the stream's file, touching its mapping is a memory fault, which costs
+// the residuals in the file and nothing else: until the fault do may have changed the
+// stream alone. Other panics are passed on. Code that touches a layer's numbers has
+// to run within guarded.
 func (s *stream) guarded(do func()) (ok bool) {
 	if s.file == nil && s.folder == "" {
 		do()

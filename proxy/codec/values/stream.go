@@ -14,12 +14,12 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// stream is the state of the pushes of one worker's customer to one server: what of
-// them waits to be sent, the thresholds, and what was sent lately. It outlives
+// stream is the state of the pushes of one worker's customer to one server:
+// residuals, thresholds, and the sections that were sent lately. It outlives
 // connections, of which an old one may still be ending while the next is in use.
 //
 // Locks: mu guards the state. It is taken after Codec.follows, and before Codec.mu,
-// asks.mu and steps.mu; whoever holds Codec.mu may only try it (tidy). Two streams are
+// asks.mu and steps.mu; a holder of Codec.mu may only try it (tidy). Two streams are
 // locked at once only by moveAway, under Codec.follows. Memory that layers take is
 // counted by budget, unless it is in the stream's file, whose own memory is.
 type stream struct {
@@ -129,8 +129,8 @@ func (s *stream) measure() (values int, squares float64) {
 }
 
 // restart forgets everything: another process has taken the worker's place, or the
-// worker does not come back. What waited is dropped, and counted. The caller holds
-// s.mu.
+// worker does not come back. Residuals are dropped, and that is counted. The caller
+// holds s.mu.
 func (s *stream) restart(why Reason) {
 	if len(s.dense)+len(s.narrow) > 0 {
 		s.counts.why(why)
@@ -200,8 +200,8 @@ func (r *Rule) config(seed uint64, age int) threshold.Config {
 	return c
 }
 
-// Drains reports whether the rule only ends what waits by other rules, along with that
-// many pushes.
+// Drains reports whether the rule only drains residuals that other rules left, over
+// its End pushes.
 func (r *Rule) Drains() bool { return r.Threshold == 0 && r.End > 0 }
 
 // sameThreshold reports whether two rules say the same about a layer.

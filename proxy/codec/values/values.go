@@ -1,24 +1,25 @@
 // Package values is the codec of links on which the values of pushes and pulls take
 // fewer bytes: by thresholding with error feedback (DCT), by Slim-DP, by quantization
-// or, without loss, by leaving out what a worker has already. Which of them, for which
-// jobs and keys, [Rule] says; keys, metas and all other messages go by package compact.
+// or, without loss, by leaving out values that a worker has already. A [Rule] says
+// which of them applies to which jobs and keys; keys, metas and all other messages go
+// by package compact.
 //
 // A [Sender] encodes the messages of a link into heads, from which a [Receiver]
-// restores complete messages: where nothing was sent of a push there are zeros, where
-// nothing was sent of a pull's answer there is what the worker got before. Package
-// relay calls both, and gets them from [Codec]. What the values become is the business
-// of packages threshold, slim, quantize, unchanged, ef21 and rows, which know nothing
-// of messages.
+// restores complete messages. Values that were left out of a push become zeros;
+// values that were left out of a pull's answer become those that the worker got
+// before. Package relay calls both, and gets them from [Codec]. What the values
+// become is the business of packages threshold, slim, quantize, unchanged, ef21 and
+// rows, which know nothing of messages.
 //
-// What waits to be sent of a worker's pushes belongs to that worker's process and one
-// server, not to the connection: see stream. It is kept in files (shelf.go), handed to
-// the next proxy (takeover.go, kept.go), sent on when keys move (follow.go) and when a
-// worker ends (flush.go, ending.go). What both ends of a link remember of answers
-// (slim, unchanged, copies) begins with each link, over which everything comes once and
-// in order, so that the ends cannot disagree.
+// The residual of a worker's pushes belongs to that worker's process and one server,
+// not to the connection: see stream. It is kept in files (shelf.go), handed to the
+// next proxy (takeover.go, kept.go), sent on when keys move (follow.go) and when a
+// worker ends (flush.go, ending.go). The state that both ends of a link keep of
+// answers (slim, unchanged, copies) begins with each link, over which everything
+// comes once and in order, so that the ends cannot disagree.
 //
-// A head is, if values are coded, compact's head, a section, the section's length in 4
-// bytes, and modeSection; otherwise compact's head and modeCompact. See FORMAT.md.
+// A head is, if values are coded, compact's head, a section, the section's length in
+// 4 bytes, and modeSection; otherwise compact's head and modeCompact. See FORMAT.md.
 package values
 
 import (
@@ -69,22 +70,23 @@ type Options struct {
 	Rules []Rule
 	// Titles has the names of jobs and what their owners ask for; nil: nothing.
 	Titles *policy.Titles
-	// Adds says that the servers of all jobs add each push to what they have, at once
-	// and without counting pushes. Then what waits may go as an own push when a worker
+	// Adds says that the servers of all jobs add each push to their values, at once
+	// and without counting pushes. Then residuals may go as an own push when a worker
 	// or this proxy ends; any other server would take that for one more push of the
 	// worker.
 	Adds bool
-	// Folder is where what waits is kept, so that it survives a kill; empty: in memory
-	// alone.
+	// Folder is where residuals are kept, so that they survive a kill; empty: in
+	// memory alone.
 	Folder string
 	Log    *slog.Logger // nil: slog.Default()
 }
 
-// Codec makes the Senders and Receivers of this proxy's links, and keeps what waits of
-// the pushes of this host's workers. It is safe for concurrent use.
+// Codec makes the Senders and Receivers of this proxy's links, and keeps the
+// residuals of the pushes of this host's workers. It is safe for concurrent use.
 //
 // mu guards the maps and is held briefly. Lock order: taking, follows, a stream's mu,
-// then mu; fits, asks, permits and moves have locks of their own, which are taken last.
+// then mu; fits, asks, permits and moves have locks of their own, which are taken
+// last.
 type Codec struct {
 	compact *compact.Codec
 	rules   atomic.Pointer[ruleSet] // planned, then local
@@ -141,9 +143,9 @@ func New(o Options) (*Codec, error) {
 	return c, c.SetRules(o.Rules)
 }
 
-// SetRules replaces the rules, except for the planner's, from each link's next message
-// on. What waits under a threshold that no longer holds goes with the next push of its
-// keys.
+// SetRules replaces the rules, except for the planner's, from each link's next
+// message on. A residual under a threshold that no longer holds goes with the next
+// push of its keys.
 func (c *Codec) SetRules(rules []Rule) error { return c.change(rules, &c.local) }
 
 // SetPlanned is [Codec.SetRules] for the planner's rules, which come before the others.
