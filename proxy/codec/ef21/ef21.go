@@ -43,7 +43,7 @@ type Config struct {
 	Packed bool
 }
 
-// Validate says what is wrong with c.
+// Validate returns an error that names the first invalid field of c.
 func (c Config) Validate() error {
 	switch {
 	case !(c.Sparsity >= 0 && c.Sparsity < 1):
@@ -60,7 +60,7 @@ func (c Config) rounding() quantize.Config {
 	return quantize.Config{Bits: c.Bits, Bucket: c.Bucket, Nearest: true}
 }
 
-// form is the first byte of what is sent.
+// form is the first byte of an encoded difference.
 type form byte
 
 const (

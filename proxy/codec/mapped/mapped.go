@@ -1,25 +1,27 @@
-// Package mapped keeps numbers and records in a file that outlives a kill of the process:
-// what waits of thresholded pushes, and what was sent lately.
+// Package mapped keeps numbers and records in a file that survives a kill of the
+// process: the residuals of thresholded pushes, and the sections that were sent
+// lately.
 //
-// A [File] is written through mapped memory, without a system call, in transactions. Before
-// numbers change, [File.Save] or [File.SaveAt] logs what they were; [File.Commit] makes all
-// changes, allocations and frees since the last commit count, by one store of eight bytes.
-// After a kill, [Open] finds the file as the last commit left it. Nothing may leave the
-// process that a commit does not cover: then what the next process finds agrees with what
-// others have seen.
+// A [File] is written through mapped memory, without a system call, in transactions.
+// Before numbers change, [File.Save] or [File.SaveAt] logs their old values;
+// [File.Commit] makes all changes, allocations and frees since the last commit count,
+// by one store of eight bytes. After a kill, [Open] finds the file as the last commit
+// left it. Nothing that depends on uncommitted changes may leave the process: then
+// the next process finds a state that agrees with everything that others have seen.
 //
-// Room is reserved on the disk before it is mapped, so that a full disk is an error of
-// [File.Alloc] and not a fault in the middle of a store. A file that somebody truncates
-// makes the kernel fault; callers guard themselves by [debug.SetPanicOnFault].
+// Room is reserved on the disk before it is mapped, so that a full disk is an error
+// of [File.Alloc] and not a fault in the middle of a store. A file that another
+// process truncates makes the kernel fault; callers guard themselves by
+// [debug.SetPanicOnFault].
 //
-// Names, places, states and positions have checksums; numbers have none, since renewing
-// them would cost as much as the work on the numbers. What a kill leaves is in the page
-// cache as it was written. A file of another boot, of which the disk may hold parts from
-// several moments, is of no use to anybody: its workers have ended with the machine. That
-// is also why nothing is ever synced to the disk.
+// Names, places, states and positions have checksums; numbers have none, since
+// updating them would cost as much as the work on the numbers. After a kill the page
+// cache has every byte that was written. A file of another boot, of which the disk
+// may hold parts from several moments, is of no use: its workers have ended with the
+// machine. That is also why nothing is ever synced to the disk.
 //
-// Stores that must not be reordered are atomic: the word that makes something count is
-// always the last.
+// Stores that must not be reordered are atomic: the word that makes something count
+// is always the last.
 package mapped
 
 import (
@@ -374,8 +376,8 @@ func (f *File) Close() error {
 	return err
 }
 
-// Remove removes the file and closes it, in this order, so that nobody finds it unlocked in
-// between.
+// Remove removes the file and closes it, in this order, so that no other process
+// finds it unlocked in between.
 func (f *File) Remove() error {
 	return errors.Join(os.Remove(f.path), f.Close())
 }

@@ -45,8 +45,8 @@ type Config struct {
 	Bits   int // for each number, its sign included: 1 to 8
 	Bucket int // numbers that share a norm: 8 to 65536
 	Norm   Norm
-	// Nearest rounds to the nearest level, without chance: right not on average, but
-	// by the least error. It takes 2 bits or more.
+	// Nearest rounds to the nearest level, without randomness. That minimizes each
+	// error, but the errors do not average out to zero. It takes 2 bits or more.
 	Nearest bool
 }
 

@@ -179,8 +179,8 @@ func (s *Sender) choose(p *piece, r *Rule, values []byte) Reason {
 	return ""
 }
 
-// appendRows appends what goes of a piece of an answer's activations. With formPlain
-// nothing was appended.
+// appendRows appends the chosen values of a piece of an answer's activations, with
+// the bounds of their rows. With formPlain nothing was appended.
 func (s *Sender) appendRows(head []byte, p *piece, r *Rule, values []byte) (all []byte, form, sent int) {
 	if !s.active.granted {
 		return s.appendWire(head, p, r, values)
@@ -218,9 +218,9 @@ func (s *Sender) appendRows(head []byte, p *piece, r *Rule, values []byte) (all 
 	return head, formActivations, s.active.vector.Count()
 }
 
-// activations returns what goes of a piece of a push: of activations that are pushed the
-// largest of each row, of gradients for activations the positions that their rows had
-// (DCT-MP, Algorithm 2); nil if everything goes.
+// activations returns the values to send of a piece of a push: of pushed activations
+// the largest of each row, of gradients for activations those at the positions at
+// which the activations went (DCT-MP, Algorithm 2); nil if all values go.
 func (s *Sender) activations(st *stream, p *piece, r *Rule, keys pslite.Keys, values []byte) (v *sparse.Vector, form int) {
 	if r.ActivationsPushed && st.pairs.pushesActivations(keys, p) {
 		if why := s.choose(p, r, values); why != "" {

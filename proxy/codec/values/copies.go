@@ -8,18 +8,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// copies are what the sending end of a link, on a server's host, remembers of what the
-// worker at the other end has: the copy w that both ends keep for EF21-P. See [copied] for
-// the other end.
+// copies are the values that the worker at the other end of a link has, as the
+// sending end, on a server's host, remembers them: the copy w that both ends keep for
+// EF21-P. See [copied] for the other end.
 //
-// A key's values go whole until they are in a copy, and again whenever they may differ from
-// what the worker has: after a change of rules, after an answer that went in another way,
-// after the key has moved, and on a new link. Every part has a checksum of all parts so far
-// and of a piece of the copy, so that the ends cannot come to disagree unnoticed.
+// A key's values go whole until they are in a copy, and again whenever the worker may
+// have others: after a change of rules, after an answer that went in another form,
+// after the key has moved, and on a new link. Every part has a checksum of all parts
+// so far and of a piece of the copy, so that the ends cannot diverge unnoticed.
 //
 // A dense key is in a copy if its values are not empty, a narrow key if its cell has
-// pulledBit. Memory that the receiver keeps for a key stays counted when the key leaves the
-// copy, since the receiver is not told.
+// pulledBit. Memory that the receiver keeps for a key stays counted when the key
+// leaves the copy, since no message informs the receiver of that.
 type copies struct {
 	codec   *Codec
 	limit   int // bytes that the receiver remembers at most, by its offer
@@ -50,7 +50,7 @@ type copyName struct {
 type copyTable struct {
 	kind   element.Kind
 	dense  map[uint64]*denseCopy
-	narrow *keyTable // a cell's pulledBit says that the copy is what the worker has
+	narrow *keyTable // a cell's pulledBit says that the worker has the copy's values
 	parts  int       // parts so far, for the checksum
 	// At the sending end:
 	began  bool                      // the receiver knows the table
@@ -59,8 +59,8 @@ type copyTable struct {
 	tau    map[Range]*ef21.Threshold // of the narrow keys, by span
 }
 
-// denseCopy is a key of many values. At the sending end values is empty if it is not what
-// the worker has; its capacity is what the receiver keeps.
+// denseCopy is a key of many values. At the sending end values is empty if the worker
+// may have others; its capacity is the room that the receiver keeps.
 type denseCopy struct {
 	values []byte
 	tau    ef21.Threshold
@@ -175,8 +175,8 @@ func (c *copies) table(kind element.Kind) (t *copyTable, number int) {
 	return c.tables[number], number
 }
 
-// appendCopied appends what of a piece differs most from what the worker has, or all of it
-// the first time. With ok false nothing was appended.
+// appendCopied appends the values of a piece that differ most from the worker's, or
+// all of them the first time. With ok false nothing was appended.
 func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, values []byte) (all []byte, form, sent int, ok bool) {
 	if form = formPullThreshold; r.PullThreshold == 0 {
 		form = formPullQuantize
@@ -225,7 +225,8 @@ func (c *copies) appendDense(head []byte, t *copyTable, number int, config ef21.
 	key := keys.At(p.first)
 	d := t.dense[key]
 	if d == nil || cap(d.values) != len(values) {
-		// What the receiver has of another length stays counted until it has this.
+		// The receiver keeps values of another length, and their memory stays
+		// counted, until it gets these.
 		if !c.reserve(denseBytes + len(values)) {
 			return head, 0, false
 		}

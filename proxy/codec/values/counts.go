@@ -2,8 +2,9 @@ package values
 
 import "sync/atomic"
 
-// Reason says why values passed as they were, or what else happened that a user may want to
-// know of. Every drop and every exception has one; they are part of the metrics.
+// Reason says why values passed unchanged, or names another event that a user may
+// want to know of. Every drop and every exception has one; they are part of the
+// metrics.
 type Reason string
 
 // The reasons.
@@ -14,21 +15,21 @@ const (
 	ReasonLength     Reason = "length"       // a layer has another length than before
 	ReasonIdentity   Reason = "identity"     // the sender is unknown: no READY with a node id
 	ReasonMemory     Reason = "memory"       // --codec-memory is used up
-	ReasonMemoryOnly Reason = "memory-only"  // what waits is not in the state folder, which has no room or cannot be written: a kill would lose it
-	ReasonDamaged    Reason = "damaged"      // a file of what waited cannot be read, or was cut while in use: that is lost
+	ReasonMemoryOnly Reason = "memory-only"  // residuals are in memory alone, as the state folder has no room or cannot be written: a kill would lose them
+	ReasonDamaged    Reason = "damaged"      // a file of residuals cannot be read, or was truncated while in use: they are lost
 	ReasonStreams    Reason = "streams"      // too many workers and servers
 	ReasonNotFinite  Reason = "not-finite"   // NaN or infinity: the values go at once, nothing of them waits
 	ReasonNotRounded Reason = "not-rounded"  // numbers that cannot be quantized (NaN, infinity, at the ends of their range) go as they are
 	ReasonLarge      Reason = "large"        // the message is larger than the proxy holds
 	ReasonRepeat     Reason = "repeat"       // PS_RESEND repeated a request, which went as it had before
 	ReasonForgotten  Reason = "not-kept"     // a request too large to be recognised, were it repeated
-	ReasonRestarted  Reason = "restarted"    // a new process has an old one's node id: what waited for that is dropped
-	ReasonAbandoned  Reason = "abandoned"    // a worker went without ending in order: what waited is dropped
+	ReasonRestarted  Reason = "restarted"    // a new process has an old one's node id: the old one's residuals are dropped
+	ReasonAbandoned  Reason = "abandoned"    // a worker went without ending in order: its residuals are dropped
 	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
 	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled, or pushes for the first time: the pushed values may be initial ones, and go whole
-	ReasonNotSent    Reason = "not-sent"     // a worker ended while something of its pushes waited, and nothing says that its servers add up what they get (--handler add)
-	ReasonUnheld     Reason = "unheld"       // a worker's last barrier went past this proxy: what waited went at once, and may have come too late
-	ReasonPeer       Reason = "peer"         // the other end's proxy is older and does not know what the rule asks for
+	ReasonNotSent    Reason = "not-sent"     // a worker ended with residuals that cannot be sent, since its servers are not known to add pushes up (--handler add)
+	ReasonUnheld     Reason = "unheld"       // a worker's last barrier bypassed this proxy: its residuals were sent at once, and may have come too late
+	ReasonPeer       Reason = "peer"         // the other end's proxy is older and does not know the form that the rule asks for
 	ReasonMoved      Reason = "moved"        // keys that have moved: the next pull of each goes whole
 	ReasonUnpaired   Reason = "unpaired"     // pulls of activations whose answers come whole: their worker has not pushed what it pulled before, or this is no pull like those
 	ReasonUnmasked   Reason = "unmasked"     // pushes for activations, or some of their keys, that go whole: no answer by rows came before, or its mask is lost
@@ -56,7 +57,7 @@ const (
 	formWire
 	formActivations // of pulls, or of pushes where these bring them
 	formMasked      // gradients for activations
-	formPlain       // of messages with a section, what is as it was
+	formPlain       // values that go unchanged in a message with a section
 	forms
 )
 
@@ -113,7 +114,7 @@ func (c *counters) coded(form, values, sent, bytes, encoded int) {
 type Counts struct {
 	Forms      []FormCount       `json:"forms"`       // only those in use
 	Reasons    map[Reason]uint64 `json:"reasons"`     // times; only those that occurred
-	StateBytes int64             `json:"state_bytes"` // of what waits and is remembered
+	StateBytes int64             `json:"state_bytes"` // of residuals, copies and remembered requests
 	Streams    int               `json:"streams"`     // pairs of worker and server
 }
 

@@ -26,8 +26,8 @@ type cell struct {
 	width uint32 // and pulledBit
 }
 
-// pulledBit is set in a cell's width once its key was pulled. Copies use the same bit:
-// there it says that the copy is what the worker has.
+// pulledBit is set in a cell's width once its key was pulled. Copies use the same
+// bit: there it says that the worker has the copy's values.
 const pulledBit = 1 << 31
 
 func (c *cell) size() int    { return int(c.width &^ pulledBit) }

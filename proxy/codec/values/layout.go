@@ -45,10 +45,9 @@ type layout struct {
 	pieces []piece
 }
 
-// readShape cuts the values of m into pieces, by spans, which cover all keys. A reason
-// says why that is impossible: then the message passes as it is. Nothing of the message
-// is trusted beyond what its own check has established: values divide by keys, or
-// lengths add up.
+// readShape cuts the values of m into pieces, by spans, which cover all keys. If that
+// is impossible it returns the reason, and the message passes unchanged. It relies on
+// nothing but the message's own check: values divide by keys, or lengths add up.
 func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 	l.pieces = l.pieces[:0]
 	keys, vals := m.Keys(), m.Values()

@@ -8,11 +8,11 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// moves are keys whose values left a server of this host for another one: a move begins
-// with a pull of the proxies' own. While such a key is away the workers get it from the
-// other server, so that what they have is no longer what this server's proxy remembers
-// of them. Every link from that server has to learn of it, at its own time: it reads on
-// from the count up to which it knows.
+// moves are keys whose values left a server of this host for another one: a move
+// begins with a pull of the proxies' own. While such a key is away the workers pull
+// it from the other server, so this server's proxy no longer knows their values: its
+// copies of them are stale. Every link from that server reads the list at its own
+// pace, from the count up to which it has applied it.
 type moves struct {
 	users atomic.Int64  // links with copies; without any nothing is recorded
 	count atomic.Uint64 // moves so far

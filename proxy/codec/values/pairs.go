@@ -9,19 +9,19 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// pairs is what is known of how the pulls of one worker's customer from one server
-// belong to its pushes to that server, for thresholded activations (DCT-MP): for each
-// pull which keys were not pushed since, and the masks of the rows that its answer had.
-// A key that is pulled, pushed, pulled and so on in turns pairs: its next push is the
-// gradient for what the last pull brought. A key that was pulled twice before its push
-// does not, since nobody can tell which pull the gradient is for.
+// pairs records how the pulls of one worker's customer from one server belong to its
+// pushes to that server, for thresholded activations (DCT-MP): for each pull, the
+// keys that were not pushed since and the masks of the rows that its answer had. A
+// key that is pulled and pushed in turns pairs: its next push is the gradient for the
+// values that the last pull brought. A key that was pulled twice before its push does
+// not, since the gradient may be for either pull.
 //
-// Whether a worker works like that is not configured but observed: credit must be
-// earned by pulls that pushes followed before an answer may come by rows, and is lost
-// when the pattern breaks.
+// Whether a worker works like that is not configured but observed: a worker earns
+// credit by pulls that pushes followed, before an answer may come by rows, and loses
+// it when the pattern breaks.
 //
-// pairs is guarded by its stream's mutex and lives as long as the link. Losing a mask
-// has a push pass whole, never changed in another way.
+// pairs is guarded by its stream's mutex and lives as long as the link. If a mask is
+// lost, the push passes whole; it is never changed in another way.
 type pairs struct {
 	budget *budget
 	pulls  []*pull // the oldest first, at most mostPulls

@@ -39,12 +39,12 @@ type round struct {
 	number int
 	rule   Slim
 	sender *slim.Sender
-	has    []byte // with Slim.Changes: what the receiver has; else nil
+	has    []byte // with Slim.Changes: the receiver's values; else nil
 }
 
 // weights returns the numbers by whose magnitude the core of a layer's values is
-// chosen: the values, or with Slim.Changes their differences from what the receiver
-// has. Valid until the next call.
+// chosen: the values, or with Slim.Changes their differences from the receiver's.
+// Valid until the next call.
 func (rs *rounds) weights(l *round, kind element.Kind, values []byte) []byte {
 	if l.has == nil {
 		return values
@@ -173,7 +173,8 @@ func (s *Sender) appendRound(head []byte, l *round, isFirst bool, r *Rule, kind 
 	if err != nil {
 		panic(err) // the piece has the layer's length
 	}
-	// What the receiver will have, so that the next round's differences are right.
+	// These become the receiver's values, so that the next round's differences are
+	// right.
 	if l.has != nil {
 		v.Merge(l.has)
 	}
@@ -205,8 +206,8 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 		} else {
 			coded = true
 		}
-		// The worker will have these values by another way, so that the copies no
-		// longer say what it has.
+		// The worker gets these values in another form, so the copies no longer have
+		// its values.
 		if form != formPullThreshold && form != formPullQuantize {
 			s.copies.drop(keys[8*p.first : 8*(p.first+p.keys)]) // the worker has other values now
 		}
@@ -270,9 +271,10 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 	return head, formSlimPull, v.Count()
 }
 
-// appendUnchanged appends what of a piece is not what the worker got before. A list of
-// keys that came lately is compared as a whole, without looking its keys up one by one;
-// any other is compared key by key, if its keys have the same number of values each.
+// appendUnchanged appends the values of a piece that differ from those that the
+// worker got before. A list of keys that came lately is compared as a whole, without
+// looking its keys up one by one; any other is compared key by key, if its keys have
+// the same number of values each.
 func (s *Sender) appendUnchanged(head []byte, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
 	name := s.rounds.name(p, keys, pulled)
 	if p.lens == nil && !p.dense() && !s.last.Knows(name) && !s.lately.again(name) {

@@ -270,9 +270,9 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 	return v, ""
 }
 
-// compressPulled sets the vector to what goes of a piece not all of whose keys were
-// pulled: all values of those that were not, which may be initial values, and of the
-// others what the threshold lets pass. room.at has the positions of all values. It
+// compressPulled sets the vector to the values to send of a piece some of whose keys
+// were not pulled: all values of those keys, which may be initial values, and of the
+// others those that pass the threshold. room.at has the positions of all values. It
 // reports whether there are others at all.
 func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslite.Keys, values []byte) bool {
 	room, v, size := &s.pushing, &s.pushing.vector, p.kind.Size()

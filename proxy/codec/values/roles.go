@@ -1,10 +1,14 @@
 package values
 
-// roles records, for keys by which activations are exchanged through a server, on which
-// side of the exchange a worker is: it has the activations of keys that it pushed
-// before it ever pulled them, and pulls the gradients for these; of keys that it pulled
-// first it is the other way round. It keeps two generations: when now is full it
-// becomes before, and what was in before and not used since is forgotten.
+// roles records, for keys by which activations are exchanged through a server, on
+// which side of the exchange a worker is. A worker that pushed a key before it ever
+// pulled it has the activations, and pulls their gradients; with a key that it pulled
+// first it is the other way round. The values of the maps are true for keys that were
+// pushed first.
+//
+// There are two generations, so that memory is bounded without a list of uses: when
+// now is full it becomes before, and keys of before that were not used since are
+// forgotten. A forgotten key gets a new role by its next use.
 type roles struct{ now, before map[uint64]bool }
 
 const (

@@ -64,10 +64,10 @@ type Rule struct {
 
 	// Pushes and pulls.
 	Slim *Slim `json:"slim,omitempty" yaml:"slim"`
-	// Pulls. Unchanged leaves out values that are what the worker last got.
+	// Pulls. Unchanged leaves out values that equal those that the worker got last.
 	Unchanged bool `json:"unchanged,omitempty" yaml:"unchanged"`
-	// With error feedback: PullThreshold is the share of a layer's values that is left
-	// out, those that differ least from what the worker has; PullQuantize is the number
+	// With error feedback: PullThreshold is the share of a layer's values that is
+	// left out, those that differ least from the worker's; PullQuantize is the number
 	// of bits to which differences are rounded, in buckets of QuantizeBucket.
 	PullThreshold float64 `json:"pull-threshold,omitempty" yaml:"pull-threshold"`
 	PullQuantize  int     `json:"pull-quantize,omitempty" yaml:"pull-quantize"`
@@ -82,15 +82,16 @@ type Rule struct {
 	Row               int     `json:"row,omitempty" yaml:"row"`
 	ActivationsPushed bool    `json:"activations-pushed,omitempty" yaml:"activations-pushed"`
 
-	// Wire is what float32 values of pushes and pulls go as: bf16 or fp16; empty: as
-	// they are.
+	// Wire is the format in which float32 values of pushes and pulls are sent: bf16
+	// or fp16; empty: unchanged.
 	Wire string `json:"wire,omitempty" yaml:"wire"`
 }
 
-// Slim has the numbers of Slim-DP: the share Alpha of the values goes, of which Epsilon
-// are drawn at random; which are the largest is determined again every Rounds pushes or
-// pulls. With Changes the core of a pull is not the largest parameters, as in Slim-DP,
-// but those that differ most from what the worker has, chosen in each pull.
+// Slim has the parameters of Slim-DP: the share Alpha of the values goes, of which
+// Epsilon are drawn at random; the others are the core, the largest values, which is
+// chosen again every Rounds pushes or pulls. With Changes the core of a pull is not
+// the largest parameters, as in Slim-DP, but those that differ most from the
+// worker's, chosen in each pull.
 type Slim struct {
 	Alpha   float64 `json:"alpha" yaml:"alpha"`
 	Epsilon float64 `json:"epsilon" yaml:"epsilon"`
@@ -138,8 +139,8 @@ func (r *Rule) withDefaults() Rule {
 
 // Check returns the first fault of the rule, in the names of the flags.
 func (r *Rule) Check() error {
-	// The faults are looked for with defaults filled in, and reported in the words of
-	// what was given.
+	// Defaults are filled in before the check; errors quote the values as they were
+	// given.
 	d := r.withDefaults()
 	switch {
 	case !(r.Threshold >= 0 && r.Threshold < 1):

@@ -54,8 +54,8 @@ type Sender struct {
 	close    func()
 }
 
-// newSender makes the Sender of a link's end. It joins no stream yet: which these are,
-// messages show.
+// newSender makes the Sender of a link's end. It joins no stream yet: the messages
+// show which ones it needs.
 func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender {
 	s := &Sender{client: client{codec: c, link: l}, compact: cs, message: new(pslite.Message), streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
 	if l.Wake == nil {
@@ -205,8 +205,8 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		}
 		s.watch(m)
 	}
-	// A pull is recorded after what was encoded before it, and before its answer can
-	// come.
+	// A pull is recorded after all messages encoded before it, and before its answer
+	// can come.
 	pulls := err == nil && s.link.Dialed && m.Meta.Data() && m.Meta.Request && m.Meta.Pull
 	answers := (err == nil || len(m.Data) == 1) && s.link.Dialed && m.Meta.Data() && !m.Meta.Request && m.Meta.Pull
 	s.copies.release(m, answers)
@@ -240,9 +240,9 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 	return append(head, modeCompact), plain, true
 }
 
-// alters reports that what the process sends no longer comes out as it was sent. A
-// connection whose link breaks can then not be continued on another one: what was
-// decoded depends on state that ended with the link.
+// alters reports that messages of the process no longer arrive as they were sent.
+// From then on a connection whose link breaks cannot be continued on another link:
+// decoded messages depended on state that ended with the link.
 func (s *Sender) alters() {
 	if s.link.Altered != nil {
 		s.link.Altered()

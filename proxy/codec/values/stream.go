@@ -187,7 +187,7 @@ func (s *stream) dropFile() {
 func (r *Rule) config(seed uint64, age int) threshold.Config {
 	c := threshold.DefaultConfig
 	c.Sparsity, c.Lifespan, c.Warmup, c.DrainEvery, c.Seed = r.Threshold, r.Lifespan, r.Warmup, r.Drain, seed
-	if c.Lifespan == 0 { // of a rule without a threshold, under which nothing waits
+	if c.Lifespan == 0 { // of a rule without a threshold, under which there is no residual
 		c.Lifespan = math.MaxInt32
 	}
 	if r.Until > 0 {

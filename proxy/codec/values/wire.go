@@ -74,8 +74,8 @@ func (s *Sender) halve(r *Rule, values []byte) (ok bool) {
 	return true
 }
 
-// appendRounded appends float32 values as numbers of 16 bits. Those that are not finite
-// stay what they are.
+// appendRounded appends float32 values as numbers of 16 bits. NaNs and infinities
+// keep their meaning.
 func appendRounded(dst []byte, kind element.Kind, values []byte) []byte {
 	// The rounding functions leave in their input what rounding took, and the message's
 	// values must not change.
@@ -104,7 +104,7 @@ func (s *Sender) appendWire(head []byte, p *piece, r *Rule, values []byte) (all 
 	return appendPlain(head, s.halves), formWire, p.values()
 }
 
-// appendVector appends what goes of a piece, rounded if the rule says so.
+// appendVector appends the chosen values of a piece, rounded if the rule says so.
 func (s *Sender) appendVector(head []byte, v *sparse.Vector, r *Rule) []byte {
 	switch {
 	case r.Quantize == 0 && r.Wire != "" && v.Kind == element.Float32 && s.theirs.Wire && s.halve(r, v.Values):
