@@ -86,8 +86,8 @@ func runNode(cmd *cobra.Command, e env, c van.Config, o train.Options, out outpu
 	if err := o.Check(); err != nil {
 		return usageError{err}
 	}
-	// Older generations have no message that does both: a node would have to guess
-	// what was meant.
+	// Older generations have no message that pushes and pulls: a node would have to
+	// guess which of the two was meant.
 	if (o.Count.PushPull || o.Model == "mix") && c.Dialect != pslite.DMLC {
 		return usagef("--dialect %v: --count-pushpull and --model mix have requests that push and pull, which only dialect %v knows", c.Dialect, pslite.DMLC)
 	}

@@ -35,7 +35,9 @@ func (k Kind) String() string {
 // Control reports whether the kind is a control command.
 func (k Kind) Control() bool { return k > ControlKind }
 
-// Kind returns what the message is for.
+// Kind returns the message's kind: for control messages the command's, for others the
+// one of its flags. All unknown commands share one kind, so that a peer cannot create
+// labels.
 func (m *Meta) Kind() Kind {
 	if cmd := m.Control.Cmd; cmd != NoCommand {
 		if cmd < 0 || int(cmd) >= len(commandNames) {

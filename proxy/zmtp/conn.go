@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Config says how a [Conn] presents itself and what it accepts.
+// A Config sets the socket type and identity that a [Conn] presents and the limits of
+// the messages that it accepts.
 type Config struct {
 	SocketType string // "DEALER" or "ROUTER"
 	Identity   []byte // at most 255 bytes; empty for none
@@ -22,7 +23,7 @@ type Config struct {
 // really arrives, whatever a frame's header claims.
 var defaultLimits = Limits{FrameSize: 1 << 32, CommandSize: MaxCommand, Frames: 64}
 
-// Peer is what the other side said in the handshake.
+// Peer is the other side's part of the handshake.
 type Peer struct {
 	Greeting   Greeting
 	SocketType string
@@ -165,7 +166,7 @@ func peerError(data []byte) error {
 	return &PeerError{string(reason)}
 }
 
-// Peer returns what the other side said in the handshake.
+// Peer returns the other side's greeting and READY properties.
 func (c *Conn) Peer() *Peer { return &c.peer }
 
 // NetConn returns the connection underneath, for deadlines and addresses.

@@ -78,8 +78,7 @@ func (a *attention) forward(w, input, memory []float32, rows, columns spans) []f
 				seen = i + 1
 			}
 			row := s.Data[i*m : (i+1)*m]
-			// What comes after a row must not help to predict it: its weight is zero,
-			// and so is its gradient.
+			// Later words must not help to predict a row: their weight is zero,
 			softmax(row[:seen])
 			clear(row[seen:])
 		}

@@ -196,7 +196,8 @@ func (w *worker) checkCounts(ctx context.Context) error {
 	if steps == 0 {
 		steps = w.Epochs * ((c.Keys + c.Batch - 1) / c.Batch)
 	}
-	// By id: what this worker has pushed in all, and the least that it saw last.
+	// By id: the sum of this worker's pushes, and the value that it saw last, below
+	// which the next must not be.
 	pushed, seen := make([]float32, c.Keys), make([]float32, c.Keys)
 	began, logged := time.Now(), time.Now()
 	longest, least := time.Duration(0), steps

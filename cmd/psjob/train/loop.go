@@ -91,7 +91,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 		scale *= -float32(w.Server.LearningRate)
 	}
 	began, logged := time.Now(), time.Now()
-	// One tally of everything, and what it was when it was last reported.
+	// One tally of everything, and its state at the last report.
 	var tally, atLog, atMark model.Tally
 	var params, grads [][]float32
 	momentum := model.Momentum{Factor: float32(w.Momentum)}

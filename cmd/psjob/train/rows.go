@@ -20,8 +20,8 @@ type RowsOptions struct {
 	Sparsity float64
 }
 
-// rower is a worker's rows, of keys that no other worker has, and what the server
-// must have of them.
+// rower is a worker's rows, of keys that no other worker has, with the values that
+// the server must have for them.
 type rower struct {
 	keys     []uint64 // ascending
 	width    int
@@ -44,7 +44,7 @@ func newRower(o Options, rank, workers, width int, keyMap *dataset.KeyMap) (*row
 	return r, nil
 }
 
-// row is what the server must have of a key.
+// row returns the values that the server must have for key i.
 func (r *rower) row(i int) []float32 { return r.has[i*r.width : (i+1)*r.width] }
 
 // errWrongRow is the error of a job in which a row is neither whole nor without its

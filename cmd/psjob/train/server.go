@@ -14,9 +14,10 @@
 // anything on the way that loses, repeats, reorders or changes a message is found
 // out:
 //
-//   - count pushes whole numbers to keys that a distribution prefers. Sums of
-//     whole numbers are exact in any order, below 2^24, and every worker
-//     can compute those of all (count.go). Its keys, their popularity and its changes are what placement is tested with.
+//   - count pushes whole numbers to keys that a distribution prefers. Sums of whole
+//     numbers are exact in any order, below 2^24, and every worker can compute those of
+//     all (count.go). Its keys, their popularity and its changes are what placement is
+//     tested with.
 //   - mix uses several apps and customers at once, requests with lengths and
 //     without, pushes in flight together, and commands (mix.go).
 //   - rows pulls rows and pushes gradients for them, and tolerates exactly what

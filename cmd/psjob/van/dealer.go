@@ -243,7 +243,8 @@ func (d *dealer) writeBatches(ctx context.Context, conn *zmtp.Conn, written *ato
 			}
 			continue
 		}
-		// How much of a batch the kernel has taken decides what is written again.
+		// The number of bytes that the kernel has taken decides which messages are
+		// written again.
 		before := written.Load()
 		err := writeBatch(conn, batch)
 		if err != nil {
@@ -266,8 +267,9 @@ func writeBatch(conn *zmtp.Conn, batch []outgoing) error {
 	return conn.Flush()
 }
 
-// drainQueue moves what waits to batch. Nothing to move means that everything was
-// written: the batch before was handed to the kernel, and nothing has come since.
+// drainQueue moves all waiting messages to batch. If there are none, everything was
+// written: the batch before was handed to the kernel, and nothing has been added
+// since.
 func (d *dealer) drainQueue(batch []outgoing) []outgoing {
 	d.mu.Lock()
 	defer d.mu.Unlock()

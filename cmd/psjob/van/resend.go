@@ -13,10 +13,11 @@ const (
 	seenRoom    = 1 << 20 // signatures of received messages that are remembered
 )
 
-// A resender keeps what it sends until it is acknowledged, and repeats it if that
-// takes too long; and it recognizes what it has received before. It is PS-lite's
-// resender except for two things: it gives up after the van's patience and not after
-// ten repetitions, and it remembers a bounded number of signatures.
+// A resender keeps the messages that it sends until they are acknowledged, and
+// repeats them if that takes too long; and it recognizes messages that it has
+// received before. It is PS-lite's resender except for two things: it gives up after
+// the van's patience and not after ten repetitions, and it remembers a bounded number
+// of signatures.
 type resender struct {
 	timeout time.Duration
 	room    chan struct{} // holds one element for each entry of unacked
@@ -109,7 +110,7 @@ func (r *resender) acknowledge(signature uint64) {
 	}
 }
 
-// dropNode drops what was for a node that is gone.
+// dropNode drops the messages for a node that is gone.
 func (r *resender) dropNode(node int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

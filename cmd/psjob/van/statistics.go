@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// Traffic is what was sent to one node.
+// Traffic counts the messages sent to one node.
 type Traffic struct {
 	Node     int   `json:"node"`
 	Messages int64 `json:"messages"`

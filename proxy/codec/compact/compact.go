@@ -6,12 +6,10 @@
 //   - Keys go by package keylist: by reference, as positions, or packed.
 //   - An answer that has the keys of its request says which request that was.
 //   - Lengths go like keys, as their running sums.
-//   - Values most of which are zero, or one other word, go by package
-//     sparsewords, those of which many
-//     are equal by keylist's word lists, others as they are.
-//   - Values that another process of the job got on the same host go as a
-//     reference to those, by
-//     package shared.
+//   - Values most of which are zero, or one other word, go by package sparsewords,
+//     those of which many are equal by keylist's word lists, others unchanged.
+//   - Values that another process of the job got on the same host go as a reference to
+//     those, by package shared.
 //
 // A [Sender] takes the frames of a message and writes its head, from which a
 // [Receiver] restores the frames; package relay calls both and gets them from

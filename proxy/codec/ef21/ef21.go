@@ -38,8 +38,8 @@ type Config struct {
 	// Half rounds differences to 16 bits if Bits is 0: to bfloat16, which has the range
 	// that differences need.
 	Half bool
-	// Packed packs the codes of Bits without loss, if there is no sparsity; see packer.
-	// Only the bytes differ, not what is left out.
+	// Packed packs the codes of Bits without loss, if there is no sparsity; see
+	// packer. Only the bytes differ, not the values that they stand for.
 	Packed bool
 }
 
@@ -87,8 +87,8 @@ type Threshold struct {
 // Reset has the next vector compute the threshold.
 func (t *Threshold) Reset() { t.known = false }
 
-// slack is how far the share that goes may be from what it should be before the threshold
-// is computed again.
+// slack is how far the share that was sent may be from the configured one before the
+// threshold is computed again.
 const slack = 0.1
 
 // judge has the next vector renew the threshold if sent numbers of n were too far from the

@@ -18,15 +18,15 @@ type Encoder struct {
 	room     room
 	kept     []float32 // differences that go
 	half     []byte    // of 16 bits
-	back     []byte    // what the receiver makes of them
+	back     []byte    // their values as the receiver decodes them
 	packer   packer
 }
 
-// Append appends C(values - copied) and makes copied what the receiver's copy becomes. Both
-// have the same number of bytes, of one kind of number. sent is of how many numbers
-// anything goes. With ok false the differences are not all finite and cannot be rounded:
-// nothing was appended, copied may hold anything, and the caller has to send the values
-// whole and copy them.
+// Append appends C(values - copied) and updates copied to the receiver's new copy.
+// Both have the same number of bytes, of one kind of number. sent is how many numbers
+// are changed by the encoded difference. With ok false the differences are not all
+// finite and cannot be rounded: nothing was appended, copied may hold anything, and
+// the caller has to send the values whole and copy them.
 func (e *Encoder) Append(dst []byte, c Config, kind element.Kind, t *Threshold, copied, values []byte) (encoded []byte, sent int, ok bool) {
 	if c.Sparsity == 0 {
 		return e.appendAll(dst, c, kind, copied, values)
@@ -76,7 +76,7 @@ func (e *Encoder) renew(t *Threshold, sparsity float64, kind element.Kind, copie
 	t.tau = e.selector.Sample(len(values)/kind.Size(), sparsity, func(i int) float64 {
 		return float64(element.ToFloat32(kind.At(values, i) - kind.At(copied, i)))
 	})
-	if t.tau-t.tau != 0 { // more numbers than may go differ by what is not finite
+	if t.tau-t.tau != 0 { // more differences than may be sent are infinite or NaN
 		t.tau = math.MaxFloat32
 	}
 	t.known = true
@@ -112,9 +112,9 @@ func take(dst []byte, at []uint32, size int, values, copied []byte) []byte {
 	return dst
 }
 
-// appendSome appends the differences in e.vector, rounded, and adds to the copy what they
-// are then. It decodes its own output for that: the copy must become what the receiver
-// computes.
+// appendSome appends the differences in e.vector, rounded, and adds the rounded ones
+// to the copy. It decodes its own output for that: the copy must become the one that
+// the receiver computes.
 func (e *Encoder) appendSome(dst []byte, c Config, kind element.Kind, copied []byte) []byte {
 	v := &e.vector
 	if c.Bits > 0 {

@@ -13,7 +13,8 @@ type Memory interface {
 	// Borrow lends a buffer for one message; Return takes it back.
 	Borrow(ctx context.Context, n int) ([]byte, error)
 	Return(b []byte)
-	// Reserve counts what is kept for longer; TryReserve does without waiting.
+	// Reserve counts memory that is kept across messages and may block; TryReserve
+	// fails instead.
 	Reserve(n int) error
 	TryReserve(n int) bool
 	Unreserve(n int)

@@ -172,8 +172,9 @@ func (d *Decoder) mergeLists(list []byte) []byte {
 	return list
 }
 
-// learn does to the dictionary what the encoder's flags say. The flags are explicit because
-// the encoder also decides by its memory, which the decoder cannot know.
+// learn changes the dictionary as the encoder's flags say. The flags are explicit
+// because the encoder's decisions depend on its memory, too, which the decoder cannot
+// know.
 func (d *Decoder) learn(head form, keys []byte) error {
 	if head&resetFlag != 0 {
 		d.state.Shrink(d.dictionary.bytes())
@@ -186,8 +187,8 @@ func (d *Decoder) learn(head form, keys []byte) error {
 	if !d.dictionary.room(count(keys)) {
 		return fmt.Errorf("%w: %d keys to learn, more than the limits allow", ErrCorrupt, count(keys))
 	}
-	// learn may merge, which drops keys that were there twice: what was counted too
-	// much is returned.
+	// learn may merge, which drops duplicate keys: the surplus is returned to the
+	// account.
 	before := d.dictionary.bytes()
 	if err := d.state.Grow(count(keys) * learnedBytes); err != nil {
 		return err

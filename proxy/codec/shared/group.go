@@ -111,8 +111,8 @@ func (g *Group) use(conn net.Conn) (began bool) {
 	return began
 }
 
-// write writes the queue until the lane ends, and measures how long each batch takes, since
-// that tells how fast the link is.
+// write writes the queue until the lane ends, and measures how long each batch takes,
+// which shows how fast the link is.
 func (g *Group) write(conn net.Conn, ended <-chan struct{}) {
 	var w laneWriter
 	for {

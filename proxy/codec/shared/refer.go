@@ -66,9 +66,9 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 	}
 }
 
-// MayWait reports whether Refer may block for values of at most that many bytes until the
-// link's process has used earlier references. The relay flushes what it holds before: only
-// a reference that can have arrived is ever used.
+// MayWait reports whether Refer may block for values of at most that many bytes until
+// the link's process has used earlier references. The relay flushes the messages that
+// it holds before: only a reference that can have arrived is ever used.
 func (o *Outlet) MayWait(bytes int) bool {
 	s := o.source
 	s.mu.Lock()
@@ -181,8 +181,8 @@ func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 	return waitRoom, s.waiter()
 }
 
-// giveUp records that waiting was in vain. Until something changes nobody waits for the
-// same again.
+// giveUp records that waiting was in vain. Until something changes no link waits for
+// the same again.
 func (o *Outlet) giveUp(what int) {
 	s := o.source
 	s.mu.Lock()

@@ -12,21 +12,20 @@
 // ends of the two. Package compact calls them.
 //
 //   - Two values are equal if all of their bytes are. The sender compares with the
-//     bytes that it keeps. It
-//     needs them anyway, for a lane that breaks, and a collision-resistant digest takes longer than
-//     comparing and copying together.
-//   - A group is what one process of another proxy has of one job of this host, named
-//     by 128 random bits
-//     that only the two know. A link belongs to one group, and a number means what was sent in that group:
-//     what another job was sent has no name here.
-//   - The sender alone decides what both keep, within what the receiver has granted. It
-//     drops nothing
-//     before each link that referred to it has acknowledged its use or has ended. So a reference that was
-//     sent can always be resolved, unless the lane is lost for good.
-//   - A lane that breaks is made again. What the receiver lacks is sent once more.
-//   - A link waits if more than a share of the memory waits for its process to use it,
-//     as a link does whose
-//     socket is full: its process does not read.
+//     bytes that it keeps. It needs them anyway, in case the lane breaks, and a
+//     collision-resistant digest takes longer than comparing and copying together.
+//   - A group is the pair of one process of another proxy and one job of this host,
+//     named by 128 random bits that only the two proxies know. A link belongs to one
+//     group, and a number refers to values sent in that group: values of another job
+//     cannot be named in it.
+//   - The sender alone decides which values both ends keep, within the memory that the
+//     receiver has granted. It drops nothing before each link that referred to it has
+//     acknowledged its use or has ended. So every reference that was sent can be
+//     resolved, unless the lane is lost for good.
+//   - A lane that breaks is made again. Entries that the receiver lacks are sent once
+//     more.
+//   - A link waits if more than a share of the memory is held for its process, as a
+//     link does whose socket is full: its process does not read.
 //
 // Locks: each Source and each Store has one, and Stores have one that is taken before a
 // Store's. The callbacks wake and Reserver are called while a Source's or Store's lock is
@@ -39,8 +38,8 @@ import (
 	"fmt"
 )
 
-// Name stands among the codecs in a lane's hello. Its data is an [ID] and the name of the
-// codec whose links refer to what the lane brings.
+// Name stands among the codecs in a lane's hello. Its data is an [ID] and the name of
+// the codec whose links refer to the lane's values.
 const Name = "shared"
 
 // Least is the size of the smallest values that are shared, in bytes: for smaller ones the

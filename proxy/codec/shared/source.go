@@ -31,7 +31,7 @@ type Source struct {
 	denied   int        // bytes last asked for in vain
 	denials  int        // times that they were needed again and not asked for
 	bytes    int
-	attached bool // there is a lane, and the other end has said what it has
+	attached bool // there is a lane, and the other end has listed its entries
 	entries  map[uint64]*entry
 	latest   map[Subject]*entry
 	order    list.List // of entries, the oldest first
@@ -61,7 +61,7 @@ type entry struct {
 	subject Subject
 	values  []byte
 	form    byte   // of packed
-	packed  []byte // what goes over the lane; nil: values
+	packed  []byte // sent over the lane in place of values; nil: values are
 	refs    int    // unused references of all links
 	pins    int    // comparisons in progress, without the lock
 	had     uint64 // the bits of the processes that were referred to it
@@ -73,7 +73,7 @@ type entry struct {
 
 func (e *entry) size() int { return len(e.values) + len(e.packed) }
 
-// onLane returns what the entry takes on the lane.
+// onLane returns the bytes in which the entry is sent over the lane.
 func (e *entry) onLane() []byte {
 	if e.form != Plain {
 		return e.packed
@@ -140,8 +140,9 @@ const maxPlaces = 1 << 10
 // goroutine may call it.
 func (o *Outlet) Abort() { o.once.Do(func() { close(o.abort) }) }
 
-// Close records that the link refers to nothing any more. What it has referred to is kept
-// until the other end has used it or says that the link is gone.
+// Close records that the link refers to nothing any more. Entries that it has
+// referred to are kept until the other end has used them or says that the link is
+// gone.
 func (o *Outlet) Close() {
 	o.Abort()
 	s := o.source

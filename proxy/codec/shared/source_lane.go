@@ -8,9 +8,9 @@ import (
 )
 
 // start begins a lane: the other end has all entries below next, except for those
-// that it was asked to drop, and grants limit bytes in all. What it lacks is queued
-// again, in order, before anything else. The error says that it grants less than what
-// is in use.
+// that it was asked to drop, and grants limit bytes in all. Entries that it lacks are
+// queued again, in order, before anything else. It is an error if less is granted
+// than is in use.
 func (s *Source) start(next uint64, limit int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,8 @@ func (s *Source) detach() {
 	s.moved()
 }
 
-// moved wakes all waiters; each looks again at what it waits for. The caller holds s.mu.
+// moved wakes all waiters; each checks its own condition again. The caller holds
+// s.mu.
 func (s *Source) moved() {
 	s.tight = false
 	if s.changed != nil {
@@ -138,8 +139,8 @@ func (s *Source) wrote(all []frame, took time.Duration) {
 			took = 0
 		}
 	}
-	// The lane ended meanwhile. What it has read of these frames it says when it is
-	// made again.
+	// The lane ended meanwhile. How many of these frames the other end has read, it
+	// reports when the lane is made again.
 	if !s.attached {
 		return
 	}

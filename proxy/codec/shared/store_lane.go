@@ -34,7 +34,7 @@ func appendUsed(dst []byte, link uint64, t *tally) []byte {
 	return binary.AppendUvarint(dst, t.used)
 }
 
-// appendNews appends what the sender was not informed of.
+// appendNews appends the frames about changes that the sender does not know of yet.
 func (s *Store) appendNews(dst []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -169,8 +169,8 @@ func (i *Inlet) Release() {
 	}
 }
 
-// Serve serves a lane until it ends. Only a proxy that has a link here may make one. The
-// error wraps ErrCorrupt and says what was wrong with the lane; that it ended is no error.
+// Serve serves a lane until it ends. Only a proxy that has a link here may make one.
+// An error wraps ErrCorrupt and names the fault; the end of the lane is no error.
 func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, most int, memory Reserver) error {
 	g, ends, err := s.begin(id, from, conn, most, memory)
 	if err != nil {
@@ -267,7 +267,7 @@ func (g *served) look(now bool) {
 	}
 }
 
-// say sends the sender what it must know, until the lane ends.
+// say sends the sender the Store's acknowledgements and grants, until the lane ends.
 func (g *served) say(conn net.Conn, ended <-chan struct{}) {
 	var news []byte
 	for {

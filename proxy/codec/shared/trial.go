@@ -72,7 +72,7 @@ func (t *trial) isFast() bool {
 
 // answered records an answer with bytes bytes of values, shared or not, that was sent
 // now. It is the trial's only driver: turns end by bytes, and the times between
-// answers are what is compared.
+// answers are compared.
 func (t *trial) answered(now time.Time, bytes int) {
 	took := t.clipped(max(now.Sub(t.last), 0))
 	first := t.last.IsZero()

@@ -143,10 +143,10 @@ func (m Mask) gatherDense4(dst, src []byte) []byte {
 	return dst[:len(dst)+4*n]
 }
 
-// gather4 appends the numbers at the positions to dst and the positions to at. It takes
-// them in groups of four without asking whether a word has as many, which would be a branch
-// that cannot be predicted; what is too much is overwritten by the next word's, and a count
-// of the mask made the room beforehand.
+// gather4 appends the numbers at the positions to dst and the positions to at. It
+// takes them in groups of four without checking whether a word has as many, which
+// would be an unpredictable branch; surplus entries are overwritten by the next
+// word's, and a count of the mask made the room beforehand.
 func (m Mask) gather4(dst []byte, at []uint32, src []byte) ([]byte, []uint32) {
 	const ahead = 4 // positions that are taken without asking whether there are as many
 	n := m.Count()

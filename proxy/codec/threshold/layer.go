@@ -179,7 +179,7 @@ const chunk = 64
 // see all sums before it knows what to compare with.
 func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	n := out.N
-	// Decided before anything else, as the number of pushes is what it depends on.
+	// Decided before anything else, as it depends on the number of pushes so far.
 	drain := l.drains() || l.left() == 0
 	if n > 0 && l.left() > 0 && l.renews() {
 		l.renew(w, out, r, g, drain)

@@ -61,10 +61,11 @@ func takeFloat32(e []float32, at []uint32, dst []byte) (values []byte, nonFinite
 	return dst, nonFinite
 }
 
-// take is residual.take for values of size bytes. round writes numbers in the layer's kind
-// to its first argument, leaves of each in its second what rounding took, or 0 if the
-// number is not finite, and counts those. It is fast for multiples of step numbers, so a
-// block is padded to one; the slack at the end of dst takes what is written beyond.
+// take is residual.take for values of size bytes. round writes numbers in the layer's
+// kind to its first argument, replaces each number of its second by its rounding
+// error, or by 0 if the number is not finite, and counts those that are not. It is
+// fast for multiples of step numbers, so a block is padded to one; the slack at the
+// end of dst takes the padding.
 func take[R vector.Float](e, room []R, at []uint32, dst []byte, size, step int, round func([]byte, []R) int) (values []byte, nonFinite int) {
 	start := len(dst)
 	dst = slices.Grow(dst, size*(len(at)+step-1))[:start+size*len(at)]
