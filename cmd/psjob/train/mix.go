@@ -169,7 +169,9 @@ func (w *worker) mix(ctx context.Context) error {
 	return w.van.Barrier(ctx, van.Workers)
 }
 
-// step is one of five things in turn. Each leaves sums that the next can check.
+// step does one of five things in turn. Each leaves sums that the next can check. All
+// mixers do the same one in the same step, but in their own time, so that their
+// messages mix.
 func (m *mixer) step(ctx context.Context, step int) error {
 	switch step % 5 {
 	case 0:
@@ -184,7 +186,8 @@ func (m *mixer) step(ctx context.Context, step int) error {
 	return m.addShared(ctx)
 }
 
-// wait waits for a request.
+// wait waits for the answers to a request, whose two results it takes as they are
+// returned.
 func (m *mixer) wait(ctx context.Context, ts int32, err error) error {
 	if err != nil {
 		return err
@@ -311,6 +314,8 @@ func (m *mixer) addShared(ctx context.Context) error {
 	return m.wait(ctx, ts, err)
 }
 
+// sharedKeys returns a request for the shared keys of the app, spread over all
+// servers, with room for their values.
 func (m *mixer) sharedKeys() kv.Request {
 	r := kv.Request{Vals: make([]float32, mixShared), Out: make([]float32, mixShared)}
 	for i := range mixShared {
@@ -333,7 +338,8 @@ func (m *mixer) checkShared(ctx context.Context) error {
 	return m.compare("shared keys", r.Out, func(int) float32 { return want })
 }
 
-// large pushes and pulls one key with n values.
+// large pushes and pulls one key with n values: a frame that no buffer on the way may
+// cut or refuse. Neighbouring values differ, so that a shifted piece is found.
 func (m *mixer) large(ctx context.Context, n int) error {
 	r := kv.Request{Keys: []uint64{math.MaxUint64/2 + 1<<40}, Vals: make([]float32, n), Out: make([]float32, n)}
 	value := func(i int) float32 { return float32(i%8191 - 4000) }

@@ -1,12 +1,16 @@
-// Package advice estimates what each codec for values would save of a job's traffic, and
-// how much of its gradients would wait, without touching the job. A [Study] is shown
-// messages, of a recording or of a proxy's links, and puts each through the codec of every
-// [Candidate] as if on a link of its own. The result is a [Report], as a table or a plot.
-// `psidecar simulate --codecs` and the proxy call it.
+// Package advice estimates which share of a job's traffic each codec for values would
+// save, and how large the residual of its gradients would be, without touching the
+// job. A [Study] is shown messages, of a recording or of a proxy's links, and puts
+// each through the codec of every [Candidate] as if on a link of its own. The result
+// is a [Report], as a table or a plot. `psidecar simulate --codecs` and the proxy
+// call it.
 //
-// Every candidate has a complete codec of package values with its own state, so that the
-// figures are those of the real encoder. The cost is that of encoding each message once for
-// each candidate, and the memory up to the given bound for each.
+// Every candidate has a complete codec of package values with its own state, so that
+// the figures are those of the real encoder. The cost is that of encoding each
+// message once for each candidate, and the memory up to the given bound for each.
+//
+// Figures are of bytes alone. A candidate that is lossy changes the training, so the
+// messages that a job would send under it may differ from those that are shown.
 package advice
 
 import (
@@ -60,8 +64,9 @@ func Candidates() []Candidate {
 // as missed.
 const maxLinks = 1024
 
-// Study tries all candidates. It is safe for concurrent use; messages of one connection
-// must be shown in their order.
+// Study tries all candidates. It is safe for concurrent use, one message at a time;
+// messages of one connection must be shown in their order, since the codecs' state
+// depends on it. Connections are distinguished by name and never forgotten.
 type Study struct {
 	mu       sync.Mutex // guards the rest
 	trials   []*trial
@@ -78,7 +83,8 @@ type Study struct {
 // side sums the bytes of pushes, or of pulls, before and after encoding.
 type side struct{ plain, encoded int }
 
-// trial is one candidate with its codec and the links made so far.
+// trial is one candidate with its codec and the links made so far, by connection. All
+// of it is guarded by the Study's mutex.
 type trial struct {
 	Candidate
 	codec   *values.Codec
@@ -121,9 +127,11 @@ func NewStudy(stateBytes int64) (*Study, error) {
 	return s, nil
 }
 
-// Message shows the study a message with all of its frames, which are not kept. connection
-// names the direction that it went, and node is the sender's id. An error means that a
-// codec is broken.
+// Message shows the study a message with all of its frames, which are not kept.
+// connection names the connection and the direction in which the message went; node
+// is the sender's id. It takes as long as encoding the message once for each
+// candidate. An error means that a codec is broken, since no codec may fail on a
+// message of a job.
 func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +146,7 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	}
 	var m pslite.Message
 	if _, err := m.Decode(det, frames); err != nil || !m.Meta.Data() {
-		return nil // what is not about keys gains nothing
+		return nil // no codec changes control messages
 	}
 	// Answers to pushes count with pushes, those to pulls with pulls.
 	at := 0
@@ -165,6 +173,7 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 }
 
 // pushed adds up the squares of a push of float32 values, for Report.StepSquares.
+// Values that are not finite are left out.
 func (s *Study) pushed(connection string, v pslite.Values) {
 	if v.Type != pslite.Float {
 		return
@@ -178,12 +187,14 @@ func (s *Study) pushed(connection string, v pslite.Values) {
 	}
 }
 
-// try puts a message through the candidate's codec and returns how many bytes it takes.
+// try puts a message through the candidate's codec and returns how many bytes would
+// be sent: the head and the frames that go along unchanged, without the framing of
+// the link. If the codec leaves the message alone that is the message's own size.
 func (t *trial) try(connection string, number uint64, node int32, det pslite.Detector, frames [][]byte) (int, error) {
 	sender := t.senders[connection]
 	if sender == nil {
-		// A link of its own for each connection, to a server of its own: what waits is kept
-		// by worker and server.
+		// A link of its own for each connection, to a server of its own: residuals
+		// are kept by worker and server.
 		var address [16]byte
 		binary.BigEndian.PutUint64(address[8:], number)
 		l := relay.Link{ID: number, Dialer: relay.Instance{1}, Acceptor: relay.Instance{1}, Dialed: true, HeadLimit: relay.HeadLimit,
@@ -230,14 +241,15 @@ func (t *trial) try(connection string, number uint64, node int32, det pslite.Det
 	return n, nil
 }
 
-// Row is what one candidate would do.
+// Row is the result of one candidate. Pushes and Pulls are 1 for a codec that saves
+// nothing.
 type Row struct {
 	Codec  string  `json:"codec"`
 	Pushes float64 `json:"pushes"` // bytes after by bytes before
 	Pulls  float64 `json:"pulls"`
 	Saved  float64 `json:"saved"` // share of all bytes
-	// Waits is the norm of what waits at the end, in units of the norm of what one step
-	// pushes.
+	// Waits is the norm of the residual at the end, in units of the norm of one
+	// step's pushes: a codec that holds back many steps delays learning.
 	Waits float64 `json:"waits"`
 }
 
@@ -252,7 +264,8 @@ type Report struct {
 	Codecs      []Row   `json:"codecs"`
 }
 
-// Report returns the figures so far.
+// Report returns the figures so far. The study may go on; a later report includes
+// them.
 func (s *Study) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -47,8 +47,8 @@ func ReadCapture(path string) (Report, error) {
 	return report, nil
 }
 
-// nodeNamed returns the id of a node by its name, or some worker's if that is unknown: what
-// waits of a node's pushes is kept by its connection, too.
+// nodeNamed returns the id of a node by its name, or some worker's if that is
+// unknown: the residual of a node's pushes is kept by its connection, too.
 func nodeNamed(name string) int32 {
 	var rank int
 	switch {
