@@ -11,17 +11,22 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
+// recommenderSplits are where the recommender is split: after two layers of the bottom net,
+// with two splits, as the paper has them, after two of the top net as well, and with four after
+// one of each too.
 // The recommender's splits: after two layers of the bottom net, with the paper's two
 // after two of the top net as well, and with four after one of each too.
 var recommenderSplits = []place{{0, 2}, {1, 2}, {0, 1}, {1, 1}}
 
-// fixedSparsities are those of DCT's figure 5.
+// fixedSparsities are the sparsities of DCT's figure 5.
 var fixedSparsities = []float64{0.75, 0.9, 0.95}
 
-// published is what a paper has of a variant: the test loss, and that against none.
+// published is what a paper prints for a variant: the test loss, and its difference to that
+// without a codec.
 type published struct{ loss, against float64 }
 
-// splitVariants are a model in one piece and with so many splits at sparsities.
+// splitVariants returns a model in one piece and then, for each number of splits, one variant
+// for each of its sparsities. rules gives the rules for gradients at a sparsity.
 func splitVariants(places []place, sparsities map[int][]float64, rules func(eta float64) []values.Rule) []variant {
 	all := []variant{{name: "none"}}
 	for _, n := range []int{1, 2, 4} {
@@ -32,6 +37,7 @@ func splitVariants(places []place, sparsities map[int][]float64, rules func(eta 
 	return all
 }
 
+// plural returns a count with its noun.
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -39,8 +45,8 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// splitRecommender is the recommender that is split: with nets of half of DLRM's own
-// units, or, which takes four times as long, with all.
+// splitRecommender returns the recommender that is split: with nets of half of DLRM's own
+// units, or with --full, which takes four times as long, with all.
 func splitRecommender(e *evaluation) (*subject, error) {
 	if e.full {
 		return recommender(e, "large", large)
@@ -48,8 +54,9 @@ func splitRecommender(e *evaluation) (*subject, error) {
 	return recommender(e, "medium", medium)
 }
 
-// activations repeats DCT's tables 1 and 3: parts of a recommender exchange activations
-// and gradients for them of which the largest of each row go.
+// activations repeats DCT's tables 1 and 3: parts of a recommender exchange activations and
+// gradients for them, of which only the largest of each row go. Both tables share one
+// measurement, so that their rows without a codec are the same runs.
 func activations(ctx context.Context, e *evaluation) error {
 	rec, err := splitRecommender(e)
 	if err != nil {
@@ -77,7 +84,8 @@ func activations(ctx context.Context, e *evaluation) error {
 	return writeSplits(e, "DCT Table 3, two splits", rec, append(all[:1:1], all[n:]...), three)
 }
 
-// writeSplits writes a table of variants beside what the paper has of them.
+// writeSplits writes a table of variants beside what the paper prints for them, by name. The
+// first of all is the one without a codec.
 func writeSplits(e *evaluation, title string, s *subject, all []measured, paper map[string]published) error {
 	t := table{title: fmt.Sprintf("%s: %s (%d workers, %d seeds, %d steps; mean ± standard deviation; differences to none with the same seed; tests with the thresholds in)", title, s.name, workers, e.seeds(), e.steps(s)),
 		head: []string{"sparsity", "train loss", "test loss", "test accuracy %", "against none", "the paper's test loss", "against none", "activations", "gradients for them", "pushes"}}
@@ -92,8 +100,8 @@ func writeSplits(e *evaluation, title string, s *subject, all []measured, paper 
 	return t.write(e.out)
 }
 
-// exchanged is how much smaller activations and gradients for them became, nothing
-// where the model was in one piece.
+// exchanged returns two cells, by how much activations and gradients for them became smaller;
+// empty if the model was in one piece.
 func (m *measured) exchanged() []string {
 	if m.runs[0].splits == nil {
 		return []string{"", ""}
@@ -103,8 +111,9 @@ func (m *measured) exchanged() []string {
 	return []string{fmt.Sprintf("1/%.1f", forward), fmt.Sprintf("1/%.1f", back)}
 }
 
-// overTime is figure 5: the mean threshold of the rows behind a layer while a model
-// trains, where activations go whole and where the smallest do not go.
+// overTime repeats figure 5: the mean threshold of the rows behind a layer while a model
+// trains, where activations go whole and where the smallest do not go. Runs with whole
+// activations only look at thresholds, at all sparsities at once.
 func overTime(ctx context.Context, e *evaluation) error {
 	s, err := splitRecommender(e)
 	if err != nil {
@@ -142,7 +151,8 @@ func overTime(ctx context.Context, e *evaluation) error {
 	return e.writePanels("activations.png", []report.Panel{panel})
 }
 
-// tenths are the means of a threshold in each tenth of the steps, over all runs.
+// tenths returns the means of a threshold in each tenth of the steps, over all runs. which is
+// the place of its sparsity among those that were looked at.
 func tenths(runs []*result, which int) (means [10]float64) {
 	for _, r := range runs {
 		n := len(r.splits.taus)

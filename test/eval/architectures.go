@@ -11,36 +11,40 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 )
 
-// Parallax's section 6.1: 8 machines of 6 GPUs, here 6 workers of a core each; and links
-// of so many bits a second each way.
+// Parallax's section 6.1: 8 machines of 6 GPUs, here 6 workers of a core each; and links of so
+// many bits a second in each direction.
 const (
 	hosts       = 8
 	hostWorkers = 6
 	linkRate    = 1e9
 )
 
-// architectures are those of Parallax's table 4, and what psidecar does, in its order.
+// architectures are those of Parallax's table 4, in its order, and what psidecar does. All
+// slices by architecture are in this order.
 var architectures = []string{"AR", "NaïvePS", "OptPS", "HYB", "psidecar"}
 
-// A job is a model in Parallax's terms: what crosses the link of a machine in a step
-// follows from it.
+// A job is a model in Parallax's terms. What crosses the link of a machine in a step follows
+// from it.
 type job struct {
 	name          string
-	dense, sparse float64 // values
-	alpha         float64 // share of the sparse values that a worker uses in a step
-	union         float64 // share that the workers of a machine use together
-	compute       float64 // seconds of a step; 0: not looked at
-	samples       float64 // of a worker's step
-	paper         []float64
+	dense, sparse float64   // values
+	alpha         float64   // share of the sparse values that a worker uses in a step
+	union         float64   // share that the workers of a machine use together
+	compute       float64   // seconds of a step; 0: not looked at
+	samples       float64   // of a worker's step
+	paper         []float64 // // throughputs that the paper prints, without psidecar's; nil: none
 }
 
-// bytes is what each of the machines of section 6.1 sends and receives in a step.
+// bytes returns what each of the machines of section 6.1 sends and receives in a step, by
+// architecture.
 func (j job) bytes() []float64 { return j.bytesOn(hosts) }
 
-// bytesOn is what each of so many machines sends and receives in a step, of values of
-// four bytes, by architecture; one by itself needs no link. Rings of all workers enter and leave a machine once. OptPS sums the
-// pushes of a machine's workers before they leave it (section 5.2), HYB has the dense
-// values go by AllReduce instead, and psidecar's shared pulls cross the link once too.
+// bytesOn returns the bytes that each of m machines sends and receives in a step, by
+// architecture, with values of four bytes. A single machine needs no link.
+//
+// Rings of all workers enter and leave a machine once. OptPS sums the pushes of a machine's
+// workers before they leave it (section 5.2), HYB has the dense values go by AllReduce instead,
+// and psidecar's shared pulls cross the link once too.
 func (j job) bytesOn(m int) []float64 {
 	if m == 1 {
 		return make([]float64, len(architectures))
@@ -56,8 +60,8 @@ func (j job) bytesOn(m int) []float64 {
 		ring + servers(g*used, together), servers(dense+together, dense+together)}
 }
 
-// rates are samples a second by architecture: a step takes its computation and then what
-// the link takes, half of the bytes each way.
+// rates returns samples a second by architecture. A step takes its computation and then what
+// the link takes, half of the bytes in each direction; the two are not overlapped.
 func (j job) rates() (all []float64) {
 	for _, bytes := range j.bytes() {
 		all = append(all, hosts*hostWorkers*max(j.samples, 1)/(j.compute+bytes/2*8/linkRate))
@@ -65,10 +69,10 @@ func (j job) rates() (all []float64) {
 	return all
 }
 
-// published4 are the models of table 4, by the sizes and the model's alpha of table 1:
-// that of the sparse values is what is left when dense ones count as 1. What a
-// machine's workers use together is not in the paper; it is taken as if each used
-// others by chance, which is the most that is likely.
+// published4 returns the models of table 4, by the sizes and the model's alpha of table 1:
+// alpha of the sparse values is what is left when dense ones count as 1. What a machine's
+// workers use together is not in the paper; it is taken as if each used others by chance, which
+// is the most that is likely.
 func published4() []job {
 	var all []job
 	for _, p := range []struct {
@@ -84,8 +88,8 @@ func published4() []job {
 	return all
 }
 
-// parallaxTable4 repeats table 4 of Parallax by calculation: for its models from their
-// sizes, and for psjob's with measured shares and times.
+// parallaxTable4 repeats table 4 of Parallax by calculation: for its models from their sizes,
+// and for psjob's with measured shares and times. [scaling] adds its other tables and figures.
 func parallaxTable4(ctx context.Context, e *evaluation) error {
 	jobs := published4()
 	words, err := translation(e)
@@ -130,6 +134,7 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 			for i, rate := range j.paper {
 				row = append(row, fmt.Sprintf("%.2f", ours[i]/ours[1]/(rate/j.paper[1])))
 			}
+			// The last column is psidecar, which the paper does not have.
 			ratios.addRow(append(row, "-")...)
 		} else {
 			against(j.name+", ours", j.rates())
@@ -149,8 +154,9 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 	return scaling(e)
 }
 
-// job measures a subject: which share of its sparse values batches of one worker use,
-// and those of a machine's workers together, and how long a worker computes.
+// job measures a subject: which share of its sparse values batches of one worker use, and those
+// of a machine's workers together, and how long a worker computes. Times depend on the machine
+// that this runs on; nothing else should run there.
 func (s *subject) job(ctx context.Context) (job, error) {
 	const tries = 4
 	m, err := s.load(ctx, model.Share{Index: 0, Of: 1}, false, 1)
@@ -194,7 +200,7 @@ func (s *subject) job(ctx context.Context) (job, error) {
 	return j, nil
 }
 
-// stepTime is how many seconds the gradient of a batch takes.
+// stepTime returns how many seconds the gradient of a batch takes, in one thread.
 func stepTime(m model.Model, batch []int32) float64 {
 	var params, grads [][]float32
 	for _, g := range m.Groups(batch) {

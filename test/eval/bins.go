@@ -13,9 +13,9 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// bins repeats figure 5 of DW23: what is sent between 8 machines, and how often a
-// logistic regression is right, by the number of bins that rows are hashed to. As in
-// section 6.1 the volume is counted over all machines.
+// bins repeats figure 5 of DW23: what is sent between 8 machines, and how often a logistic
+// regression is right, by the number of bins that rows are hashed to. As in section 6.1 the
+// volume is counted over all machines.
 func bins(ctx context.Context, e *evaluation) error {
 	const file, k = "rcv1-excerpt", 8
 	path := filepath.Join(e.datasets, file+".libsvm.xz")
@@ -68,6 +68,7 @@ func bins(ctx context.Context, e *evaluation) error {
 	}
 	few, many := volume.Lines[2].Points, right.Lines[0].Points
 	last := len(few) - 1
+	// The report compares this with the paper's claim, which has no numbers.
 	fewest := table{title: "DW23 Fig. 5, the fewest bins by the most", head: []string{"", "what is left of both"}}
 	fewest.addRow("fewest of most", fmt.Sprintf("%.3f of the volume, %.3f of the accuracy", few[0].Y/few[last].Y, many[0].Y/many[last].Y))
 	if err := fewest.write(e.out); err != nil {
@@ -77,8 +78,8 @@ func bins(ctx context.Context, e *evaluation) error {
 	return e.writePanels("bins.png", []report.Panel{volume, right})
 }
 
-// volumesOf is what is sent between k machines in all, divided at random and by these
-// algorithms, and the graph.
+// volumesOf returns what is sent between k machines in all in a step, divided at random and
+// then by each of the algorithms, and the graph of the rows.
 func volumesOf(ctx context.Context, rows *dataset.Rows, k int, names []string) (*graph.Graph, []float64, error) {
 	var b graph.Builder
 	if err := b.Add(rows); err != nil {
@@ -99,7 +100,7 @@ func volumesOf(ctx context.Context, rows *dataset.Rows, k int, names []string) (
 	return g, volumes, nil
 }
 
-// first are the first n rows.
+// first returns the first n rows, which it shares with rows.
 func first(rows *dataset.Rows, n int) *dataset.Rows {
 	to := rows.Start[n]
 	return &dataset.Rows{Line: rows.Line[:n], Label: rows.Label[:n], Start: rows.Start[:n+1], ID: rows.ID[:to], Value: rows.Value[:to]}

@@ -6,10 +6,9 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 )
 
-// bleu is the score of translations against one reference each, in percent: the
-// geometric mean of the shares of runs of one to four words that the reference has
-// too, lowered where all together are shorter than the references (Papineni et al.
-// 2002).
+// bleu returns the score of translations against one reference each, in percent: the geometric
+// mean of the shares of runs of one to four words that the reference has too, lowered if all
+// translations together are shorter than the references (Papineni et al. 2002).
 func bleu(translations, references [][]uint32) float64 {
 	const longest = 4
 	logs, words, wanted := 0.0, 0, 0
@@ -34,7 +33,8 @@ func bleu(translations, references [][]uint32) float64 {
 	return 100 * math.Exp(logs+min(0, 1-float64(wanted)/float64(words)))
 }
 
-// runs counts the runs of n words, at most four.
+// runs counts the runs of n words, at most four. Shorter runs are padded with zeros, so that a
+// map can hold them.
 func runs(words []uint32, n int) map[[4]uint32]int {
 	counts := map[[4]uint32]int{}
 	for i := 0; i+n <= len(words); i++ {
@@ -45,8 +45,8 @@ func runs(words []uint32, n int) map[[4]uint32]int {
 	return counts
 }
 
-// translated is the BLEU score of a model's translations of its first sentences, of which
-// each word takes a pass through the model.
+// translated returns the BLEU score of a model's translations of its first sentences, of which
+// each word takes a pass through the model. What it pulls for that is not counted as traffic.
 func (w *trainee) translated(m *model.Translate, step int32) (float64, error) {
 	const most = 400
 	batch := whole(m)

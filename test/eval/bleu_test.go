@@ -5,6 +5,7 @@ import (
 	"testing"
 )
 
+// TestBleu compares with scores computed by hand.
 func TestBleu(t *testing.T) {
 	reference := [][]uint32{{1, 2, 3, 4, 5}, {6, 7, 8, 9}}
 	for _, c := range []struct {

@@ -12,17 +12,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// The translation's splits, behind the ReLU of a fully connected net: of the paper's six
-// layers the fifth of the encoder, then of the decoder, then the third of both; of
-// our two the second and the first.
+// translationSplits are behind the ReLU of a fully connected net: of the paper's six layers the
+// fifth of the encoder, then of the decoder, then the third of both; of our two the second and
+// the first.
 var translationSplits = []place{{0, 2}, {1, 2}, {0, 1}, {1, 1}}
 
-// translationPaper is DCT's table 4: the losses and the BLEU score.
+// translationPaper is DCT's table 4 by variant: the losses and the BLEU score.
 var translationPaper = map[string]struct{ train, test, bleu float64 }{
 	"none": {3.150, 3.883, 35.17}, "90%, 1 split": {3.159, 3.879, 35.23}, "95%, 1 split": {3.157, 3.882, 35.18},
 	"90%, 2 splits": {3.151, 3.881, 35.22}, "95%, 2 splits": {3.148, 3.882, 35.19}, "90%, 4 splits": {3.157, 3.882, 35.20}, "95%, 4 splits": {3.188, 3.890, 35.15}}
 
-// translation is a small Transformer that learns a made language's translation.
+// translation returns a small Transformer that learns to translate between languages that are
+// made up.
 func translation(e *evaluation) (*subject, error) {
 	const words, width, pairs = 31, 32, 10_000
 	var text bytes.Buffer
@@ -52,7 +53,7 @@ func translation(e *evaluation) (*subject, error) {
 	}, nil
 }
 
-// deep is table 4: parts of a translation model exchange activations.
+// deep repeats table 4: parts of a translation model exchange activations.
 func deep(ctx context.Context, e *evaluation) error {
 	s, err := translation(e)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// degrees draws how many samples and parameters there are of each degree (DWW21
-// figure 7, DW23 figure 2), and says how few of them hold most edges.
+// degrees draws how many samples and parameters there are of each degree (DWW21 figure 7, DW23
+// figure 2), and tabulates how few of them hold most edges.
 func degrees(ctx context.Context, e *evaluation) error {
 	t := table{title: "Node degrees (DWW21 Fig. 7, DW23 Fig. 2): a sample's is the number of its parameters, a parameter's that of its samples; the mean of table 4 is that of the paper's own set",
 		head: []string{"nodes", "how many", "mean", "table 4's mean", "median", "99th percentile", "largest", "below the mean, %", "edges at the largest 1%, %"}}
@@ -63,8 +63,8 @@ func degrees(ctx context.Context, e *evaluation) error {
 	return e.writePanels("degrees.png", panels)
 }
 
-// graphOf is the graph of a data set, of its first rows where rows is not 0. The error
-// of an absent file wraps [fs.ErrNotExist].
+// graphOf returns the graph of a data set, or of its first rows unless rows is 0. The error of
+// an absent file wraps [fs.ErrNotExist].
 func (e *evaluation) graphOf(ctx context.Context, name string, rows int) (*graph.Graph, error) {
 	path := filepath.Join(e.datasets, name+".libsvm.xz")
 	if _, err := os.Stat(path); err != nil {
@@ -92,14 +92,16 @@ func (e *evaluation) graphOf(ctx context.Context, name string, rows int) (*graph
 	return b.Build(ctx)
 }
 
+// errEnough ends the reading of a file before its end.
 var errEnough = errors.New("enough rows")
 
-// spreadOf is what a list of degrees is like.
+// spreadOf describes a list of degrees.
 type spreadOf struct {
 	mean, below, heavy    float64 // below: share of nodes below the mean; heavy: share of the edges at the largest hundredth
 	median, high, largest int
 }
 
+// summarize describes degrees, of which there is at least one. It does not change them.
 func summarize(degrees []int) (d spreadOf) {
 	all := slices.Clone(degrees)
 	slices.Sort(all)
@@ -122,8 +124,8 @@ func summarize(degrees []int) (d spreadOf) {
 	return d
 }
 
-// histogram counts the nodes of degrees from each power of two to the next; those of
-// degree 0, which have no place on a logarithm's axis, are left out.
+// histogram counts the nodes of degrees from each power of two to the next. Those of degree 0,
+// which have no place on a logarithmic axis, are left out.
 func histogram(degrees []int) (points plotter.XYs) {
 	var counts []int
 	for _, d := range degrees {

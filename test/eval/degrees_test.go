@@ -13,8 +13,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// Of a hundred nodes, 98 of degree 1, one of 3 and one of 99: the mean is 2, and the
-// largest one has half of the edges.
+// TestSummarizeDegrees: of a hundred nodes 98 are of degree 1, one of 3 and one of 99, so the
+// mean is 2 and the largest one has half of the edges.
 func TestSummarizeDegrees(t *testing.T) {
 	degrees := []int{99, 3}
 	for range 98 {
@@ -28,8 +28,8 @@ func TestSummarizeDegrees(t *testing.T) {
 	}
 }
 
-// writeSet writes a compressed libsvm file of n rows with two classes, of row i's
-// features i%5 and 100+i%7, to a folder.
+// writeSet writes a compressed libsvm file with n rows of two classes. Row i has the features
+// 1+i%5 and 100+i%7.
 func writeSet(t *testing.T, dir, name string, n int) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, name))
@@ -49,6 +49,7 @@ func writeSet(t *testing.T, dir, name string, n int) {
 	}
 }
 
+// TestGraphOfFirstRows asks for all rows, some of them, and more than there are.
 func TestGraphOfFirstRows(t *testing.T) {
 	e := &evaluation{datasets: t.TempDir()}
 	writeSet(t, e.datasets, "some.libsvm.xz", 50)
@@ -66,7 +67,7 @@ func TestGraphOfFirstRows(t *testing.T) {
 	}
 }
 
-// The planner's parts on small sets: each writes its table and plot.
+// TestSmallParts runs the planner's parts on small sets: each writes its table and plot.
 func TestSmallParts(t *testing.T) {
 	data := t.TempDir()
 	for _, name := range []string{"rcv1-excerpt", "criteo-80k", "soc-slashdot"} {
@@ -87,7 +88,8 @@ func TestSmallParts(t *testing.T) {
 	}
 }
 
-// What only a run reads is not left beside the plots, nor anywhere.
+// TestSplitLeavesNothing: files that only a run reads are left neither beside the plots nor
+// anywhere else.
 func TestSplitLeavesNothing(t *testing.T) {
 	data, out, temporary := t.TempDir(), t.TempDir(), t.TempDir()
 	t.Setenv("TMPDIR", temporary)

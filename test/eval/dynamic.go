@@ -18,8 +18,8 @@ import (
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
-// dynamicPart simulates keys that move while a job trains: figure 8 of DW23, of
-// nets that are pruned, and hot keys that wander.
+// dynamicPart simulates keys that move while a job trains: figure 8 of DW23, of nets that are
+// pruned, and hot keys that wander.
 func dynamicPart(ctx context.Context, e *evaluation) error {
 	var figure []*plot.Plot
 	for _, hidden := range []int{16, 48} {
@@ -68,7 +68,8 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 	return e.wandering()
 }
 
-// volumes is what strategies sent in all, moves included, and by what MGP did.
+// volumes returns a table of the bytes that strategies sent in all, moves included, and of
+// their ratio to MGP's.
 func volumes(all []simulate.Result) *table {
 	t := &table{head: []string{"strategy", "bytes", "of them moves", "of MGP's"}}
 	i := slices.IndexFunc(all, func(r simulate.Result) bool { return r.Strategy == "mgp" })
@@ -82,12 +83,13 @@ func volumes(all []simulate.Result) *table {
 	return t
 }
 
+// fence ends a piece of text that is printed as it is.
 func fence(w io.Writer) error {
 	_, err := fmt.Fprint(w, "```\n\n")
 	return err
 }
 
-// chosen8 are the strategies that DW23 Fig. 8 compares, and ours.
+// chosen8 returns the strategies that DW23 Fig. 8 compares, and ours.
 func chosen8(all []simulate.Result) []simulate.Result {
 	var chosen []simulate.Result
 	for _, r := range all {
@@ -98,7 +100,8 @@ func chosen8(all []simulate.Result) []simulate.Result {
 	return chosen
 }
 
-// wandering simulates hot keys that wander.
+// wandering simulates hot keys that wander: each worker turns to other favourites from time to
+// time. No paper has it; it is the case for which keys are moved while a job runs.
 func (e *evaluation) wandering() error {
 	w := train.Wandering{Workers: 8, Servers: 8, Steps: 2000, Width: 1, Seed: 1, Count: train.CountOptions{
 		Keys: 200_000, Batch: 200, Favourites: 1000, Common: 0.1, Skew: 1, Wander: 300}}
@@ -120,7 +123,7 @@ func (e *evaluation) wandering() error {
 	return e.writePlot("dynamic-wandering.png", func(out io.Writer) error { return simulate.Plot(out, "wandering hot keys", r.Results) })
 }
 
-// pictures returns MNIST's, or, where it is absent, some that are made.
+// pictures returns MNIST's and their name, or made ones if the data set is absent.
 func (e *evaluation) pictures() (*model.Images, string, error) {
 	const n = 4000
 	images, labels := filepath.Join(e.datasets, "t10k-images-idx3-ubyte.xz"), filepath.Join(e.datasets, "t10k-labels-idx1-ubyte.xz")
@@ -132,8 +135,9 @@ func (e *evaluation) pictures() (*model.Images, string, error) {
 	return pictures, "MNIST", err
 }
 
-// simulate tries all strategies on a trace. Planned: locality moves keys at the ends
-// of epochs only, as DPPA and MGP do.
+// simulate tries all strategies on a trace, by way of a recording in a temporary file, as
+// psidecar simulate does. planned makes locality move keys at the ends of epochs only, as DPPA
+// and MGP do.
 func (e *evaluation) simulate(uses train.Trace, epochSteps int, planned bool) (*simulate.Report, error) {
 	f, err := os.CreateTemp("", "psidecar-eval-*.psr")
 	if err != nil {

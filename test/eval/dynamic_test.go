@@ -11,7 +11,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 )
 
-// As in DW23 Fig. 8, DPPA moves less than repartitioning, and locality less
+// TestPruningOrder: as in DW23 Fig. 8, DPPA moves less than repartitioning, and locality less
 // than both.
 func TestPruningOrder(t *testing.T) {
 	e := &evaluation{}
@@ -34,8 +34,8 @@ func TestPruningOrder(t *testing.T) {
 	}
 }
 
-// Where hot keys wander locality's busiest machine moves less than that of any
-// other strategy, be values short or long, favourites kept for long or not.
+// TestWanderingOrder: where hot keys wander, the busiest machine moves less with locality than
+// with any other strategy, be values short or long, favourites kept for long or not.
 func TestWanderingOrder(t *testing.T) {
 	e := &evaluation{}
 	for _, width := range []int{1, 4, 16, 64} {
@@ -66,6 +66,7 @@ func TestWanderingOrder(t *testing.T) {
 	}
 }
 
+// TestDynamicWithoutData runs the part without MNIST: made pictures take its place.
 func TestDynamicWithoutData(t *testing.T) {
 	var out, log bytes.Buffer
 	dir := t.TempDir()

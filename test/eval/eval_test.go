@@ -16,8 +16,8 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// TestMeasureSweep runs a sweep of small graphs: each algorithm has a column
-// and a line, and those that look at the graph move less than random does.
+// TestMeasureSweep runs a sweep of small graphs: each algorithm has a column and a line, and
+// those that look at the graph move less than random does.
 func TestMeasureSweep(t *testing.T) {
 	var out, log bytes.Buffer
 	e := &evaluation{dir: t.TempDir(), out: &out, log: &log}
@@ -45,6 +45,7 @@ func TestMeasureSweep(t *testing.T) {
 	}
 }
 
+// TestWritePlot: each panel makes a plot wider by the same.
 func TestWritePlot(t *testing.T) {
 	var out bytes.Buffer
 	e := &evaluation{dir: t.TempDir(), out: &out}
@@ -72,6 +73,7 @@ func TestWritePlot(t *testing.T) {
 	}
 }
 
+// TestBadFlags: errors name the flag or folder at fault.
 func TestBadFlags(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"--what fig7", `"fig7": want sweeps`},
@@ -85,7 +87,7 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// TestTable5WithoutData says which files are absent and prints no table.
+// TestTable5WithoutData: absent files are named, and no table is printed.
 func TestTable5WithoutData(t *testing.T) {
 	var out, log bytes.Buffer
 	args := []string{"--what", "table5", "--out", t.TempDir(), "--datasets", t.TempDir()}
@@ -97,7 +99,7 @@ func TestTable5WithoutData(t *testing.T) {
 	}
 }
 
-// Panels are drawn as an SVG too, which has their words.
+// TestWritePanels: panels are drawn as an SVG too, which has their words as text.
 func TestWritePanels(t *testing.T) {
 	e := &evaluation{dir: t.TempDir(), out: io.Discard}
 	if err := e.writePanels("two.png", []report.Panel{{Title: "apples", X: "weeks", Y: "kilos", Lines: []report.Line{{Name: "one", Points: plotter.XYs{{X: 1, Y: 3}, {X: 10, Y: 30}}}}}}); err != nil {

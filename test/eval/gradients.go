@@ -15,16 +15,18 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// A gradientWatch notes the threshold of one layer's gradient in each step of a worker,
-// with what waited of it added, as the codec has it with a life-span of 1.
+// A gradientWatch notes the threshold of one layer's gradient in each step of a worker, with
+// what waited of the layer added, as the codec computes it with a life-span of 1. It only
+// looks: what is pushed is the session's business.
 type gradientWatch struct {
 	sparsity float64
-	waits    []float32
+	waits    []float32 // // values of the layer that no push has taken along
 	selector vector.Selector
-	taus     []float64
+	taus     []float64 // // of each step
 }
 
-// see takes the gradients of a step, group by group.
+// see takes the gradients of a step, group by group. A step that pushes no layer whole is
+// skipped.
 func (w *gradientWatch) see(groups []model.Group, grads [][]float32) {
 	g, from, n := largestLayer(groups)
 	if n == 0 {
@@ -45,8 +47,8 @@ func (w *gradientWatch) see(groups []model.Group, grads [][]float32) {
 	}
 }
 
-// largestLayer is the key with the most values of those that a step pushes whole: its
-// group, and which of the group's values are its own.
+// largestLayer returns the key with the most values of those that a step pushes whole: its
+// group, and which of the group's values are its own. n is 0 if there is none.
 func largestLayer(groups []model.Group) (group, from, n int) {
 	for g := range groups {
 		at := 0
@@ -60,8 +62,9 @@ func largestLayer(groups []model.Group) (group, from, n int) {
 	return group, from, n
 }
 
-// gradientsOverTime is DCT's figure 2: the threshold of a layer's gradient while a model
-// trains, at each sparsity under the codec with it.
+// gradientsOverTime repeats DCT's figure 2: the threshold of a layer's gradient while a model
+// trains, at each sparsity with the codec at work. The table is of the second half, since
+// thresholds fall steeply at first.
 func gradientsOverTime(ctx context.Context, e *evaluation) error {
 	s, err := splitRecommender(e)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 )
 
-// The threshold is that above which a quarter of the largest layer's values are, what
-// waited among them.
+// TestGradientWatch: the threshold is that above which a quarter of the largest layer's values
+// are, what waited among them.
 func TestGradientWatch(t *testing.T) {
 	groups := []model.Group{{Keys: []uint64{1, 2}, Width: 8}, {Keys: []uint64{3, 4}, Lens: []int32{2, 4}}}
 	sparse := make([]float32, 16)

@@ -14,22 +14,23 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// fewBins and moreBins are to how many features the rows of figures 6 and 7 are hashed.
+// fewBins and moreBins are the numbers of features to which the rows of figures 6 and 7 are
+// hashed.
 const fewBins, moreBins = 16, 64
 
-// hashedNames are the figures' algorithms.
+// hashedNames are the algorithms of both figures; mbp stands for the papers' MGP.
 var hashedNames = []string{"mbp", "dppa"}
 
-// A hashedPoint is what is sent between machines at one place of a figure: at random, by
-// MGP and by DPPA.
+// A hashedPoint is one place of a figure, with what is sent between machines there: at random,
+// by MGP and by DPPA.
 type hashedPoint struct {
-	x       float64
+	x       float64 // // number of machines, or of samples for each parameter
 	volumes []float64
 }
 
-// hashed repeats figures 6 and 7 of DW23: what is sent between machines where rows are
-// hashed to few bins and to more, by the number of machines, and by the number of
-// samples for each parameter. As in section 6.1 the volume is that of all machines.
+// hashed repeats figures 6 and 7 of DW23: what is sent between machines with rows hashed to few
+// bins and to more, by the number of machines, and by the number of samples for each parameter.
+// As in section 6.1 the volume is that of all machines.
 func hashed(ctx context.Context, e *evaluation) error {
 	machines, ratios := []float64{2, 4, 8, 16, 32}, []float64{0.5, 1, 2, 4}
 	if e.quick {
@@ -76,7 +77,8 @@ func hashed(ctx context.Context, e *evaluation) error {
 	return errors.Join(shapes.write(e.out), e.writePanels("hashed.png", panels))
 }
 
-// hashedPoint divides rows that are hashed to so many bins among k machines.
+// hashedPoint hashes rows to so many bins and divides them among k machines. what is for the
+// progress.
 func (e *evaluation) hashedPoint(ctx context.Context, what string, rows *dataset.Rows, bins int, x float64, k int) (hashedPoint, error) {
 	e.progress("%s: %g", what, x)
 	short, err := dataset.HashDataset(ctx, rows, dataset.HashOptions{Scheme: dataset.OPH, Bins: bins, Seed: 1})
@@ -87,7 +89,7 @@ func (e *evaluation) hashedPoint(ctx context.Context, what string, rows *dataset
 	return hashedPoint{x, volumes}, err
 }
 
-// writeHashed writes a table of a figure, and returns its panel.
+// writeHashed writes the table of a figure and returns its panel.
 func writeHashed(w io.Writer, title, x string, points []hashedPoint) (report.Panel, error) {
 	t := table{title: title + ", values between machines in a step of all samples", head: []string{x, "random", "MGP", "DPPA", "DPPA, of MGP"}}
 	panel := report.Panel{Title: title, X: x, Y: "values between machines", LogX: true, Legend: true, Lines: []report.Line{{Name: "random"}, {Name: "MGP"}, {Name: "DPPA"}}}
@@ -102,7 +104,7 @@ func writeHashed(w io.Writer, title, x string, points []hashedPoint) (report.Pan
 	return panel, t.write(w)
 }
 
-// hashedShapes is what the paper's text says of both figures, as numbers.
+// hashedShapes returns as numbers what the paper's text says about both figures.
 func hashedShapes(series [4][]hashedPoint) *table {
 	ends := func(s []hashedPoint) string {
 		return fmt.Sprintf("%.2f", s[len(s)-1].volumes[2]/s[0].volumes[2])
@@ -136,7 +138,8 @@ func hashedShapes(series [4][]hashedPoint) *table {
 	return t
 }
 
-// randomRows are samples of so many different features each, of params features.
+// randomRows returns samples with degree different features each, drawn evenly from params
+// features. Fewer than degree would never end.
 func randomRows(samples, params, degree int) *dataset.Rows {
 	rng := rand.New(rand.NewPCG(1, 1))
 	rows := &dataset.Rows{Start: []int{0}}

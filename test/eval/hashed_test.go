@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Random rows have as many different features as they should; hashed to bins and
-// divided, they have a volume by each algorithm.
+// TestHashedPoint: random rows have as many different features as they should; hashed to bins
+// and divided, they have a volume by each algorithm.
 func TestHashedPoint(t *testing.T) {
 	rows := randomRows(60, 50, 7)
 	if rows.Len() != 60 || len(rows.ID) != 60*7 {
@@ -29,7 +29,7 @@ func TestHashedPoint(t *testing.T) {
 	}
 }
 
-// What the paper's text says of both figures, of made ones.
+// TestHashedShapes computes what the paper's text says from made figures.
 func TestHashedShapes(t *testing.T) {
 	of := func(random, mgp, dppa float64) hashedPoint { return hashedPoint{1, []float64{random, mgp, dppa}} }
 	series := [4][]hashedPoint{{of(10, 8, 4), of(20, 10, 5)}, {of(30, 20, 10), of(60, 40, 30)}, {of(9, 6, 5), of(9, 6, 5)}, {of(9, 4, 2), of(9, 8, 6)}}

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// timeToLoss is DCT's headline: the recommender's time to the same loss.
+// timeToLoss repeats DCT's headline: the recommender's time to the same loss.
 func timeToLoss(ctx context.Context, e *evaluation) error {
 	return e.live(ctx, "./test/codecs", "TestTimeToLoss", "time-to-loss")
 }
 
-// speed is Slim-DP's figure 2: steps a second by codec.
+// speed repeats Slim-DP's figure 2: steps a second by codec.
 func speed(ctx context.Context, e *evaluation) error {
 	return e.live(ctx, "./test/codecs", "TestTable", "table")
 }
@@ -27,13 +27,14 @@ func measures(ctx context.Context, e *evaluation) error {
 	return e.live(ctx, "./test/codecs", "TestMeasures", "measures")
 }
 
-// worthIt is DWW21's figure 11: a job on data that was divided, with its keys placed.
+// worthIt repeats DWW21's figure 11: a job on data that was divided, with its keys placed.
 func worthIt(ctx context.Context, e *evaluation) error {
 	return e.live(ctx, "./test/reroute", "TestWorthIt", "worth")
 }
 
-// live runs a test on hosts of their own with slow links, and takes the markdown that
-// it writes to the folder of the plots. It needs root, and Go beside the sources.
+// live runs a test of another package, which makes hosts of its own with slow links, and copies
+// the markdown that the test writes to the folder of the plots as name.md. It needs root, and
+// Go beside the sources. The test's figures count even if the test fails on one of them.
 func (e *evaluation) live(ctx context.Context, pkg, test, name string) error {
 	switch {
 	case e.quick:
@@ -53,6 +54,7 @@ func (e *evaluation) live(ctx context.Context, pkg, test, name string) error {
 		return absentError("no data: there is no folder " + e.datasets + " (--datasets names the folder)")
 	}
 	file := filepath.Join(dir, name+".md")
+	// Otherwise a test that writes nothing would leave an older result.
 	if err := os.RemoveAll(file); err != nil {
 		return err
 	}
@@ -77,7 +79,7 @@ func (e *evaluation) live(ctx context.Context, pkg, test, name string) error {
 	return nil
 }
 
-// ending is the last lines of a text.
+// ending returns the last lines of a text.
 func ending(text string, lines int) string {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")

@@ -12,9 +12,9 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// byMachines repeats figure 10 of DWW21: what the algorithms gain over random on the
-// sets that stand for CTRa and soc-LiveJournal, by the number of machines. --quick has
-// the first 4,000 rows and three numbers of machines.
+// byMachines repeats figure 10 of DWW21: what the algorithms gain over random on the sets that
+// stand for CTRa and soc-LiveJournal, by the number of machines. With --quick it takes the
+// first 4,000 rows and three numbers of machines.
 func byMachines(ctx context.Context, e *evaluation) error {
 	counts, names := []int{2, 4, 8, 16, 32, 64}, []string{"tsh1", "tsh2", "mbp"}
 	if e.quick {

@@ -11,16 +11,18 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// A sketcher is a split behind which activations are what is left of them by a Gaussian
-// sketch: x S S' of rows x, S with a share of as many columns. Gradients go whole.
+// A sketcher is a split behind which activations are what a Gaussian sketch leaves of them: x S
+// S' for rows x, where S has only a share of as many columns as the rows have. Gradients go
+// whole.
 type sketcher struct {
-	left  float64 // share of the values that is left
-	rng   *rand.Rand
+	left float64 // // share of the values that is left, above 0
+	rng  *rand.Rand
+	// width rows of random values, drawn for the first activations and kept
 	s     []float32
 	width int
 }
 
-// Forward implements [model.Splitter].
+// Forward implements [model.Splitter]: it replaces activations by their sketch, expanded again.
 func (k *sketcher) Forward(activations []float32, width int) {
 	r := max(int(math.Round(k.left*float64(width))), 1)
 	if k.width != width {
@@ -47,22 +49,24 @@ func (k *sketcher) Forward(activations []float32, width int) {
 	}
 }
 
-// Backward implements [model.Splitter].
+// Backward implements [model.Splitter]. It leaves gradients as they are.
 func (k *sketcher) Backward([]float32, int) {}
 
-// A gradientCutter is a split behind which activations are whole, and gradients for them
-// the largest of all rows, with what waited of those of the same place before.
+// A gradientCutter is a split behind which activations are whole. Of gradients for them only
+// the largest of all rows go, with error feedback: what did not go is added to the gradients of
+// the same place in the next step.
 type gradientCutter struct {
 	sparsity float64
 	waits    []float32
 	selector vector.Selector
 }
 
-// Forward implements [model.Splitter].
+// Forward implements [model.Splitter]. It leaves activations as they are.
 func (c *gradientCutter) Forward([]float32, int) {}
 
-// Backward implements [model.Splitter].
+// Backward implements [model.Splitter]: it replaces gradients by what goes of them.
 func (c *gradientCutter) Backward(gradients []float32, _ int) {
+	// Another batch size, at which places are others: what waited is lost.
 	if len(c.waits) != len(gradients) {
 		c.waits = make([]float32, len(gradients))
 	}
@@ -78,7 +82,8 @@ func (c *gradientCutter) Backward(gradients []float32, _ int) {
 	}
 }
 
-// splitBy has models be split behind the first of the recommender's places.
+// splitBy returns a function that splits models behind the first of the recommender's places,
+// each by a splitter of its own. It counts no traffic, since these codecs have no encoding.
 func splitBy(splitter func() model.Splitter) func([]model.Model) *splits {
 	return func(models []model.Model) *splits {
 		for _, m := range models {
@@ -91,8 +96,9 @@ func splitBy(splitter func() model.Splitter) func([]model.Model) *splits {
 	}
 }
 
-// otherSplits repeats tables 6 and 7 of DCT: activations by a Gaussian sketch, and top-k
-// of the gradients for activations that go whole. Neither is a codec of psidecar's.
+// otherSplits repeats tables 6 and 7 of DCT, which show what does badly: activations by a
+// Gaussian sketch, and top-k of the gradients for activations that go whole. psidecar has
+// neither codec.
 func otherSplits(ctx context.Context, e *evaluation) error {
 	rec, err := splitRecommender(e)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A sketch keeps rows in the mean, with noise; without gradients being touched.
+// TestSketcher: a sketch keeps rows in the mean, with noise, and treats equal rows alike.
 func TestSketcher(t *testing.T) {
 	const width, rows = 64, 200
 	k := &sketcher{left: 0.5, rng: rand.New(rand.NewPCG(1, 1))}
@@ -25,7 +25,8 @@ func TestSketcher(t *testing.T) {
 	}
 }
 
-// Of gradients the largest go, and what waited of the others with the next.
+// TestGradientCutter: the largest gradients go, and what waited of the others goes with the
+// next.
 func TestGradientCutter(t *testing.T) {
 	c := &gradientCutter{sparsity: 0.75}
 	for _, step := range []struct{ in, want []float32 }{

@@ -10,7 +10,7 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// Places in the architectures.
+// Places in [architectures].
 const (
 	byAllReduce = iota // Horovod
 	byServers          // TensorFlow's
@@ -18,27 +18,27 @@ const (
 	byBoth // Parallax
 )
 
-// A scaled model is one of Parallax's table 1, and how many times the throughput of one
-// GPU Parallax has with 48 (figure 9).
+// A scaledModel is a model of Parallax's table 1.
 type scaledModel struct {
 	job
-	parallax float64
+	parallax float64 // // times the throughput of one GPU, by Parallax with 48 (figure 9)
 }
 
-// scaledModels are all of table 1.
+// scaledModels returns the models of table 1, dense ones first.
 func scaledModels() []scaledModel {
 	sparse := published4()
 	return []scaledModel{{job{name: "ResNet-50", dense: 23.8e6}, 39.8}, {job{name: "Inception-v3", dense: 25.6e6}, 43.6}, {sparse[0], 9.4}, {sparse[1], 18.4}}
 }
 
-// cost is what a byte costs, of the computation of a step: so much that Parallax comes
-// out as in figure 9.
+// cost returns what a byte costs, as a part of the computation of a step. It is the one free
+// number of a model, chosen so that Parallax comes out as in figure 9; the other architectures
+// then follow.
 func (m scaledModel) cost() float64 {
 	return (hosts*hostWorkers/m.parallax - 1) / m.bytesOn(hosts)[byBoth]
 }
 
-// speedups are the throughputs of the architectures with so many machines, of that of
-// one GPU.
+// speedups returns the throughputs of the architectures with so many machines, as multiples of
+// that of one GPU.
 func (m scaledModel) speedups(machines int) (all []float64) {
 	for _, bytes := range m.bytesOn(machines) {
 		all = append(all, float64(machines*hostWorkers)/(1+m.cost()*bytes))
@@ -46,7 +46,7 @@ func (m scaledModel) speedups(machines int) (all []float64) {
 	return all
 }
 
-// scaling calculates tables 1 and 6 and figures 7 to 9 of Parallax.
+// scaling calculates tables 1 and 6 and figures 7 to 9 of Parallax, and writes them.
 func scaling(e *evaluation) error {
 	one := table{title: "Parallax Table 1: throughput by servers of that by AllReduce, 48 GPUs", head: []string{"model", "servers by AllReduce", "the paper's"}}
 	most := table{title: "Parallax Fig. 8 and 9: throughput with 48 GPUs, of one GPU's; what a byte costs is that with which the paper's HYB comes out", head: append([]string{"model"}, architectures...)}
@@ -86,10 +86,10 @@ func (m scaledModel) panel() report.Panel {
 	return p
 }
 
-// byAlpha is table 6: plain servers' bytes by Parallax's, by alpha of the model. Its
-// model's sizes are not published; of 3% of it dense, less than its least alpha, the
-// sparse values' alpha follows. How much of what a machine's workers use is the same is
-// not published either: all of it, as of frequent words, or as much as chance has it.
+// byAlpha calculates table 6: plain servers' bytes by Parallax's, by alpha of the model. The
+// sizes of its model are not published. With 3% of it dense, less than its least alpha, the
+// sparse values' alpha follows. How much of what a machine's workers use is the same is not
+// published either: all of it, as of frequent words, or as much as chance has it.
 func byAlpha() *table {
 	const dense = 0.03
 	t := &table{title: "Parallax Table 6: bytes of plain servers by those of HYB, by alpha of the model, 3% of whose values are dense", head: []string{"alpha", "all in common", "in common by chance", "the paper's"}}

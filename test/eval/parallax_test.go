@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// Parallax comes out as in figure 9, for it is what the cost of a byte is from; one
-// machine has all of its workers' throughput; dense models are faster by AllReduce
-// than by servers, LM the other way.
+// TestSpeedups: Parallax comes out as in figure 9, which the cost of a byte is from; one
+// machine has all of its workers' throughput; dense models are faster by AllReduce than by
+// servers, LM the other way.
 func TestSpeedups(t *testing.T) {
 	for _, m := range scaledModels() {
 		with := m.speedups(hosts)
@@ -26,7 +26,7 @@ func TestSpeedups(t *testing.T) {
 	}
 }
 
-// The sparser the model, the more is gained where workers use the same.
+// TestByAlpha: the sparser the model, the more is gained where workers use the same.
 func TestByAlpha(t *testing.T) {
 	before := 0.0
 	for _, row := range byAlpha().rows {

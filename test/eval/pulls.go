@@ -8,10 +8,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// pulls compares pulls with error feedback (EF21-P), alone and beside thresholded
-// pushes, with plain ones, on a server that changes every value in each step: what
-// the servers' model is worth at the end, what a worker sees of it, and the bytes
-// of each direction.
+// pulls compares pulls with error feedback (EF21-P), alone and beside thresholded pushes, with
+// plain ones, on a server that changes every value in each step: what the servers' model is
+// worth at the end, what a worker sees of it, and the bytes of each direction.
 func pulls(ctx context.Context, e *evaluation) error {
 	s := heavy(e)
 	variants := []variant{{name: "plain"}, {name: "wire bf16", rules: []values.Rule{{Wire: "bf16"}}}, {name: "unchanged", rules: []values.Rule{{Unchanged: true}}}}
@@ -25,6 +24,7 @@ func pulls(ctx context.Context, e *evaluation) error {
 		{name: "threshold 0.99, quantize 8, pull-quantize 4", rules: []values.Rule{{Threshold: 0.99, Quantize: 8, PullQuantize: 4}}},
 		{name: "threshold 0.99, pull-quantize 2", rules: []values.Rule{{Threshold: 0.99, PullQuantize: 2, QuantizeBucket: 64}}},
 	} {
+		// Workers of a session push no initial values, so every push is a gradient.
 		v.rules[0].Unpulled = true
 		variants = append(variants, v)
 	}

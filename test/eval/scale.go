@@ -21,14 +21,14 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// streamMemory is the memory of the streaming, the same for all sizes: from 30
-// million edges on, not all features fit into its table.
+// streamMemory is the memory of the streaming in bytes, the same for all sizes. From 30 million
+// edges on, not all features fit into its table.
 const streamMemory = 256 << 20
 
-// scale measures how fast text is read and what memory that takes, and then what
-// an edge costs as graphs grow: the time of TSH-1 (the division of the
-// parameters included), of best and of streaming among 16 machines.
-// It goes to 30 million edges, with --full to 100, with --quick to a third of a million.
+// scale measures how fast text is read and what memory that takes, and then what an edge costs
+// as graphs grow: the time of TSH-1 (the division of the parameters included), of best and of
+// streaming among 16 machines. It goes to 30 million edges, with --full to 100, with --quick to
+// a third of a million. Its times are of this machine, and want one that does nothing else.
 func scale(ctx context.Context, e *evaluation) error {
 	if err := reading(ctx, e); err != nil {
 		return err
@@ -72,8 +72,8 @@ func scale(ctx context.Context, e *evaluation) error {
 	return e.writePanels("scale.png", []report.Panel{p})
 }
 
-// colourOf returns the colour that an algorithm has in all plots, and another for
-// what is none of the table.
+// colourOf returns the colour that an algorithm has in all plots, and one more for what is no
+// algorithm.
 func colourOf(name string) int {
 	all := prerun.AllAlgorithms()
 	at := slices.IndexFunc(all, func(al prerun.Algorithm) bool { return display(al.Name) == name })
@@ -83,13 +83,14 @@ func colourOf(name string) int {
 	return 1 + at
 }
 
-// A scaled is a way to partition a graph, which tells the busiest machine's
-// traffic and the time taken.
+// A scaled is a way to partition a graph. run returns the busiest machine's traffic and the
+// time taken.
 type scaled struct {
 	name string
 	run  func(context.Context, *graph.Graph) (most int64, took time.Duration, err error)
 }
 
+// byAlgorithm partitions by an algorithm in memory.
 func byAlgorithm(name string, k int) func(context.Context, *graph.Graph) (int64, time.Duration, error) {
 	return func(ctx context.Context, g *graph.Graph) (int64, time.Duration, error) {
 		al, err := prerun.FindAlgorithm(name)
@@ -104,7 +105,8 @@ func byAlgorithm(name string, k int) func(context.Context, *graph.Graph) (int64,
 	}
 }
 
-// byStreaming hands out the graph's samples as if they came from a file.
+// byStreaming partitions by streaming. The graph's samples come one after the other as if from
+// a file, as often as the streaming wants, without the cost of reading them.
 func byStreaming(k int) func(context.Context, *graph.Graph) (int64, time.Duration, error) {
 	return func(ctx context.Context, g *graph.Graph) (int64, time.Duration, error) {
 		var ids []uint64
@@ -144,8 +146,8 @@ func (e *evaluation) sizes() []float64 {
 	return []float64{1, 3, 10, 30}
 }
 
-// textLike describes a graph of nearly that many million edges: a sample that
-// draws a frequent parameter twice has one edge less.
+// textLike describes a graph with the skew of a text and nearly that many million edges: a
+// sample that draws a frequent parameter twice has one edge less.
 func textLike(millions float64) graph.Random {
 	return graph.Random{
 		Samples: int(20_000 * millions), Params: int(100_000 * millions), Degree: 50,
@@ -153,8 +155,8 @@ func textLike(millions float64) graph.Random {
 	}
 }
 
-// reading measures how fast libsvm text in memory becomes rows, and a graph,
-// and the memory that takes; each is the best of three.
+// reading measures how fast libsvm text in memory becomes rows, and a graph, and the memory
+// that takes. Times are the best of three and memory the most of three.
 func reading(ctx context.Context, e *evaluation) error {
 	samples := 200_000
 	if e.quick {
@@ -212,8 +214,8 @@ func reading(ctx context.Context, e *evaluation) error {
 	return t.write(e.out)
 }
 
-// peakHeap returns by how much the heap, garbage included, grew while work ran,
-// looked at five times a millisecond.
+// peakHeap returns by how many bytes the heap, garbage included, grew while work ran, sampled
+// five times a millisecond.
 func peakHeap(work func() error) (uint64, error) {
 	heap := func() uint64 {
 		s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}

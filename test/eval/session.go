@@ -15,9 +15,13 @@ import (
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// A session trains a model synchronously in this process: workers and a server
-// of psjob, whose messages go through the proxies' codec as they would over a
-// link, without sockets.
+// A session trains a model synchronously in this process. Workers and a server of psjob
+// exchange messages that go through the proxies' codec as they would over a link, without
+// sockets, in one goroutine: a worker's step is over before the next worker's begins. So runs
+// are exact repetitions, and the codec's time can be measured apart.
+//
+// It is used by one goroutine at a time. Its models are not copied, so that a session can be
+// run again with other rules; each run begins with a new server.
 type session struct {
 	models   []model.Model // of each worker
 	test     model.Model   // nil: none
@@ -32,7 +36,7 @@ type session struct {
 	every    int            // steps between scorings of the test data; 0: at the end only
 }
 
-// result is what came of a session.
+// result is what came of one run of a session.
 type result struct {
 	train, test model.Tally
 	last        model.Tally   // the test data by the servers' model once all that waited was sent, as at a job's end
@@ -41,26 +45,31 @@ type result struct {
 	sent        float64       // values in a push, of all that the model has; mean
 	values      int           // that all workers pushed
 	pushed      traffic       // of values' frames and what took the place of messages
-	pulled      traffic       //
+	pulled      traffic       // // // requests and answers
 	bleu        float64       // of a translation's test data, as worker 0 sees the model
 	taus        []float64     // what watched, if anything did
 	splits      *splits       // nil: the model was in one piece
 	codec       time.Duration // spent encoding and decoding pushes
 }
 
+// scored is a score of the test data after a number of steps.
 type scored struct {
 	step  int
 	tally model.Tally
 }
 
-// with runs the session under other rules.
+// with runs the session with other rules.
 func (s *session) with(ctx context.Context, rules []values.Rule) (*result, error) {
 	s.rules = rules
 	return s.train(ctx)
 }
 
-// train runs the session.
+// train runs the session: all steps, and then the scores. First the training and test data are
+// scored as the workers see the model, then everything that waits is sent, and the test data
+// are scored by the servers' model.
 func (s *session) train(ctx context.Context) (*result, error) {
+	// One codec at the workers' end of all links and one at the server's, as two hosts' proxies
+	// have.
 	near, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: s.rules})
 	if err != nil {
 		return nil, err
@@ -126,6 +135,7 @@ func (s *session) train(ctx context.Context) (*result, error) {
 			return nil, err
 		}
 	}
+	// Without rules the codecs send what waits along with the next pushes, which finish makes.
 	for _, c := range []*values.Codec{near, far} {
 		if err := c.SetRules(nil); err != nil {
 			return nil, err
@@ -140,15 +150,15 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	return r, err
 }
 
-// rate is what a step's learning rate is of the first one's: (1 - step/steps)^decay,
+// rate returns a step's learning rate as a factor of the first one's: (1 - step/steps)^decay,
 // Caffe's "poly", by which Slim's GoogLeNet learns with a power of 0.5.
 func (s *session) rate(step int32) float32 {
 	return float32(math.Pow(1-float64(step)/float64(s.steps), s.decay))
 }
 
-// share returns which share of a model's values went in a push, in the mean, where
-// the job pushed so many in all. DCT's sparsity is of this: its gradients have a
-// zero for each value that a batch does not use.
+// share returns the share of a model's values that went in a push, in the mean, given how many
+// values the job pushed in all. DCT's sparsity is defined by this: its gradients have a zero
+// for each value that a batch does not use.
 func (s *session) share(pushed int, c values.Counts) float64 {
 	sent, all := pushed, 0
 	for _, f := range c.Forms {

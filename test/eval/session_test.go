@@ -13,7 +13,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// madeRegression is logistic regression on made text.
+// madeRegression returns logistic regression on made text, which learns within a second.
 func madeRegression(t *testing.T, steps int) *subject {
 	t.Helper()
 	var text, packed bytes.Buffer
@@ -41,9 +41,9 @@ func madeRegression(t *testing.T, steps int) *subject {
 	return s
 }
 
-// Under a threshold of 95% a model learns what it learns without one, once all
-// that waited is sent, and pushes take a sixteenth. What waits at the end is
-// missing until then.
+// TestThresholdLearns: under a threshold of 95% a model learns what it learns without one, once
+// all that waited is sent, and pushes take a sixteenth. What waits at the end is missing until
+// then.
 func TestThresholdLearns(t *testing.T) {
 	run, err := madeRegression(t, 250).session(t.Context(), 1, nil)
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// slims compares Slim-DP with plain and quantized pushes at the end of as many
-// steps, and varies what goes and what is explored (Slim table 1, figures 3 to 5,
-// section 4.3.4). Slim chose alpha and epsilon among such; the core is chosen again
-// each round, which costs little here: its positions take under a bit a value.
-// Five seeds, as the paper's claim is of equal accuracy; one with --quick.
-// Beside it, pulls whose core is what differs most from what the worker has.
+// slims compares Slim-DP with plain and quantized pushes at the end of as many steps, and
+// varies what goes and what is explored (Slim table 1, figures 3 to 5, section 4.3.4). Slim
+// chose alpha and epsilon among such values. The core is chosen again each round, which costs
+// little here: its positions take less than a bit a value. There are five seeds, since the
+// paper's claim is of equal accuracy; one with --quick. Variants by changes are psidecar's own:
+// pulls whose core is what differs most from what the worker has.
 func slims(ctx context.Context, e *evaluation) error {
 	s := pictures(e)
 	slim := func(alpha, epsilon float64, changes bool, bits int) variant {
@@ -35,6 +35,7 @@ func slims(ctx context.Context, e *evaluation) error {
 		slim(0.3, 0.15, false, 0), slim(0.4, 0.2, false, 0), slim(0.5, 0.25, false, 0),
 		slim(0.4, 0.4, false, 0), slim(0.4, 0, false, 0),
 		slim(0.3, 0.15, true, 0), slim(0.5, 0.25, true, 0), slim(0.7, 0.35, true, 8), slim(0.5, 0.25, true, 8), slim(0.3, 0.15, true, 8), slim(0.2, 0.1, false, 0)}
+	// A copy, so that parts after this one have the usual number of seeds.
 	more := *e
 	more.fiveSeeds = true
 	e = &more
@@ -70,10 +71,10 @@ func slims(ctx context.Context, e *evaluation) error {
 	})
 }
 
-// equalAccuracy says which of the variants after plain, the first, saves most and is
-// as accurate: with the mean difference to plain by the same seed not below zero by
-// more than its standard error, which one seed does not have. And which loses least
-// where as much is saved as Slim-DP saves on VGG-16.
+// equalAccuracy returns a table with two of the variants after plain, the first. One saves most
+// and is as accurate: its mean difference to plain with the same seed is not below zero by more
+// than its standard error, which one seed does not have. The other loses least where as much is
+// saved as Slim-DP saves on VGG-16.
 func equalAccuracy(all []measured) *table {
 	const vgg = 71
 	t := &table{title: fmt.Sprintf("Slim-DP at equal accuracy, %d seeds", len(all[0].runs)),
@@ -106,7 +107,8 @@ func equalAccuracy(all []measured) *table {
 	return t
 }
 
-// quarters are where a quarter, half ... of so many steps are done.
+// quarters returns the steps at which no, a quarter, half, three quarters and all of the
+// training is done.
 func quarters(steps int) (at []float64) {
 	for k := range 5 {
 		at = append(at, float64(steps*k/4))
@@ -114,7 +116,7 @@ func quarters(steps int) (at []float64) {
 	return at
 }
 
-// lowest is the least y of all lines.
+// lowest returns the least y of all lines.
 func lowest(lines []report.Line) float64 {
 	least := math.Inf(1)
 	for _, l := range lines {
@@ -125,7 +127,7 @@ func lowest(lines []report.Line) float64 {
 	return least
 }
 
-// byStep are the accuracies of variants while they train, means over the seeds.
+// byStep returns the accuracies of variants while they train, means over the seeds.
 func byStep(all ...measured) (lines []report.Line) {
 	for _, m := range all {
 		l := report.Line{Name: m.name}
@@ -138,8 +140,8 @@ func byStep(all ...measured) (lines []report.Line) {
 	return lines
 }
 
-// bySaving is the accuracy at the end against plain's, by the bytes that variants
-// save.
+// bySaving returns a line of variants' accuracy at the end, in points against plain's, by the
+// bytes that they save.
 func bySaving(name string, plain measured, all ...measured) report.Line {
 	l := report.Line{Name: name}
 	without, _ := plain.spread(lastAccuracy)
@@ -151,8 +153,7 @@ func bySaving(name string, plain measured, all ...measured) report.Line {
 	return l
 }
 
-// saved is which share of the bytes of pushes and pulls a run did without, in
-// percent.
+// saved returns which share of the bytes of pushes and pulls a run did without, in percent.
 func saved(r *result) float64 {
 	return 100 * (1 - float64(r.pushed.encoded+r.pulled.encoded)/float64(r.pushed.plain+r.pulled.plain))
 }

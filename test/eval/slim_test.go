@@ -8,7 +8,7 @@ import (
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
-// runsOf are runs with so many of 1,000 pictures right, and so many of 1,000 bytes sent.
+// runsOf returns runs with so many of 1,000 pictures right, and sent of 1,000 bytes.
 func runsOf(sent int, right ...int) (runs []*result) {
 	for _, n := range right {
 		runs = append(runs, &result{last: model.Tally{Samples: 1000, Correct: int64(n)}, pushed: traffic{plain: 1000, encoded: sent}})
@@ -16,8 +16,8 @@ func runsOf(sent int, right ...int) (runs []*result) {
 	return runs
 }
 
-// What saves most within a standard error is chosen, not what saves more and loses more;
-// beyond 71% that which loses least.
+// TestEqualAccuracy: the variant that saves most within a standard error is chosen, not one
+// that saves more and loses more; beyond 71% the one that loses least.
 func TestEqualAccuracy(t *testing.T) {
 	plain := measured{variant{name: "plain"}, runsOf(1000, 900, 902, 898)}
 	within := measured{variant{name: "within"}, runsOf(450, 904, 902, 893)} // +4, 0, -5: -0.03 ± 0.26 points
@@ -35,6 +35,7 @@ func TestEqualAccuracy(t *testing.T) {
 	}
 }
 
+// TestVolumes: bytes of strategies are compared with MGP's, if that was tried.
 func TestVolumes(t *testing.T) {
 	all := []simulate.Result{{Strategy: "dppa", Sum: simulate.Epoch{Total: 80, Migration: 5}}, {Strategy: "mgp", Sum: simulate.Epoch{Total: 100, Migration: 20}}}
 	if got, want := fmt.Sprint(volumes(all).rows), "[[dppa 80 5 0.800] [mgp 100 20 1.000]]"; got != want {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What passes between parts of a model is what sorting says, forward and back, and is
-// counted in training alone.
+// TestSplitterEqualsSorting: what passes between parts of a model is what sorting says, forward
+// and back, and is counted in training alone.
 func TestSplitterEqualsSorting(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, sparsity := range []float64{0.5, 0.75, 0.9, 0.95} {

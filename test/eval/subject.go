@@ -18,22 +18,25 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// workers is how many share the training data in the codecs' evaluations.
+// workers is how many workers share the training data in the codecs' evaluations.
 const workers = 4
 
-// A subject is a model on a data set, to be trained again and again.
+// A subject is a model on a data set, to be trained again and again. load returns the model
+// with a share of the training or test data; seed is of its initial values. It is called by
+// several goroutines at once.
 type subject struct {
 	name     string
 	steps    int
-	quick    int // steps with --quick; 0: a quarter of all
-	batch    int
-	settings kv.StoreSettings
-	momentum float32 // see [model.Momentum]
-	decay    float64 // see [session.rate]
+	quick    int              // steps with --quick; 0: a quarter of all
+	batch    int              // // samples of a worker's step
+	settings kv.StoreSettings // // of the server
+	momentum float32          // see [model.Momentum]
+	decay    float64          // see [session.rate]
 	load     func(ctx context.Context, share model.Share, test bool, seed uint64) (model.Model, error)
 }
 
-// session prepares a run of the subject.
+// session prepares a run of the subject: it loads a share of the training data for each worker,
+// and all test data.
 func (s *subject) session(ctx context.Context, seed uint64, rules []values.Rule) (*session, error) {
 	run := &session{settings: s.settings, batch: s.batch, steps: s.steps, seed: seed, momentum: s.momentum, decay: s.decay, rules: rules}
 	for i := range workers {
@@ -48,7 +51,8 @@ func (s *subject) session(ctx context.Context, seed uint64, rules []values.Rule)
 	return run, err
 }
 
-// split writes a text data set's lines to two files: every fifth is for tests.
+// split writes the lines of a compressed text data set to two files of this run, every fifth to
+// the one for tests, and returns their paths.
 func split(e *evaluation, name string) (train, test string, err error) {
 	text, err := e.unpack(name)
 	if err != nil {
@@ -57,7 +61,7 @@ func split(e *evaluation, name string) (train, test string, err error) {
 	return e.writeSplit(name, text)
 }
 
-// unpack returns what is in a compressed data set.
+// unpack returns the content of a compressed data set.
 func (e *evaluation) unpack(name string) ([]byte, error) {
 	in, err := os.Open(filepath.Join(e.datasets, name))
 	if err != nil {
@@ -75,8 +79,8 @@ func (e *evaluation) unpack(name string) ([]byte, error) {
 	return all, nil
 }
 
-// unpacked is a compressed data set's content in a file of this run, written where it
-// is not there yet: unpacking takes longer than all else that is done with pictures.
+// unpacked returns the path of a file of this run with a compressed data set's content. It is
+// written once: unpacking takes longer than everything else that is done with pictures.
 func (e *evaluation) unpacked(name string) (string, error) {
 	path := filepath.Join(e.scratch, strings.TrimSuffix(name, ".xz"))
 	if _, err := os.Stat(path); err == nil {
@@ -101,7 +105,8 @@ func (e *evaluation) unpacked(name string) (string, error) {
 	return path, os.Rename(f.Name(), path)
 }
 
-// writeSplit writes lines to two files of this run: every fifth is for tests.
+// writeSplit writes lines to two files of this run, named after name, and every fifth to the
+// one for tests.
 func (e *evaluation) writeSplit(name string, text []byte) (train, test string, err error) {
 	var parts [2]bytes.Buffer
 	n := 0
@@ -121,7 +126,7 @@ func (e *evaluation) writeSplit(name string, text []byte) (train, test string, e
 	return train, test, nil
 }
 
-// keys spreads ids over the key space, as psjob does by default.
+// keys returns the map that spreads ids over the key space, as psjob does by default.
 func keys() dataset.KeyMap {
 	m, err := dataset.ParseKeyMap("spread")
 	if err != nil {
@@ -130,15 +135,15 @@ func keys() dataset.KeyMap {
 	return m
 }
 
-// small, medium and large are the recommender's nets: such as train in no time, DLRM's
-// own for data of this format, and those with half as many units.
+// The recommender's nets: small ones that train in no time, DLRM's own for data of this format
+// (large), and those with half as many units.
 var (
 	small  = model.RecommendShape{Embedding: 16, Bottom: []int{64}, Top: []int{64}}
 	medium = model.RecommendShape{Embedding: 16, Bottom: []int{256, 128, 32}, Top: []int{256, 128}}
 	large  = model.RecommendShape{Embedding: 16, Bottom: []int{512, 256, 64}, Top: []int{512, 256}}
 )
 
-// recommender is DCT's model on rows in the format of Criteo Kaggle.
+// recommender returns DCT's model on rows in the format of Criteo Kaggle.
 func recommender(e *evaluation, name string, shape model.RecommendShape) (*subject, error) {
 	train, test, err := split(e, "criteo-raw-7k.csv.xz")
 	if err != nil {
@@ -161,7 +166,7 @@ func recommender(e *evaluation, name string, shape model.RecommendShape) (*subje
 	}, nil
 }
 
-// regression is logistic regression on a libsvm set.
+// regression returns logistic regression on a libsvm set. It completes settings.
 func regression(e *evaluation, file string, steps, batch int, settings kv.StoreSettings) (*subject, error) {
 	train, test, err := split(e, file)
 	if err != nil {
@@ -184,8 +189,8 @@ func regression(e *evaluation, file string, steps, batch int, settings kv.StoreS
 	}, nil
 }
 
-// heavy is pictures where the servers have the momentum, and let weights decay: each
-// step changes every value.
+// heavy returns the pictures' model with momentum and decay of weights on the servers, so that
+// each step changes every value.
 func heavy(e *evaluation) *subject {
 	s := pictures(e)
 	s.name += ", momentum and decay on the server"
@@ -193,12 +198,12 @@ func heavy(e *evaluation) *subject {
 	return s
 }
 
-// pictures is an image model of one hidden layer, trained with momentum on half
-// of the training pictures while the learning rate falls to nothing.
+// pictures returns an image model of one hidden layer, trained with momentum on half of the
+// training pictures while the learning rate falls to nothing.
 func pictures(e *evaluation) *subject { return pictureNet(e, 4000, 64) }
 
-// pictureNet is such a model with these hidden layers. With --quick it learns from half
-// as many pictures, and is tested with a fifth.
+// pictureNet returns such a model with these hidden layers. With --quick it learns from half as
+// many pictures, and is tested with a fifth.
 func pictureNet(e *evaluation, steps int, hidden ...int) *subject {
 	return &subject{
 		name: fmt.Sprintf("MLP 784-%s-10, pictures", strings.Trim(strings.ReplaceAll(fmt.Sprint(hidden), " ", "-"), "[]")), steps: steps, quick: 300, batch: 16, momentum: 0.9, decay: 1,

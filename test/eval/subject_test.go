@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A set is unpacked once in a run, whole, whoever asks.
+// TestUnpacked: a set is unpacked once in a run, whole, whoever asks.
 func TestUnpacked(t *testing.T) {
 	e := &evaluation{datasets: t.TempDir(), scratch: t.TempDir()}
 	writeSet(t, e.datasets, "some.libsvm.xz", 50)

@@ -14,18 +14,20 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// A density is one of DWW21's synthetic sets: every pair of a sample and a
-// parameter is an edge with probability 1 - sparsity (section 6.1).
+// A density is one of DWW21's synthetic sets: every pair of a sample and a parameter is an edge
+// with probability 1 - sparsity (section 6.1).
 type density struct {
 	name     string
 	sparsity float64
 }
 
+// densities returns the paper's three sets.
 func densities() []density {
 	return []density{{"sparse", 0.999}, {"medium", 0.995}, {"dense", 0.991}}
 }
 
-// A sweep is one of the figures: a quantity that varies, all else being equal.
+// A sweep is one of the figures: a quantity x that varies, all else being equal. at returns the
+// numbers of samples and machines at an x.
 type sweep struct {
 	file, title, x string
 	logX           bool
@@ -33,8 +35,7 @@ type sweep struct {
 	at             func(x float64, params int) (samples, k int)
 }
 
-// fig8 varies the number of machines, fig9 the number of samples at as many
-// machines as DWW21's table 5 has.
+// fig8 returns the sweep over the number of machines.
 func fig8() sweep {
 	return sweep{
 		"fig8.png", "DWW21 Fig. 8: number of machines, n = m", "machines k", true,
@@ -43,6 +44,8 @@ func fig8() sweep {
 	}
 }
 
+// fig9 returns the sweep over the number of samples, at as many machines as DWW21's table 5
+// has.
 func fig9() sweep {
 	const k = 8
 	return sweep{
@@ -87,8 +90,8 @@ func sweeps(ctx context.Context, e *evaluation) error {
 	return nil
 }
 
-// measure runs the sweep on one density, prints its table and returns the
-// panel, which leaves random out: it is the axis.
+// measure runs the sweep on one density, each point as the mean over so many graphs, prints its
+// table and returns the panel. The panel leaves random out, as random is its axis.
 func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, graphs int) (*report.Panel, error) {
 	began := time.Now()
 	p := &report.Panel{
@@ -131,13 +134,13 @@ func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, g
 	return p, t.write(e.out)
 }
 
-// Means is what an algorithm, and random division, leave on some graphs.
+// A means is what an algorithm, and random division, leave on some graphs in the mean.
 type means struct{ max, bound, random float64 }
 
-// improvement is that over random in percent, as [prerun.Report] has it.
+// improvement returns the improvement over random in percent, defined as in [prerun.Report].
 func (m means) improvement() float64 { return (m.random/m.max - 1) * 100 }
 
-// meansOf partitions graphs of one shape, seeds from 1, by every algorithm.
+// meansOf partitions graphs of one shape, with seeds from 1 on, by every algorithm.
 func meansOf(ctx context.Context, shape graph.Random, k, graphs int) ([]means, error) {
 	all := make([]means, len(prerun.AllAlgorithms()))
 	for seed := range graphs {
@@ -164,8 +167,8 @@ func judgeAll(ctx context.Context, g *graph.Graph, k int) ([]*prerun.Report, err
 	return judgeThose(ctx, g, k, prerun.AlgorithmNames())
 }
 
-// judgeThose partitions g among k machines by the algorithms of these names, in their
-// order.
+// judgeThose partitions g among k machines by the algorithms of these names, in their order.
+// All reports are against the same random division.
 func judgeThose(ctx context.Context, g *graph.Graph, k int, names []string) ([]*prerun.Report, error) {
 	o := partition.Options{K: k, Seed: 1}
 	random, err := prerun.RandomBaseline(ctx, g, o)

@@ -6,16 +6,20 @@ import (
 	"strings"
 )
 
-// A table is a markdown table: the first column to the left, numbers to the
-// right.
+// A table is a markdown table with a title line above it: the first column to the left, numbers
+// to the right. It is readable as text, too. Package report finds cells by title, first column
+// and head.
 type table struct {
 	title string
 	head  []string
 	rows  [][]string
 }
 
+// addRow adds a row, with a cell for each column.
 func (t *table) addRow(cells ...string) { t.rows = append(t.rows, cells) }
 
+// write writes the table. Columns are padded by bytes, so those with other letters than ASCII
+// are a little off in plain text.
 func (t *table) write(w io.Writer) error {
 	width := make([]int, len(t.head))
 	for _, row := range append([][]string{t.head}, t.rows...) {

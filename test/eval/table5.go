@@ -13,8 +13,8 @@ import (
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 
-// A paperRow is a line of DWW21's table 5 and the file that stands for its
-// data set; planner/prerun's tests say how the two differ.
+// A paperRow is a line of DWW21's table 5 and the file that stands for its data set. The tests
+// of planner/prerun say how the two differ.
 type paperRow struct {
 	file, standsFor string
 	improvement     map[string]float64 // algorithm -> percent over random
@@ -22,6 +22,7 @@ type paperRow struct {
 	quick []string
 }
 
+// paperRows returns the lines of table 5.
 func paperRows() []paperRow {
 	return []paperRow{
 		{"rcv1-excerpt", "rcv1.binary", map[string]float64{"tsh1": 109, "tsh2": 111, "mbp": 103}, nil},
@@ -31,8 +32,8 @@ func paperRows() []paperRow {
 	}
 }
 
-// table5 repeats table 5 of DWW21, k = 8, and adds what it does not have. Data
-// sets that are absent are skipped; --quick leaves out what takes more than a minute.
+// table5 repeats table 5 of DWW21, k = 8, and adds what it does not have. Absent data sets are
+// skipped; --quick leaves out what takes more than a minute.
 func table5(ctx context.Context, e *evaluation) error {
 	const k = 8
 	sizes := table{title: "DWW21 table 4: sizes; the mean degree is that of a parameter, as the paper's of rcv1.binary is",

@@ -10,14 +10,15 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/rows"
 )
 
-// cutter is Algorithm 2 in float64, row by row, by sorting: each row by its own
-// threshold, or all rows by one.
+// cutter is Algorithm 2 in float64, row by row, by sorting: slow, plain, and what the proxies'
+// code is compared with. Each row has its own threshold, or all rows the same.
 type cutter struct {
 	sparsity float64
-	tau      float64   // of all rows; 0: each has its own
+	tau      float64   // // of all rows; 0: each has its own
 	taus     []float64 // of the rows that were seen
 	sum      []float64 // of what the rows became
-	mask     []bool
+	// which activations of the last Forward went
+	mask []bool
 }
 
 // Forward implements [model.Splitter].
@@ -58,10 +59,10 @@ func (c *cutter) Backward(gradients []float32, _ int) {
 	}
 }
 
-// theorem checks theorem 1 of DCT on a picture net: the mean of all samples' gradients
-// where each row of activations has its own threshold against that where all have the
-// mean of these, beside how far the theorem's assumption (1) is from holding; at the
-// beginning and after some training.
+// theorem checks theorem 1 of DCT on a picture net: the mean of all samples' gradients where
+// each row of activations has its own threshold, against that where all have the mean of these,
+// beside how far the theorem's assumption (1) is from holding; at the beginning and after some
+// training.
 func theorem(ctx context.Context, e *evaluation) error {
 	const hidden, batch = 64, 32
 	s := pictureNet(e, 0, hidden, hidden)
@@ -101,7 +102,7 @@ func theorem(ctx context.Context, e *evaluation) error {
 	return t.write(e.out)
 }
 
-// gradientOf is the sum of the samples' gradients.
+// gradientOf returns the sum of the samples' gradients.
 func gradientOf(m model.Model, params []float32, batch []int32) []float32 {
 	grads := [][]float32{make([]float32, len(params))}
 	m.Groups(batch)
@@ -109,6 +110,7 @@ func gradientOf(m model.Model, params []float32, batch []int32) []float32 {
 	return grads[0]
 }
 
+// moments returns mean and standard deviation of values, taken as all there are.
 func moments(v []float64) (mean, deviation float64) {
 	for _, x := range v {
 		mean += x / float64(len(v))
@@ -119,7 +121,7 @@ func moments(v []float64) (mean, deviation float64) {
 	return mean, math.Sqrt(deviation)
 }
 
-// off is how far a is from b, of b's norm.
+// off returns the distance of a from b, relative to the norm of b.
 func off[F float32 | float64](a, b []F) float64 {
 	d, n := 0.0, 0.0
 	for i := range a {
@@ -130,6 +132,7 @@ func off[F float32 | float64](a, b []F) float64 {
 	return math.Sqrt(d / n)
 }
 
+// cosine returns the cosine of the angle between a and b.
 func cosine(a, b []float32) float64 {
 	ab, aa, bb := 0.0, 0.0, 0.0
 	for i := range a {

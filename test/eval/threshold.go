@@ -15,8 +15,8 @@ import (
 // sparsities are those of DCT's table 2.
 var sparsities = []float64{0.75, 0.9, 0.95, 0.98, 0.995}
 
-// atSparsities are the variants of a subject at each of the sparsities, in keys of at
-// least so many values.
+// atSparsities returns variants without a codec and with a threshold at each of the sparsities,
+// for keys of at least so many values.
 func atSparsities(least int) []variant {
 	variants := []variant{{name: "none"}}
 	for _, eta := range sparsities {
@@ -25,11 +25,10 @@ func atSparsities(least int) []variant {
 	return variants
 }
 
-// thresholds repeats DCT's table 2: train and test loss and accuracy by
-// sparsity, the dense layers alone as there, and all layers. Logistic regression
-// learns by plain gradients, as DCT's network does, and by FTRL, whose steps
-// depend on the squares of what is pushed: of several gradients that were summed
-// while they waited these are other squares.
+// thresholds repeats DCT's table 2: train and test loss and accuracy by sparsity, for the dense
+// layers alone, as there, and for all layers. Logistic regression learns by plain gradients, as
+// DCT's network does, and by FTRL, whose steps depend on the squares of what is pushed: of
+// several gradients that were summed while they waited these are other squares.
 func thresholds(ctx context.Context, e *evaluation) error {
 	rec, err := recommender(e, "small", small)
 	if err != nil {
@@ -74,7 +73,8 @@ func thresholds(ctx context.Context, e *evaluation) error {
 	return e.writePanels("threshold.png", panels)
 }
 
-// bySparsity is what is lost against none, by sparsity.
+// bySparsity returns a line of what is lost against none, by the share of values that go in
+// percent. all begins with none and has the sparsities in order.
 func bySparsity(name string, all []measured, of func(*result) float64) report.Line {
 	l := report.Line{Name: name}
 	none, _ := all[0].spread(of)
@@ -98,8 +98,8 @@ func writeThresholds(e *evaluation, s *subject, name string, all []measured) err
 	return t.write(e.out)
 }
 
-// lifespans repeats DCT's figure 7 a and b: what a threshold's life-span costs
-// in time and loss, at 95%.
+// lifespans repeats DCT's figure 7 a and b: what a threshold's life-span costs in time and
+// loss, at 95%. Runs are one at a time, as their times are compared.
 func lifespans(ctx context.Context, e *evaluation) error {
 	rec, err := recommender(e, "large", large)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// finish pushes nothing to every key of the worker's, with which goes what
-// waits of them.
+// finish pushes zeros to every key of the worker's, along with which goes what waits of them.
+// These pushes are not counted as traffic.
 func (w *trainee) finish(step int32) error {
 	pushed := w.pushed
 	for _, group := range w.model.Groups(whole(w.model)) {
@@ -28,7 +28,7 @@ func (w *trainee) finish(step int32) error {
 	return nil
 }
 
-// whole is all samples of a model.
+// whole returns the numbers of all samples of a model.
 func whole(m model.Model) []int32 {
 	all := make([]int32, m.Samples())
 	for i := range all {
@@ -37,21 +37,23 @@ func whole(m model.Model) []int32 {
 	return all
 }
 
-// trainee is a worker of a session.
+// trainee is a worker of a session, with its link to the server. It adds to the session's
+// result.
 type trainee struct {
 	*session
 	*result
 	model    model.Model
 	server   *kv.Store
-	up, down *way
+	up, down *way // // to the server and back
 	order    *rand.Rand
-	left     []int32 // samples of this epoch
-	stamp    int32
-	params   [][]float32
+	left     []int32     // samples of this epoch
+	stamp    int32       // // timestamp of the last message
+	params   [][]float32 // // of the last pull, by group
 	momentum model.Momentum
 }
 
-// learn makes a step and counts its predictions in tally.
+// learn makes a step: it pulls, computes the gradient of the next batch and pushes it. It
+// counts the predictions in tally.
 func (w *trainee) learn(step int32, tally *model.Tally) error {
 	groups := w.model.Groups(w.next())
 	if err := w.pull(groups, step); err != nil {
@@ -63,6 +65,7 @@ func (w *trainee) learn(step int32, tally *model.Tally) error {
 	}
 	w.model.Gradient(w.left[:w.batch], w.params, grads, tally)
 	w.left = w.left[w.batch:]
+	// The servers add up what all workers push, so that each pushes its part of the mean.
 	scale := w.rate(step) / float32(w.batch*len(w.models))
 	for g := range grads {
 		for i := range grads[g] {
@@ -88,7 +91,8 @@ func (w *trainee) learn(step int32, tally *model.Tally) error {
 	return nil
 }
 
-// next returns the samples of a step: those at the beginning of w.left.
+// next returns the samples of a step, which stay at the beginning of w.left. An epoch is a new
+// random order of all samples.
 func (w *trainee) next() []int32 {
 	for len(w.left) < w.batch {
 		for _, i := range w.order.Perm(w.model.Samples()) {
@@ -98,7 +102,7 @@ func (w *trainee) next() []int32 {
 	return w.left[:w.batch]
 }
 
-// pull fills w.params.
+// pull sets w.params to the values of groups, as they arrive through the codecs.
 func (w *trainee) pull(groups []model.Group, step int32) error {
 	w.params = make([][]float32, len(groups))
 	for g, group := range groups {
@@ -120,7 +124,7 @@ func (w *trainee) pull(groups []model.Group, step int32) error {
 	return nil
 }
 
-// request returns a pull's request.
+// request returns the message of a pull's request.
 func (w *trainee) request(g model.Group) [][]byte {
 	frames := w.frames(g, nil, true)
 	m := pslite.Meta{Timestamp: w.stamp, Request: true, Pull: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
@@ -131,7 +135,7 @@ func (w *trainee) request(g model.Group) [][]byte {
 	return frames
 }
 
-// frames returns a push, or a pull's answer.
+// frames returns the message of a push, or of a pull's answer.
 func (w *trainee) frames(g model.Group, vals []float32, push bool) [][]byte {
 	w.stamp++
 	m := pslite.Meta{Timestamp: w.stamp, Request: push, Push: push, Pull: !push, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
@@ -143,8 +147,10 @@ func (w *trainee) frames(g model.Group, vals []float32, push bool) [][]byte {
 	return append([][]byte{m.Append(nil, pslite.DMLC)}, data...)
 }
 
-// score predicts all samples of a model.
+// score predicts all samples of a model, which may be of other data, with the parameters that
+// the worker sees. What it pulls is not counted as traffic.
 func (w *trainee) score(m model.Model, step int32) (tally model.Tally, err error) {
+	// samples at a time, which bounds the memory
 	const chunk = 2000
 	pulled := w.pulled
 	for from := 0; from < m.Samples(); from += chunk {
@@ -161,6 +167,7 @@ func (w *trainee) score(m model.Model, step int32) (tally model.Tally, err error
 	return tally, nil
 }
 
+// floats decodes values of four bytes, little-endian.
 func floats(b []byte) []float32 {
 	v := make([]float32, len(b)/4)
 	for i := range v {

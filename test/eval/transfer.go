@@ -10,8 +10,8 @@ import (
 )
 
 // transfers repeats table 3 of Parallax: what a machine sends and receives in a step by
-// architecture, by its formulas, for models whose sparsity is measured, beside what the
-// messages of such jobs are on parameter servers.
+// architecture, by its formulas, for models whose sparsity is measured, beside the messages of
+// such jobs on parameter servers.
 func transfers(ctx context.Context, e *evaluation) error {
 	rec, err := recommender(e, "small", small)
 	if err != nil {
@@ -43,24 +43,25 @@ func transfers(ctx context.Context, e *evaluation) error {
 	return t.write(e.out)
 }
 
+// kB formats bytes as kB of 1,000 bytes.
 func kB(bytes float64) string { return fmt.Sprintf("%.1f", bytes/1e3) }
 
-// transfer has the formulas of Parallax's section 3.1, bytes sent and received by one
-// machine in a step, where variables are evenly spread among machines and each value
-// takes four bytes.
+// transfer has the formulas of Parallax's section 3.1: bytes that one machine sends and
+// receives in a step, where variables are spread evenly among machines and each value takes
+// four bytes.
 type transfer struct {
 	values, machines int
 	alpha            float64 // share of the values that a worker uses in a step
 }
 
-// machine is what crosses a machine's link where a worker exchanges so many bytes with
-// all servers: its own worker's with the others' servers, and as much of its server.
+// machine returns what crosses a machine's link if a worker exchanges so many bytes with all
+// servers: its own worker's traffic with the others' servers, and as much of its server.
 func (t transfer) machine(worker float64) float64 {
 	n := float64(t.machines)
 	return 2 * worker * (n - 1) / n
 }
 
-// costs are Table 3's, of all variables.
+// costs returns table 3 for all variables.
 func (t transfer) costs() page.FormCosts {
 	return page.EvenCluster(t.machines, 1).Costs(4*float64(t.values), t.alpha)
 }
@@ -69,7 +70,7 @@ func (t transfer) servers() float64   { return t.costs()[page.FormServers].Bytes
 func (t transfer) allReduce() float64 { return t.costs()[page.FormAllReduce].Bytes }
 func (t transfer) allGather() float64 { return t.costs()[page.FormAllGather].Bytes }
 
-// modelValues is how many values there are that the samples of some model use.
+// modelValues returns how many values the samples of any of the models use.
 func modelValues(models []model.Model) (sum int) {
 	seen := map[uint64]bool{}
 	for _, m := range models {

@@ -13,7 +13,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
-// A variant is rules by a name.
+// A variant is one way to train a subject: rules for its values, and perhaps a split. The name
+// is its row in tables.
 type variant struct {
 	name  string
 	rules []values.Rule
@@ -24,13 +25,13 @@ type variant struct {
 	watched float64
 }
 
-// measured is what a variant's runs with several seeds gave.
+// measured is a variant with its runs, one for each seed.
 type measured struct {
 	variant
 	runs []*result
 }
 
-// seeds is how many runs there are of each variant.
+// seeds returns how many runs there are of each variant.
 func (e *evaluation) seeds() int {
 	if e.quick {
 		return 1
@@ -41,7 +42,7 @@ func (e *evaluation) seeds() int {
 	return 3
 }
 
-// steps is how many there are of a subject's run.
+// steps returns how many steps a run of a subject has.
 func (e *evaluation) steps(s *subject) int {
 	switch {
 	case !e.quick:
@@ -52,8 +53,10 @@ func (e *evaluation) steps(s *subject) int {
 	return s.steps / 4
 }
 
-// measure trains a subject in all variants, with several seeds at a time where
-// atOnce says so, and scores the test data after each every steps.
+// measure trains a subject in all variants, with each seed, and scores the test data after each
+// every steps (0: at the end only). Up to atOnce goroutines run at a time, each with models of
+// its own. The result is in the order of the variants and does not depend on atOnce, except for
+// times.
 func (s *subject) measure(ctx context.Context, e *evaluation, every, atOnce int, variants []variant) ([]measured, error) {
 	all := make([]measured, len(variants))
 	for i, v := range variants {
@@ -72,6 +75,7 @@ func (s *subject) measure(ctx context.Context, e *evaluation, every, atOnce int,
 				}
 				run.every, run.steps = every, e.steps(s)
 				for _, m := range half {
+					// Before the run: the splits of the variant before are in the models still.
 					cut := m.divide(append([]model.Model{run.test}, run.models...))
 					run.watch = nil
 					if m.watched > 0 {
@@ -95,7 +99,7 @@ func (s *subject) measure(ctx context.Context, e *evaluation, every, atOnce int,
 	return all, group.Wait()
 }
 
-// spread returns mean and standard deviation of what of returns for each run.
+// spread returns mean and standard deviation over the runs of what of returns.
 func (m *measured) spread(of func(*result) float64) (mean, deviation float64) {
 	each := make([]float64, len(m.runs))
 	for i, r := range m.runs {
@@ -104,8 +108,9 @@ func (m *measured) spread(of func(*result) float64) (mean, deviation float64) {
 	return stat.MeanStdDev(each, nil)
 }
 
-// against is the difference to another variant in the mean, and its standard
-// deviation, where each run is compared with that of the same seed.
+// against returns a cell with the mean difference to another variant and its standard
+// deviation, where each run is compared with that of the same seed. Initial values and order of
+// samples are the same then, so that the difference is the codec's.
 func (m *measured) against(other *measured, format string, of func(*result) float64) string {
 	differences := make([]float64, len(m.runs))
 	for i, r := range m.runs {
@@ -114,6 +119,7 @@ func (m *measured) against(other *measured, format string, of func(*result) floa
 	return cell(format, differences)
 }
 
+// cell returns a cell with mean and standard deviation over the runs.
 func (m *measured) cell(format string, of func(*result) float64) string {
 	each := make([]float64, len(m.runs))
 	for i, r := range m.runs {
@@ -122,7 +128,7 @@ func (m *measured) cell(format string, of func(*result) float64) string {
 	return cell(format, each)
 }
 
-// cell is mean and standard deviation, the latter where there is one.
+// cell formats mean and standard deviation; the latter needs two values or more.
 func cell(format string, each []float64) string {
 	mean, deviation := stat.MeanStdDev(each, nil)
 	if len(each) < 2 {
@@ -131,13 +137,15 @@ func cell(format string, each []float64) string {
 	return fmt.Sprintf(format+" ± "+strings.ReplaceAll(format, "+", ""), mean, deviation)
 }
 
+// The figures of a run that tables are made of. The train and test figures are by a model as
+// workers see it, the last ones by the servers' model once all that waited was sent.
 func trainLoss(r *result) float64    { return r.train.MeanLoss() }
 func testLoss(r *result) float64     { return r.test.MeanLoss() }
 func lastLoss(r *result) float64     { return r.last.MeanLoss() }
 func lastAccuracy(r *result) float64 { return 100 * r.last.Accuracy() }
 func testAccuracy(r *result) float64 { return 100 * r.test.Accuracy() }
 
-// ratio is how much smaller pushes became.
+// ratio returns by how much pushes became smaller, in the mean.
 func (m *measured) ratio() float64 {
 	mean, _ := m.spread(func(r *result) float64 { return r.pushed.ratio() })
 	return mean

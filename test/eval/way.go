@@ -8,22 +8,25 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// traffic is bytes of messages, as they were and as they went.
+// traffic counts the bytes of messages, as they were and as they went.
 type traffic struct{ plain, encoded int }
 
+// ratio returns by how much they became smaller.
 func (t traffic) ratio() float64 { return float64(t.plain) / float64(max(1, t.encoded)) }
 
-// way is one direction of a link.
+// way is one direction of a link: the codec's sender at one end and its receiver at the other.
 type way struct {
 	sender   relay.Sender
 	receiver relay.Receiver
 	close    func()
 }
 
-// wayMemory bounds what the codecs of a session take. Each session has its own: codecs
-// keep what is not answered for a peer that may come back, and none does.
+// wayMemory bounds in bytes what the codecs of a session take. Each session has its own memory:
+// codecs keep what is not answered for a peer that may come back, and none does.
 const wayMemory = 1 << 30
 
+// dial opens a direction of a link between two codecs. Even ids are directions from the dialing
+// proxy, odd ones the other way; node is the PS-lite node that sends. The caller calls close.
 func dial(from, to *values.Codec, id uint64, node string, memory *relay.Memory) (*way, error) {
 	l := relay.Link{
 		ID: id, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
@@ -45,7 +48,8 @@ func dial(from, to *values.Codec, id uint64, node string, memory *relay.Memory) 
 	return &way{s, r, func() { s.Close(); back.Close(); forth.Close(); r.Close() }}, nil
 }
 
-// carry sends a message and returns its values as they arrive.
+// carry sends a message through the codec and returns the frame at the given place as it
+// arrives. It adds to t.
 func (w *way) carry(frames [][]byte, at int, t *traffic) ([]byte, error) {
 	for _, f := range frames {
 		t.plain += len(f)
@@ -62,6 +66,7 @@ func (w *way) carry(frames [][]byte, at int, t *traffic) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The codec leaves that frame alone, and it would go beside the encoded head.
 	if plain&(1<<at) != 0 {
 		t.encoded += len(frames[at])
 		return frames[at], nil

@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// guesses are how long parts take on two cores that do nothing else, quick and not.
+// guesses are how long parts take on two cores that do nothing else, with --quick and without.
 var guesses = map[string][2]time.Duration{
 	"degrees": {20 * time.Second, 20 * time.Second}, "machines": {20 * time.Second, 10 * time.Minute}, "bins": {20 * time.Second, 5 * time.Minute},
 	"sweeps": {10 * time.Second, 2 * time.Minute}, "table5": {time.Minute, 2 * time.Minute}, "scale": {30 * time.Second, 5 * time.Minute},
@@ -29,7 +29,8 @@ var guesses = map[string][2]time.Duration{
 	"time": {time.Second, 15 * time.Minute}, "speed": {time.Second, 3 * time.Minute}, "measures": {time.Second, 90 * time.Minute}, "worth": {time.Second, 15 * time.Minute},
 }
 
-// mode is how much of each part is done.
+// mode returns how much of each part is done, for the headers of parts: results of another mode
+// are run again.
 func (e *evaluation) mode() string {
 	switch {
 	case e.quick:
@@ -40,7 +41,7 @@ func (e *evaluation) mode() string {
 	return "whole"
 }
 
-// guess is how long a part takes.
+// guess returns about how long a part takes.
 func (e *evaluation) guess(p part) time.Duration {
 	g := guesses[p.name]
 	switch {
@@ -52,10 +53,10 @@ func (e *evaluation) guess(p part) time.Duration {
 	return g[1]
 }
 
-// reported runs those of the parts that have no result of this mode yet, all with
-// again, and writes the report of all parts. One that fails is missing in the report,
-// which says why, and leaves the others be. One that lacks data or rights is missing
-// too, but that is no error.
+// reported runs those of the chosen parts that have no result of this mode yet, or all of them
+// with again, and writes the report of all parts. A part that fails is missing in the report,
+// which says why, and is an error in the end, but does not stop the others. One that lacks data
+// or rights is missing too, and is no error.
 func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) error {
 	var todo []part
 	left := time.Duration(0)
@@ -75,6 +76,8 @@ func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) er
 		e.progress("%s took %v", p.name, time.Since(began).Round(time.Second))
 		if err != nil {
 			if ctx.Err() != nil {
+				// Interrupted: what was finished is kept, and the same command goes on from
+				// there.
 				return context.Cause(ctx)
 			}
 			failed[p.name] = err
@@ -102,14 +105,16 @@ func (e *evaluation) reported(ctx context.Context, chosen []part, again bool) er
 	return errors.Join(errs...)
 }
 
-// absentError is why a part cannot be run on this machine or in this mode, which is
+// absentError is the reason why a part cannot be run on this machine or in this mode, which is
 // no failure.
 type absentError string
 
+// Error returns the reason.
 func (a absentError) Error() string { return string(a) }
 
-// absence is why a part could not be run, where what it needs is not there; empty
-// where it failed.
+// absence returns the reason for an error that means that what a part needs is not there: an
+// [absentError], or an absent file right in the folder of the data sets. It is empty for a
+// failure.
 func (e *evaluation) absence(err error) string {
 	var absent absentError
 	if errors.As(err, &absent) {
@@ -122,7 +127,8 @@ func (e *evaluation) absence(err error) string {
 	return ""
 }
 
-// save runs a part and keeps what it writes.
+// save runs a part and keeps what it writes, which also goes to standard output. After an error
+// an older result stays.
 func (e *evaluation) save(ctx context.Context, p part) error {
 	var text bytes.Buffer
 	one := *e

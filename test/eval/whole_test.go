@@ -13,8 +13,8 @@ import (
 	"github.com/psidecar/psidecar/test/eval/report"
 )
 
-// What was run is not run again in the same way, what fails or is interrupted is, and
-// the report says why a part is missing.
+// TestReportGoesOn: what was run is not run again in the same way, what fails or is interrupted
+// is, and the report says why a part is missing.
 func TestReportGoesOn(t *testing.T) {
 	e := &evaluation{dir: t.TempDir(), out: &bytes.Buffer{}, log: &bytes.Buffer{}, quick: true}
 	runs := map[string]int{}
@@ -60,8 +60,8 @@ func TestReportGoesOn(t *testing.T) {
 	}
 }
 
-// The parts that the report's papers and headlines name are there, with a guess of
-// how long they take.
+// TestReportNamesParts: the parts that the report's papers and headlines name are there, with a
+// guess of how long they take.
 func TestReportNamesParts(t *testing.T) {
 	known := map[string]bool{}
 	for _, p := range parts() {
@@ -89,8 +89,8 @@ func TestReportNamesParts(t *testing.T) {
 	}
 }
 
-// A part without its data or rights is no failure: the page says what is missing, and
-// so does the last line. A file that is absent elsewhere is one.
+// TestReportWithoutData: a part without its data or rights is no failure; the page says what is
+// missing, and so does the last line. A file that is absent elsewhere is one.
 func TestReportWithoutData(t *testing.T) {
 	var log bytes.Buffer
 	e := &evaluation{dir: t.TempDir(), datasets: t.TempDir(), out: &bytes.Buffer{}, log: &log, quick: true}

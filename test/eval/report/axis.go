@@ -7,8 +7,8 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// place returns where y stands on the axis, which is even in that: the plotter's
-// own uneven scales put an axis' label elsewhere than they make room for it.
+// place returns where y stands on the axis, which is even in that. The plotter has uneven
+// scales of its own, but puts the axis' label elsewhere than it makes room for it.
 func (p *Panel) place(y float64) float64 {
 	switch {
 	case p.LogY:
@@ -21,7 +21,8 @@ func (p *Panel) place(y float64) float64 {
 	return y
 }
 
-// scaleY gives the y axis its ends and, where it is uneven, its marks.
+// scaleY sets the ends of the y axis and, where the axis is uneven, its marks. It is called
+// when all lines are in the plot, whose ends it takes.
 func (p *Panel) scaleY(y *plot.Axis) {
 	if p.Gain || !p.LogY {
 		y.Min = min(0, y.Min)
@@ -43,8 +44,8 @@ func (p *Panel) scaleY(y *plot.Axis) {
 	y.Tick.Marker = p.marks(y.Min, y.Max)
 }
 
-// marks returns round numbers whose places are between the ends of the axis, none
-// too close to the one before.
+// marks returns round numbers whose places are between the ends of the axis, least and most,
+// none too close to the one before.
 func (p *Panel) marks(least, most float64) plot.ConstantTicks {
 	const apart = 0.07 // of the axis
 	round := []float64{-50, -20, 0}

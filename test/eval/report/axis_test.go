@@ -8,8 +8,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 )
 
-// TestPlaces has what takes half of the time in the middle between what takes
-// all of it and what takes a quarter.
+// TestPlaces: what takes half of the time is in the middle between what takes all of it and
+// what takes a quarter.
 func TestPlaces(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
@@ -29,8 +29,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestMarks has marks that people can read, at their places, whatever the lines'
-// ends.
+// TestMarks: an axis has marks that people can read, at their places, whatever the lines' ends.
 func TestMarks(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

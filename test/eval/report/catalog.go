@@ -11,13 +11,13 @@ type Item struct {
 	Compared     []Comparison
 }
 
-// Paper is a paper and its tables and figures with results, in their order.
+// Paper is a paper with its tables and figures that have results, in their order.
 type Paper struct {
 	Name, Title string
 	Items       []Item
 }
 
-// Comparison is a figure of a paper's and ours.
+// Comparison is a figure of a paper's beside ours.
 type Comparison struct {
 	Claim string
 	Paper string // its figure; a ratio to it is given where it begins with a number
@@ -26,10 +26,12 @@ type Comparison struct {
 	Note string
 }
 
-// Cell names a cell of a table: by the part that wrote it, the beginning of the
-// table's title, the row's first cell and the column's head.
+// Cell identifies a cell of a table: by the part that wrote it, the beginning of the table's
+// title, the row's first cell and the column's head. Titles, rows and heads in the parts'
+// source must go on saying the same; the report says so of a cell that is not found.
 type Cell struct{ Part, Table, Row, Column string }
 
+// Texts that several items share.
 const (
 	noPartition = "Out of reach here: it partitions TensorFlow's variables among its servers on 48 GPUs, where the time of its operations by partition counts rather than bytes; PS-lite's keys are divided by key range, which psidecar does not change without a placement."
 	production  = "Out of reach: a production model of 7 billion examples on a cluster of Intel machines, which is not published."
@@ -37,7 +39,7 @@ const (
 	criteo      = "7,000 rows in Criteo's format for 7 days of Criteo Kaggle"
 )
 
-// Papers are the five papers, and what goes beyond them.
+// Papers returns the five papers and, last, what goes beyond them.
 func Papers() []Paper {
 	return []Paper{dww21(), dw23(), dct(), slim(), parallax(), beyond()}
 }

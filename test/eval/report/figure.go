@@ -14,7 +14,8 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// A Panel is one diagram of a figure: lines over one axis.
+// A Panel is one diagram of a figure: lines over one axis. Its zero fields mean an ordinary
+// diagram, with even axes and the legend of the first panel.
 type Panel struct {
 	Title, X, Y string
 	Lines       []Line
@@ -33,16 +34,15 @@ type Line struct {
 	Colour int // from 1 on; 0: by the line's place among the panel's
 }
 
-// colour returns one of some colours that stay apart in grey and for most kinds
-// of colour blindness (Okabe and Ito's).
+// colour returns one of a few colours that stay apart in grey and for most kinds of colour
+// blindness (Okabe and Ito's).
 func colour(i int) color.Color {
 	rgbs := []uint32{0x000000, 0x999999, 0x56b4e9, 0x0072b2, 0xe69f00, 0xcc79a7, 0x009e73, 0xd55e00}
 	rgb := rgbs[i%len(rgbs)]
 	return color.RGBA{uint8(rgb >> 16), uint8(rgb >> 8), uint8(rgb), 255}
 }
 
-// dashes returns the pattern of a line: some are broken, so that what lies beneath
-// them shows.
+// dashes returns the pattern of a line. Some are broken, so that what lies beneath them shows.
 func dashes(i int) []vg.Length {
 	if i%4 == 1 {
 		return []vg.Length{vg.Points(5), vg.Points(4)}
@@ -50,13 +50,14 @@ func dashes(i int) []vg.Length {
 	return nil
 }
 
+// shape returns the mark of a line's points, so that lines differ without colours as well.
 func shape(i int) draw.GlyphDrawer {
 	shapes := []draw.GlyphDrawer{draw.PlusGlyph{}, draw.CrossGlyph{}, draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.PyramidGlyph{}}
 	return shapes[i%len(shapes)]
 }
 
-// plot draws the panel and enters its lines into the legend, its own where it has
-// one.
+// plot draws the panel and enters its lines into its own legend, if it has one, or into the
+// given one, which may be nil.
 func (p *Panel) plot(legend *plot.Legend) (*plot.Plot, error) {
 	drawn := plot.New()
 	if p.Legend {
@@ -105,19 +106,20 @@ func (p *Panel) plot(legend *plot.Legend) (*plot.Plot, error) {
 	return drawn, nil
 }
 
-// WriteFigure draws panels side by side as a PNG. The lines of all that have no legend
-// of their own are in one to the right of them.
+// WriteFigure draws panels side by side as a PNG. The lines of panels without a legend of their
+// own are in one to the right; they are taken to be the same in all of them.
 func WriteFigure(w io.Writer, panels []Panel) error {
 	return write(w, panels, func(width, height vg.Length) vg.CanvasWriterTo {
 		return vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(width, height), vgimg.UseDPI(110))}
 	})
 }
 
-// WriteSVG is [WriteFigure] as an SVG.
+// WriteSVG draws the same as [WriteFigure] as an SVG, in which text stays text.
 func WriteSVG(w io.Writer, panels []Panel) error {
 	return write(w, panels, func(width, height vg.Length) vg.CanvasWriterTo { return vgsvg.New(width, height) })
 }
 
+// write draws panels on a canvas and writes that.
 func write(w io.Writer, panels []Panel, canvas func(width, height vg.Length) vg.CanvasWriterTo) error {
 	const width, height, gap = 4.6 * vg.Inch, 4.2 * vg.Inch, 14
 	row := make([]*plot.Plot, len(panels))
@@ -133,6 +135,7 @@ func write(w io.Writer, panels []Panel, canvas func(width, height vg.Length) vg.
 			return err
 		}
 		row[i] = p
+		// The first panel without a legend has filled the common one, whose width is known now.
 		if right == 0 && !panels[i].Legend {
 			right = common.Rectangle(draw.Canvas{}).Size().X + vg.Points(gap)
 		}

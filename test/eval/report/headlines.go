@@ -1,6 +1,6 @@
 package report
 
-// Headlines are the results that the papers state first.
+// Headlines returns the results that the papers state first, for the top of the page.
 func Headlines() []Comparison {
 	return []Comparison{
 		{Claim: "DWW21: less traffic than at random on news20, TSH-1", Paper: "184 %", Ours: Cell{"table5", "DWW21 table 5: news20", "TSH-1", "over random, %"}, Note: "8 machines, a rebuilt set; --quick leaves it out"},

@@ -2,8 +2,8 @@ package report
 
 import "fmt"
 
-// column compares cells of a column of a part's table: rows and the paper's figures for
-// them by turns.
+// column returns comparisons with cells of a column of a part's table. rows are pairs: a row
+// and the paper's figure for it.
 func column(part, table, head string, rows ...string) (all []Comparison) {
 	for i := 0; i+1 < len(rows); i += 2 {
 		all = append(all, Comparison{Claim: rows[i], Paper: rows[i+1], Ours: Cell{part, table, rows[i], head}})
@@ -11,7 +11,8 @@ func column(part, table, head string, rows ...string) (all []Comparison) {
 	return all
 }
 
-// row compares cells of a row likewise, by their heads.
+// row returns comparisons with cells of a row of a part's table. heads are pairs: a column and
+// the paper's figure for it.
 func row(part, table, name string, heads ...string) (all []Comparison) {
 	for i := 0; i+1 < len(heads); i += 2 {
 		all = append(all, Comparison{Claim: heads[i], Paper: heads[i+1], Ours: Cell{part, table, name, heads[i]}})
@@ -19,7 +20,7 @@ func row(part, table, name string, heads ...string) (all []Comparison) {
 	return all
 }
 
-// of puts what comparisons are of before their claims.
+// of puts what comparisons are about before their claims. It changes all and returns it.
 func of(what string, all []Comparison) []Comparison {
 	for i := range all {
 		all[i].Claim = what + ": " + all[i].Claim
@@ -27,7 +28,7 @@ func of(what string, all []Comparison) []Comparison {
 	return all
 }
 
-// join puts comparisons one after the other.
+// join returns comparisons one after the other.
 func join(lists ...[]Comparison) (all []Comparison) {
 	for _, l := range lists {
 		all = append(all, l...)
@@ -35,10 +36,12 @@ func join(lists ...[]Comparison) (all []Comparison) {
 	return all
 }
 
+// one returns a single comparison, for join.
 func one(claim, paper string, ours Cell) []Comparison {
 	return []Comparison{{Claim: claim, Paper: paper, Ours: ours}}
 }
 
+// dww21 returns Duan, Wang and Wu 2021, on dividing data and parameters before a run.
 func dww21() Paper {
 	gains := func(file string, rows ...string) []Comparison {
 		return of(file+", % over random", column("table5", "DWW21 table 5: "+file, "over random, %", rows...))
@@ -68,6 +71,7 @@ func dww21() Paper {
 	}}
 }
 
+// dw23 returns Duan and Wu 2023, on hashing and on moving parameters during a run.
 func dw23() Paper {
 	const text = "The figure's numbers are not in the paper's text, so that the shapes are compared."
 	return Paper{"DW23", "Duan and Wu 2023, Reducing Communication in Parameter Servers with Model Compression and Graph Partition", []Item{
@@ -84,6 +88,7 @@ func dw23() Paper {
 	}}
 }
 
+// slim returns Slim-DP, on pushing and pulling a core of the parameters.
 func slim() Paper {
 	const table = "MLP 784-64-10"
 	losses := func(rows ...string) []Comparison { return column("slim", table, "against plain", rows...) }
@@ -103,7 +108,7 @@ func slim() Paper {
 	}}
 }
 
-// beyond is what no paper has: the same jobs on plain PS-lite, and each measure of
+// beyond returns what no paper has: the same jobs on plain PS-lite, and each measure of
 // psidecar added to them.
 func beyond() Paper {
 	var items []Item

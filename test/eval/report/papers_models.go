@@ -1,5 +1,6 @@
 package report
 
+// dct returns DCT, on thresholds for gradients and activations.
 func dct() Paper {
 	splits := func(table string, rows ...string) []Comparison {
 		return of("test loss against none", column("activations", table, "against none", rows...))
@@ -39,6 +40,7 @@ func dct() Paper {
 	}}
 }
 
+// parallax returns Parallax, on exchanging sparse and dense parameters in different ways.
 func parallax() Paper {
 	const byBytes = "By calculation from the paper's sizes and one free number a model, what a byte costs against the computation, which is that with which its own figure 9 comes out for Parallax: TensorFlow's servers and Horovod are then predicted. Bytes alone leave out what servers take to add up, and where a server is the one that all wait for."
 	const cluster = "the paper's models by calculation, for 48 GPUs"

@@ -1,12 +1,16 @@
-// Package report puts what the parts of test/eval wrote beside what five papers have:
-// a page of HTML that needs nothing else, with its plots, and markdown. In come the
-// parts' markdown and a folder of plots; [Write] writes both. Package main of test/eval
-// calls it.
+// Package report puts what the parts of test/eval wrote beside what five papers have: a page of
+// HTML that needs nothing else, plots included, and the same as markdown. Its input is the
+// parts' markdown and a folder of plots; [Write] writes both. The command in test/eval calls
+// it.
+//
+// What the papers have is in papers.go, papers_models.go and headlines.go, as data. A
+// comparison names a cell of a part's table rather than holding a number, so that the page
+// shows what the last run found.
 //
 // # Figures
 //
-// [WriteFigure] draws panels of lines, side by side, as one PNG or SVG. Package main
-// of test/eval and the measurements among the tests call it.
+// [WriteFigure] draws panels of lines, side by side, as one PNG or SVG. The command in
+// test/eval and measurements among the tests call it.
 package report
 
 import (
@@ -24,23 +28,23 @@ import (
 type Part struct {
 	Name    string
 	Text    string // markdown
-	Header  string // how it was run
+	Header  string // // how it was run: mode, date, host and time taken
 	Missing string // why there is none; empty: there is
 }
 
-// Command is what repeats a part alone.
+// Command returns the command line that repeats the part alone.
 func (p *Part) Command() string { return "go run ./test/eval --what " + p.Name }
 
-// File is a finished part's, in a folder.
+// File returns the path of a finished part's markdown in a folder.
 func File(dir, name string) string { return filepath.Join(dir, "parts", name+".md") }
 
-// notRun is why there is nothing of a part that nobody has asked for.
+// notRun is the reason for missing if nobody has asked for a part.
 const notRun = "it was not run"
 
-// headerMark begins the first line of a part's file.
+// headerMark begins the first line of a part's file. That line is a comment in markdown.
 const headerMark = "<!-- "
 
-// Save writes a part's file whole, or not at all.
+// Save writes a part's file whole, or not at all. It replaces an older one.
 func Save(dir, name, header, text string) error {
 	path := File(dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -52,7 +56,8 @@ func Save(dir, name, header, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// Load reads a part's file; ok is false where there is none.
+// Load reads a part's file. If there is none, ok is false and the part says that it was not
+// run.
 func Load(dir, name string) (p Part, ok bool) {
 	text, err := os.ReadFile(File(dir, name))
 	if err != nil {
@@ -63,15 +68,17 @@ func Load(dir, name string) (p Part, ok bool) {
 	return Part{Name: name, Text: rest, Header: header}, true
 }
 
-// number returns the first number of a cell; of "1/20.5" it is 20.5, so many times
-// fewer. Without ok there is none.
+// number returns the first number of a cell. That of "1/20.5" is 20.5, so many times fewer. ok
+// is false if the cell does not begin with a number.
 func number(cell string) (n float64, ok bool) {
 	first, _, _ := strings.Cut(strings.TrimSpace(cell), " ")
 	n, err := strconv.ParseFloat(strings.TrimRight(strings.TrimPrefix(first, "1/"), "%"), 64)
 	return n, err == nil
 }
 
-// find returns a cell of a part's tables; empty where there is none.
+// find returns a cell of a part's tables; empty if there is none. The line above a table is its
+// title. Several tables may have titles that begin alike; the first that has row and column
+// counts.
 func find(parts map[string]Part, c Cell) string {
 	head, inside := []string(nil), false
 	for line := range strings.SplitSeq(parts[c.Part].Text, "\n") {
@@ -94,7 +101,7 @@ func find(parts map[string]Part, c Cell) string {
 	return ""
 }
 
-// cells are those of a line of a markdown table.
+// cells returns the cells of a line of a markdown table.
 func cells(line string) []string {
 	all := strings.Split(strings.Trim(line, "|"), "|")
 	for i := range all {
@@ -103,7 +110,8 @@ func cells(line string) []string {
 	return all
 }
 
-// block is a piece of a part: a paragraph, heading, table, text as it is, or plot.
+// block is a piece of a part: exactly one of a paragraph, heading, table, text as it is, or
+// plot.
 type block struct {
 	Paragraph, Heading, Fixed string
 	Head                      []string
@@ -111,7 +119,8 @@ type block struct {
 	Plot                      template.HTML
 }
 
-// blocks reads a part's markdown, of the kind that test/eval writes.
+// blocks parses a part's markdown, of the kind that test/eval writes. dir is the folder of the
+// plots.
 func blocks(text, dir string) (all []block) {
 	var fixed []string
 	fence := false
@@ -143,7 +152,8 @@ func blocks(text, dir string) (all []block) {
 	return all
 }
 
-// drawPlot is a plot's file as part of a page: the SVG beside it where there is one.
+// drawPlot returns a plot's file as a piece of the page: the SVG beside it if there is one,
+// which is sharp at any size, or else the PNG itself. A missing file is said in its place.
 func drawPlot(png string) template.HTML {
 	if svg, err := os.ReadFile(strings.TrimSuffix(png, ".png") + ".svg"); err == nil {
 		if at := strings.Index(string(svg), "<svg"); at >= 0 {

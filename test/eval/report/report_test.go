@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// The page has each table and figure of the papers, with ours or why there is none,
-// the parts' tables as tables, their plots within it, and asks for nothing else; the
-// headlines have the cells of the parts' tables.
+// TestWrite: the page has each table and figure of the papers, with ours or why there is none,
+// the parts' tables as tables, their plots within it, and asks for nothing else; the headlines
+// have the cells of the parts' tables.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	text := "### A <heading>\n\nDCT Table 1: made\n\n| sparsity | test loss | against none | activations |\n|:---|---:|---:|---:|\n" +
@@ -66,6 +66,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// read returns the content of a file.
 func read(t *testing.T, dir, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, name))
@@ -75,7 +76,7 @@ func read(t *testing.T, dir, name string) string {
 	return string(text)
 }
 
-// Papers have each table and figure once.
+// TestItemsAreDifferent: papers have each table and figure once.
 func TestItemsAreDifferent(t *testing.T) {
 	for _, p := range Papers() {
 		var names []string
@@ -88,8 +89,8 @@ func TestItemsAreDifferent(t *testing.T) {
 	}
 }
 
-// Ratios are of figures that both have, and not of differences; what was not run says
-// why, and what there is nothing for has no command.
+// TestComparisonLine: ratios are of figures that both have, and not of differences; what was
+// not run says why, and what there is nothing for has no command.
 func TestComparisonLine(t *testing.T) {
 	parts := map[string]Part{
 		"a": {Name: "a", Header: "quick, today", Text: "A table\n\n| | x |\n|:--|--:|\n| one | 27.5 ± 3 |\n| two | 1/50.0 |\n| three | none |\n"},

@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// line is a [Comparison] with ours, its ratio to the paper's and what repeats it.
+// line is a [Comparison] as it is shown: with ours, its ratio to the paper's and what repeats
+// it.
 type line struct{ Claim, Paper, Ours, Ratio, Command, Note string }
 
-// line puts ours beside what a paper states, or why there is none.
+// line puts ours beside what a paper states, or the reason why there is none.
 func (h *Comparison) line(parts map[string]Part) line {
 	l := line{Claim: h.Claim, Paper: h.Paper, Note: h.Note}
 	if h.Ours == (Cell{}) {
@@ -39,20 +40,20 @@ func (h *Comparison) line(parts map[string]Part) line {
 	return l
 }
 
-// page is what the page shows.
+// page is the content of the page, for both formats.
 type page struct {
 	Headlines []line
 	Papers    []shownPaper
 	Parts     []shown
 }
 
-// shownPaper is a paper with lines of its items.
+// shownPaper is a paper as it is shown.
 type shownPaper struct {
 	Name, Title string
 	Items       []shownItem
 }
 
-// shownItem is an item with the comparisons of it, and what repeats it alone.
+// shownItem is an item with its comparisons, and what repeats it alone.
 type shownItem struct {
 	Item
 	Command string
@@ -76,13 +77,14 @@ func (p *Paper) lines(parts map[string]Part) shownPaper {
 	return s
 }
 
-// shown is a part with its blocks.
+// shown is a part as it is shown.
 type shown struct {
 	Part
 	Blocks []block
 }
 
-// Write writes index.html and index.md of parts, in their order, to a folder.
+// Write writes index.html and index.md to a folder, with the parts in their order. Parts of
+// earlier runs belong to it as well, so that the page is always of all.
 func Write(dir string, parts []Part) error {
 	byName := map[string]Part{}
 	p := page{}
@@ -108,7 +110,7 @@ func Write(dir string, parts []Part) error {
 	return nil
 }
 
-// markdown is the page as markdown; plots are links.
+// markdown returns the page as markdown. Plots are files beside it.
 func markdown(p page) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Five papers, repeated\n\n| the paper states first | its figure | ours | ours by the paper's | the command for it alone | of what |\n| --- | --- | --- | --- | --- | --- |\n")
@@ -146,6 +148,8 @@ func markdown(p page) string {
 	return b.String()
 }
 
+// layout is the page in HTML. It has no script and loads nothing, so that the file alone can be
+// passed on.
 var layout = template.Must(template.New("page").Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Five papers, repeated</title>
 <style>
