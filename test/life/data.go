@@ -10,17 +10,19 @@ import (
 	"testing"
 )
 
-// Names that stand for files of data in a job's arguments, see [data].
+// Names that stand for files of data in a job's arguments, see [data]. Jobs are drawn before
+// the files exist, and the same arguments name the same direct run.
 const (
 	texts    = "@texts"
 	clicks   = "@clicks"
 	pictures = "@pictures"
 )
 
-// data is what jobs learn from: files by the names that stand for them.
+// data is the files that jobs learn from, by the names that stand for them.
 type data map[string]string
 
-// makeData makes small data sets, always the same.
+// makeData makes small data sets in dir, always the same, with psjob's own generator. Everybody
+// may read them.
 func makeData(t testing.TB, psjob, dir string) data {
 	t.Helper()
 	d := data{texts: filepath.Join(dir, "texts.libsvm"), clicks: filepath.Join(dir, "clicks.txt"), pictures: filepath.Join(dir, "pictures-images-idx3-ubyte")}
@@ -41,8 +43,8 @@ func makeData(t testing.TB, psjob, dir string) data {
 	return d
 }
 
-// drawPictures returns pictures and their labels in the form of idx files: of
-// each class the same pixels are bright, with noise.
+// drawPictures returns n pictures of side by side pixels, and their labels, in the form of idx
+// files: of each class the same pixels are bright, with noise.
 func drawPictures(n, side int) (images, labels []byte) {
 	const classes = 10
 	r := rand.New(rand.NewPCG(11, 12))
@@ -71,7 +73,7 @@ func drawPictures(n, side int) (images, labels []byte) {
 	return pixels.Bytes(), names.Bytes()
 }
 
-// files puts the files' names into a job's arguments.
+// files returns a job's arguments with the names of files put in.
 func (d data) files(args []string) (all []string) {
 	for _, a := range args {
 		if file, ok := d[a]; ok {

@@ -7,19 +7,21 @@ import (
 	"time"
 )
 
-// A choice is one kind of event: how often it is drawn, beside the others, and
-// how.
+// A choice is a kind of event: how often it is drawn compared with the others, and how. draw
+// takes all that is random about the event from r and nothing from elsewhere, so that a seed
+// repeats.
 type choice struct {
 	weight int
 	draw   func(r *rand.Rand) event
 }
 
+// anyHost draws a host.
 func anyHost(r *rand.Rand) int { return r.IntN(hostCount) }
 
-// both are agent and proxy of a host.
+// both returns agent and proxy of a host.
 func both(host int) []target { return []target{{agent, host}, {proxy, host}} }
 
-// sidecars are agents and proxies of all hosts.
+// sidecars returns agents and proxies of all hosts.
 func sidecars() (all []target) {
 	for host := range hostCount {
 		all = append(all, both(host)...)
@@ -27,9 +29,11 @@ func sidecars() (all []target) {
 	return all
 }
 
+// everything returns all services.
 func everything() []target { return append(sidecars(), target{of: planner}) }
 
-// toServices is what happens to processes and what they keep.
+// toServices returns what may happen to processes and to what they keep, by time: only what is
+// in order in gentle seasons, anything in the others.
 func toServices(upgraded bool) func(at time.Duration) []choice {
 	mild := slices.Clone(inOrder)
 	if upgraded {
@@ -62,8 +66,8 @@ var inOrder = []choice{
 	{3, func(r *rand.Rand) event { return replace{"both", both(anyHost(r)), true} }},
 }
 
-// upgrades are in order, too, and drawn where a life is to have them: what else happens
-// by a seed changes with them.
+// upgrades are in order, too. They are drawn only in a life that is to have them, since with
+// them a seed draws other events.
 var upgrades = []choice{
 	{3, func(r *rand.Rand) event { return rise{r.Perm(hostCount)[:1+r.IntN(hostCount)]} }},
 	{1, func(*rand.Rand) event { return upgrade{} }},
@@ -85,7 +89,7 @@ var abrupt = []choice{
 	{2, func(*rand.Rand) event { return loseStore{} }},
 }
 
-// toSurroundings is what happens around the fleet.
+// toSurroundings is what happens around the fleet: to links, disks, clocks and processors.
 var toSurroundings = []choice{
 	{5, func(r *rand.Rand) event { return cut{anyHost(r), between(r, 300*time.Millisecond, 3*time.Second)} }},
 	{3, func(r *rand.Rand) event { return fill{anyHost(r), between(r, 2*time.Second, 10*time.Second)} }},
@@ -98,7 +102,7 @@ var toSurroundings = []choice{
 	{2, func(r *rand.Rand) event { return load{between(r, 2*time.Second, 8*time.Second)} }},
 }
 
-// toPlanner is what operators ask for.
+// toPlanner is what operators ask for, for the job of a slot.
 var toPlanner = []choice{
 	{3, func(r *rand.Rand) event {
 		return order{slot: r.IntN(slots), args: []string{"restore", "--wait", "20s"}}
@@ -114,13 +118,14 @@ var toPlanner = []choice{
 	{2, func(r *rand.Rand) event {
 		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "set", "--keys", fmt.Sprintf("0-%d", r.Uint64()>>1), "--off", "--ahead", "--act"}}
 	}},
+	// Only there: jobs of the other slots compare sums.
 	{3, func(r *rand.Rand) event { return order{slot: lossySlot, args: lossy(r), lossy: 1} }},
 	{4, func(r *rand.Rand) event {
 		return order{slot: r.IntN(slots), args: []string{"plan", "codecs", "clear", "--act"}, lossy: -1}
 	}},
 }
 
-// lossy are rules that leave values out of pushes.
+// lossy returns a command that sets rules by which values are left out of pushes.
 func lossy(r *rand.Rand) []string {
 	how := [][]string{{"--threshold", "0.5"}, {"--quantize", "8"}, {"--threshold", "0.5", "--quantize", "8"}}[r.IntN(3)]
 	return append(append([]string{"plan", "codecs", "set"}, how...), "--ahead", "--act")

@@ -8,14 +8,17 @@ import (
 	"time"
 )
 
-// An event is something that happens to a fleet.
+// An event is something that happens to a fleet. Its String is its line in the journal.
 type event interface {
 	fmt.Stringer
-	// kind is what such events are counted under.
+	// kind is the name under which such events are counted, and left out by [Config.Without].
 	kind() string
-	// possible is an error where the event cannot happen now, and why.
+	// possible returns why the event cannot happen now, nil if it can. An event that is not
+	// possible is skipped.
 	possible(l *Life) error
-	// happen has it happen. An error says that the fleet did not do what it must.
+	// happen makes it happen and returns when it is over, or with what goes on in l.background.
+	// It notes the harm that it does before it does it. An error means that the fleet did not
+	// do what it must.
 	happen(ctx context.Context, l *Life) error
 }
 
@@ -25,6 +28,7 @@ type target struct {
 	host int    // does not matter for the planner
 }
 
+// String returns which service it is.
 func (t target) String() string {
 	if t.of == planner {
 		return planner
@@ -32,10 +36,10 @@ func (t target) String() string {
 	return fmt.Sprintf("%s on host%d", t.of, t.host)
 }
 
+// service returns the service itself.
 func (t target) service(l *Life) *service { return l.fleet.service(t.of, t.host) }
 
-// running is an error where the service has no process that could be told
-// something.
+// running returns an error if the service has no process that could be sent a signal.
 func (t target) running(l *Life) error {
 	if !t.service(l).Running() {
 		return fmt.Errorf("%s is not running", t)
@@ -43,7 +47,7 @@ func (t target) running(l *Life) error {
 	return nil
 }
 
-// ready is an error while the service does not do all of its work.
+// ready returns an error while the service does not do all of its work.
 func (t target) ready(l *Life) error {
 	if t.of == planner {
 		return l.fleet.plannerReady()
@@ -51,8 +55,8 @@ func (t target) ready(l *Life) error {
 	return l.fleet.ready(t.host)
 }
 
-// recover waits until the service has another process than before, which is
-// ready.
+// recover waits until the service has a process that is ready. It returns nil if ctx ends
+// meanwhile.
 func (t target) recover(ctx context.Context, l *Life) error {
 	if err := l.fleet.await(ctx, func() error { return errors.Join(t.running(l), t.ready(l)) }); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("%s does not come back: %w", t, err)
@@ -60,7 +64,7 @@ func (t target) recover(ctx context.Context, l *Life) error {
 	return nil
 }
 
-// kill ends a service at once. Another comes half a second later.
+// kill ends a service with SIGKILL. Another process starts half a second later.
 type kill struct {
 	target
 	await bool // nothing else happens to services until it is back
@@ -80,7 +84,8 @@ func (e kill) happen(ctx context.Context, l *Life) error {
 	})
 }
 
-// killHost ends agent and proxy of a host at once, killAll everything.
+// killMany ends several services with SIGKILL, such as agent and proxy of a host, or
+// everything.
 type killMany struct {
 	name    string
 	targets []target
@@ -103,8 +108,7 @@ func (e killMany) happen(ctx context.Context, l *Life) error {
 	return errors.Join(errs...)
 }
 
-// stop stops a service's process for a while (SIGSTOP). Whoever finds it hung may
-// end it.
+// stop suspends a service's process for a while (SIGSTOP). Whoever finds it hung may end it.
 type stop struct {
 	target
 	span time.Duration
@@ -118,6 +122,7 @@ func (e stop) possible(l *Life) error { return e.running(l) }
 func (e stop) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: e.of == proxy, holds: e.of == proxy})()
 	s := e.service(l)
+	// An agent kills a proxy that does not answer.
 	s.mayEnd()
 	p := s.Current()
 	if err := p.Pause(); err != nil {
@@ -128,8 +133,8 @@ func (e stop) happen(ctx context.Context, l *Life) error {
 	return e.recover(ctx, l)
 }
 
-// afterwards does something now, or while other things happen. A failure of what
-// is not waited for is noted when it comes.
+// afterwards calls do now, or with later events going on beside it if await is false; then a
+// failure is noted when it comes. The life waits for all of them at its end.
 func (l *Life) afterwards(ctx context.Context, await bool, do func(context.Context) error) error {
 	if await {
 		return do(ctx)

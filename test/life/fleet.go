@@ -28,6 +28,7 @@ const (
 	proxyHTTP   = 9813
 )
 
+// What the fleet is made of, and how long it may take to recover.
 const (
 	hostCount = 4
 	nobody    = 65534 // who proxies and planner run as
@@ -37,19 +38,20 @@ const (
 	mostRecovery = 5 * time.Minute
 )
 
-// programs are what runs, in a folder that everybody may read.
+// programs are the paths of the programs that run, in a folder that everybody may read, as some
+// run without root.
 type programs struct{ psidecar, psjob, peer string }
 
 // sidecar is what a host has beside jobs.
 type sidecar struct {
 	host         *hosts.Host
-	pins         string
+	pins         string // // folder of the agent's pinned programs
 	disk         string // a small file system of its own, with the state in it
 	state        string // folder of the proxy's state
 	agent, proxy *service
 }
 
-// fleet is the hosts with all that runs on them.
+// fleet is the hosts with all that runs on them. Its fields do not change once it has begun.
 type fleet struct {
 	t        testing.TB
 	net      *hosts.Net
@@ -60,6 +62,9 @@ type fleet struct {
 	sidecars []*sidecar
 }
 
+// newFleet makes the hosts and starts all services, each with defaults as far as the test
+// allows. It returns before they are ready. Cleanup functions end everything that is left at
+// the end of the test, in the reverse order.
 func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 	t.Helper()
 	require.Root(t)
@@ -68,6 +73,7 @@ func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 	first := f.net.Host(0)
 	f.store = filepath.Join(mountAt(t, j.path("planner"), "tmpfs", "size=64m,mode=777"), "plans")
 	bpffs := mountAt(t, j.path("bpf"), "bpf", "")
+	// A process that ends by itself is a failure, whenever it does.
 	ended := func(s *service, err error) {
 		words := s.lastWords()
 		if lacksRoomForStore(s.Group, words) {
@@ -105,6 +111,8 @@ func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 		})
 	}
 	f.planner = begin(planner, first, nobody, "--listen", first.Address(plannerAPI), "--insecure", "--socket", "", "--http", first.Address(plannerHTTP), "--store", f.store, "--act", "--decide-every", "1s") // so that keys move in short jobs
+	// Each host has an agent and a proxy. The agent comes first: it makes the folder of the
+	// proxy's state.
 	for _, h := range f.net.Hosts() {
 		s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
 		s.disk = mountAt(t, j.path(h.Name), "tmpfs", "size=96m,mode=755")
@@ -127,7 +135,7 @@ func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 	return f
 }
 
-// build builds the programs.
+// build builds the programs into dir.
 func build(t testing.TB, dir string) programs {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -146,7 +154,7 @@ func build(t testing.TB, dir string) programs {
 	return p
 }
 
-// mountAt mounts a file system in a new folder for the time of the test.
+// mountAt mounts a file system in a new folder until the end of the test.
 func mountAt(t testing.TB, dir, kind, options string) string {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -163,7 +171,7 @@ func mountAt(t testing.TB, dir, kind, options string) string {
 	return dir
 }
 
-// services are all of them.
+// services returns all services, the planner first.
 func (f *fleet) services() []*service {
 	all := []*service{f.planner}
 	for _, s := range f.sidecars {
@@ -172,7 +180,7 @@ func (f *fleet) services() []*service {
 	return all
 }
 
-// service is one of a kind; the host does not matter for the planner.
+// service returns the service of a kind on a host; the host does not matter for the planner.
 func (f *fleet) service(kind string, host int) *service {
 	switch kind {
 	case planner:
@@ -183,7 +191,8 @@ func (f *fleet) service(kind string, host int) *service {
 	return f.sidecars[host].proxy
 }
 
-// await asks until there is no error, as long as a recovery may take.
+// await calls ask until it returns no error, for as long as a recovery may take on a machine as
+// busy as this one is. If ctx ends it returns ask's last error.
 func (f *fleet) await(ctx context.Context, ask func() error) error {
 	for began, spare := time.Now(), f.patience.now(); ; time.Sleep(50 * time.Millisecond) {
 		err := ask()
@@ -196,7 +205,7 @@ func (f *fleet) await(ctx context.Context, ask func() error) error {
 	}
 }
 
-// allReady is an error while not all services are.
+// allReady returns an error while any service is not ready.
 func (f *fleet) allReady() error {
 	errs := []error{f.plannerReady()}
 	for i := range f.sidecars {
@@ -205,12 +214,14 @@ func (f *fleet) allReady() error {
 	return errors.Join(errs...)
 }
 
+// plannerReady returns an error while the planner is not ready.
 func (f *fleet) plannerReady() error {
 	_, err := f.planner.Host.Get(plannerHTTP, "/readyz")
 	return err
 }
 
-// ready is an error while the proxy of a host does not have its listeners.
+// ready returns an error while the proxy of a host does not have its listeners, of which the
+// job's two groups need one each.
 func (f *fleet) ready(host int) error {
 	s := f.sidecars[host]
 	proxies, err := s.host.Metric(agentHTTP, "psidecar_intercept_proxies")
@@ -228,7 +239,7 @@ func (f *fleet) ready(host int) error {
 	return err
 }
 
-// connections is the state of a host's proxy.
+// connections returns the state of a host's proxy.
 func (f *fleet) connections(host int) (state proxies.State, err error) {
 	body, err := f.sidecars[host].host.Get(proxyHTTP, "/api/v1/connections")
 	if err != nil {
@@ -237,8 +248,8 @@ func (f *fleet) connections(host int) (state proxies.State, err error) {
 	return state, json.Unmarshal(body, &state)
 }
 
-// dump has all services say what their goroutines do, in their logs, and end; they
-// start again.
+// dump makes all services print their goroutines into their logs, which ends them; they start
+// again. It is for people who look for the cause of a failure.
 func (f *fleet) dump() {
 	for _, s := range f.services() {
 		s.dump()
@@ -246,8 +257,8 @@ func (f *fleet) dump() {
 	time.Sleep(time.Second) // what they say matters only to people
 }
 
-// stop ends everything in order. What was pinned must be gone then, and nobody
-// may have said what no process may say.
+// stop ends everything in order. Nothing must be pinned after that, and no log may have a line
+// that no process may print. The planner ends last, as the others report to it.
 func (f *fleet) stop(j *journal) {
 	for _, s := range f.sidecars {
 		for _, which := range []*service{s.proxy, s.agent} {

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A harm is what an event does to jobs that run meanwhile, as far as the
-// documentation says that it may.
+// A harm is what an event does to jobs that run meanwhile, as far as the documentation says
+// that it may. Judging jobs by harms is what makes the life a test: a job that fails without
+// one is a failure of the fleet.
 type harm struct {
 	what string
 	from time.Time
@@ -16,7 +17,7 @@ type harm struct {
 	harmful
 }
 
-// harmful says in what way.
+// harmful says in which ways a harm harms.
 type harmful struct {
 	// breaks: connections break, and what is under way on them is lost, as it is
 	// where a connection between hosts breaks. A job without PS_RESEND, or one
@@ -32,13 +33,15 @@ type harmful struct {
 // afterwards is for how long after a harm its consequences may show.
 const afterwards = 3 * time.Second
 
-// harms are all that were done.
+// harms are all harms that were done, in the order in which they began. Its methods may be
+// called concurrently.
 type harms struct {
 	mu  sync.Mutex // guards all, and the ends of harms
 	all []*harm
 }
 
-// begin notes a harm that lasts until its end is called.
+// begin notes a harm that lasts until end is called. It is called before the harm is done, so
+// that no consequence comes first.
 func (h *harms) begin(what string, how harmful) (end func()) {
 	x := &harm{what: what, from: time.Now(), harmful: how}
 	h.mu.Lock()
@@ -51,7 +54,7 @@ func (h *harms) begin(what string, how harmful) (end func()) {
 	}
 }
 
-// during returns those whose consequences may show between two times.
+// during returns the harms whose consequences may show between two times.
 func (h *harms) during(from, to time.Time) (all []harm) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,9 +66,9 @@ func (h *harms) during(from, to time.Time) (all []harm) {
 	return all
 }
 
-// excused returns until when nothing may move since from: while something is
-// held, and for as long again, which TCP may take to notice that it is over. What
-// comes when something should have moved in between is no excuse.
+// excused returns until when nothing need move that last moved at from: while something is
+// held, and for as long again, which TCP may take to notice that it is over. A harm that came
+// when something should have moved already is no excuse.
 func (h *harms) excused(from time.Time) time.Time {
 	now := time.Now()
 	until := from

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// A journal has a line for each thing that happened, and the folder in which the
-// life leaves its traces. The folder is removed when the life went well.
+// A journal has a line for each thing that happened, and the folder in which the life leaves
+// its traces. The folder is removed if the life went well. Its methods may be called
+// concurrently.
 type journal struct {
 	t      testing.TB
 	dir    string
@@ -25,9 +26,11 @@ type journal struct {
 	failed []string
 }
 
-// errEnough is why a life ends before its time.
+// errEnough is the cause with which a life ends before its time.
 var errEnough = errors.New("enough has failed")
 
+// newJournal makes the folder. end is called when as many failures have come as the config
+// allows.
 func newJournal(t testing.TB, c Config, end context.CancelCauseFunc) *journal {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "psd-life-") // the sockets' paths must be short
@@ -55,11 +58,12 @@ func newJournal(t testing.TB, c Config, end context.CancelCauseFunc) *journal {
 	return j
 }
 
+// path returns a path in the folder.
 func (j *journal) path(name ...string) string {
 	return filepath.Join(append([]string{j.dir}, name...)...)
 }
 
-// say writes a line with the time since the begin.
+// say writes a line with the seconds since the beginning, to the journal and the test's output.
 func (j *journal) say(format string, args ...any) {
 	line := fmt.Sprintf("%7.1f  %s\n", time.Since(j.began).Seconds(), fmt.Sprintf(format, args...))
 	j.mu.Lock()
@@ -68,7 +72,8 @@ func (j *journal) say(format string, args ...any) {
 	fmt.Fprint(j.file, line)
 }
 
-// fail notes a failure, and ends the life where it was one too many.
+// fail notes a failure, and ends the life if it was one too many. The test goes on otherwise:
+// what comes later may say more about the cause.
 func (j *journal) fail(format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
 	j.say("FAILED: %s", what)
@@ -89,13 +94,15 @@ func (j *journal) isLast() bool {
 	return len(j.failed)+1 >= j.within
 }
 
+// hasFailed reports whether there was a failure.
 func (j *journal) hasFailed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.failed) > 0
 }
 
-// keepFiles adds to the folder what would be gone otherwise, where something failed.
+// keepFiles copies into the folder what would be gone otherwise, if something failed, and
+// prints the ends of the services' logs.
 func (j *journal) keepFiles(l *Life) {
 	if !j.hasFailed() {
 		return
@@ -112,7 +119,8 @@ func (j *journal) keepFiles(l *Life) {
 	}
 }
 
-// keepState copies the files of a proxy's state; its socket is none.
+// keepState copies the files of a proxy's state. Its socket is no regular file, and is left
+// out.
 func (j *journal) keepState(h *sidecar) error {
 	files, err := filesIn(h.state)
 	if err != nil {

@@ -7,16 +7,16 @@ import (
 	"strconv"
 )
 
-// slots are the places where jobs run one after the other, each at one
-// scheduler's address.
+// slots is the number of places where jobs run one after the other, each at one scheduler's
+// address, so that a job finds what was kept of the one before.
 const slots = 3
 
-// lossySlot is the one whose jobs may run under rules that leave values out: they
-// are judged by what they have learned, never by sums.
+// lossySlot is the slot whose jobs may run under rules that leave values out. They are judged
+// by what they have learned, never by sums.
 const lossySlot = 2
 
-// groups are the cgroups that agents watch; groupOf says in which a slot's jobs
-// run.
+// groups are the cgroups that agents watch. Two of them, so that one can be closed for
+// displaced keys while the other's jobs go on.
 var groups = []string{"job", "other"}
 
 func groupOf(slot int) string {
@@ -26,9 +26,10 @@ func groupOf(slot int) string {
 	return groups[0]
 }
 
+// portOf returns the port of a slot's scheduler.
 func portOf(slot int) int { return 9091 + slot }
 
-// spec is what job to run.
+// spec is a job to run: a program with arguments, and how many nodes of it.
 type spec struct {
 	name             string
 	model            string // of psjob's, or peer
@@ -40,10 +41,10 @@ type spec struct {
 	async            bool
 }
 
-// exact reports whether the job checks itself, to the last unit.
+// exact reports whether the job checks its values itself, to the last unit.
 func (s spec) exact() bool { return s.model == "count" || s.model == "mix" || s.model == "peer" }
 
-// drawJob is the nth job of a slot in a life with that seed.
+// drawJob returns the nth job of a slot in a life with that seed. It depends on nothing else.
 func drawJob(seed uint64, slot, n int) spec {
 	r := rand.New(rand.NewPCG(seed, uint64(slot+1)<<32|uint64(n)))
 	s := spec{servers: 1 + r.IntN(hostCount), workers: 2 + r.IntN(hostCount-1)}
@@ -69,7 +70,7 @@ func drawJob(seed uint64, slot, n int) spec {
 	return s
 }
 
-// calmJob is one that every slot must be able to run when all is well.
+// calmJob returns a short job that every slot must be able to run when all is well.
 func calmJob(slot int) spec {
 	s := spec{name: "calm count", model: "count", servers: hostCount, workers: hostCount,
 		args: []string{"--model", "count", "--count-keys", "2000", "--count-batch", "100", "--steps", "60"}}
@@ -79,7 +80,8 @@ func calmJob(slot int) spec {
 	return s
 }
 
-// repeating has the job repeat what is lost, and lose some by itself.
+// repeating makes the job repeat lost messages, and in a third of the cases lose some by
+// itself.
 func (s *spec) repeating(r *rand.Rand) {
 	s.resend = true
 	s.env = append(s.env, "PS_RESEND=1", "PS_RESEND_TIMEOUT="+strconv.Itoa(200+r.IntN(3)*150))
@@ -88,11 +90,11 @@ func (s *spec) repeating(r *rand.Rand) {
 	}
 }
 
-// whereDropped is by how much jobs are shorter that lose a hundredth of their messages:
-// of four servers and three workers about one a step, which waits for the resender.
+// whereDropped is by how much jobs are shorter that lose a hundredth of their messages: with
+// four servers and three workers that is about one a step, which waits for the resender.
 const whereDropped = 8
 
-// shorten divides the job's steps.
+// shorten divides the number of the job's steps.
 func (s *spec) shorten(by int) {
 	i := slices.Index(s.args, "--steps") + 1
 	if n, err := strconv.Atoi(s.args[i]); i > 0 && err == nil {
@@ -100,14 +102,14 @@ func (s *spec) shorten(by int) {
 	}
 }
 
-// old has the job speak any generation of PS-lite.
+// old draws the generation of PS-lite that the job speaks.
 func (s *spec) old(r *rand.Rand) (dialect string) {
 	dialect = []string{"dmlc", "dmlc", "dmlc-2018", "dmlc-2017"}[r.IntN(4)]
 	s.env = append(s.env, "PSJOB_DIALECT="+dialect)
 	return dialect
 }
 
-// counting is a job whose workers have favourites, which wander, so that keys
+// counting makes it a job whose workers count, with favourite keys that wander, so that keys
 // move.
 func (s *spec) counting(r *rand.Rand) {
 	s.model = "count"
@@ -128,13 +130,13 @@ func (s *spec) counting(r *rand.Rand) {
 	}
 }
 
-// mixing is a job that uses all that PS-lite's clients can do at once.
+// mixing makes it a job that uses at once all that PS-lite's clients can do.
 func (s *spec) mixing(r *rand.Rand) {
 	s.model, s.async = "mix", false
 	s.args = []string{"--model", "mix", "--steps", strconv.Itoa(100 + r.IntN(300)), "--mix-longest", strconv.Itoa(1 << (6 + r.IntN(7)))}
 }
 
-// peers is a job of the C++ peer, which does not repeat anything.
+// peers makes it a job of the C++ peer, which is PS-lite's own code and repeats nothing.
 func (s *spec) peers(r *rand.Rand) {
 	s.model, s.resend, s.drops, s.async, s.env = "peer", false, false, false, nil
 	s.args = []string{"--keys", strconv.Itoa(100 + r.IntN(300)), "--space", "1000", "--shift", "7", "--rounds", strconv.Itoa(1500 + r.IntN(3000))}
@@ -148,7 +150,7 @@ func (s *spec) peers(r *rand.Rand) {
 	}
 }
 
-// trained is a job that learns something.
+// trained makes it a job that learns something.
 func (s *spec) trained(r *rand.Rand) {
 	steps := func(n int) []string { return []string{"--steps", strconv.Itoa(n + r.IntN(n))} }
 	switch r.IntN(5) {
@@ -171,11 +173,12 @@ func (s *spec) trained(r *rand.Rand) {
 	}
 }
 
+// dlrm returns the arguments of a small recommender.
 func dlrm(more ...string) []string {
 	return append([]string{"--model", "dlrm", "--data", clicks, "--batch", "8", "--embedding", "4", "--bottom", "8", "--top", "8", "--buckets", "500"}, more...)
 }
 
-// describe is the job in a few words.
+// describe returns the job in a few words.
 func (s spec) describe() string {
 	text := fmt.Sprintf("%s, %d servers, %d workers", s.model, s.servers, s.workers)
 	for _, x := range []struct {

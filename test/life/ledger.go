@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// What may become of a job.
+// What may become of a job. The words are those of the summary.
 const (
 	exactRun  = "exact"
 	modelRun  = "as good as direct"
@@ -18,7 +18,8 @@ const (
 	stalledWithoutResend = "stalled after a broken connection without PS_RESEND"
 )
 
-// ledger counts jobs by what became of them, and events by their kind.
+// ledger counts jobs by what became of them, and events by their kind. Its methods may be
+// called concurrently.
 type ledger struct {
 	mu     sync.Mutex     // guards the rest
 	runs   map[string]int // by what became of them
@@ -31,11 +32,12 @@ type ledger struct {
 	adopted int
 }
 
+// newLedger returns a ledger without entries.
 func newLedger() *ledger {
 	return &ledger{runs: map[string]int{}, kinds: map[string]int{}, events: map[string]int{}, peaks: map[string]int{}}
 }
 
-// ended counts a job that ran.
+// ended counts a job that ran. broken says whether a connection broke during it.
 func (x *ledger) ended(r *run, what string, broken bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -46,31 +48,35 @@ func (x *ledger) ended(r *run, what string, broken bool) {
 	}
 }
 
+// event counts an event.
 func (x *ledger) event(kind string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.events[kind]++
 }
 
+// peak notes what a service of a kind has held.
 func (x *ledger) peak(kind string, bytes int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.peaks[kind] = max(x.peaks[kind], bytes)
 }
 
+// movedKeys adds keys that have moved.
 func (x *ledger) movedKeys(n uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.moved += n
 }
 
+// adoptedConnections adds connections that were made anew.
 func (x *ledger) adoptedConnections(n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.adopted += n
 }
 
-// summary is the life in a few lines.
+// summary returns the life in a few lines.
 func (x *ledger) summary() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -90,6 +96,7 @@ func (x *ledger) summary() string {
 	return b.String()
 }
 
+// counts lists counts in alphabetical order.
 func counts(all map[string]int) string {
 	var list []string
 	for what, n := range all {

@@ -1,15 +1,18 @@
-// Package life runs a fleet as it is lived in, for as long as asked: a planner
-// with a store, four hosts with an agent and a proxy each, jobs of all kinds that
-// come and go at the same addresses in the same cgroups, and all that happens to
-// such a fleet meanwhile. Processes are killed, stopped, replaced and upgraded,
-// links cut, disks filled, clocks set, state files damaged, the planner's store
-// lost, plans and rules changed. Nothing is ever reset in between.
+// Package life runs a fleet as it is lived in, for as long as asked: a planner with a store,
+// four hosts with an agent and a proxy each, jobs of all kinds that come and go at the same
+// addresses in the same cgroups, and all that happens to such a fleet meanwhile. Processes are
+// killed, stopped, replaced and upgraded, links cut, disks filled, clocks set, state files
+// damaged, the planner's store lost, plans and rules changed. Nothing is ever reset in between.
 //
-// What comes in is a [Config]; what happens follows from its seed alone, the
-// timing from the machine too. What goes out is a line for each thing that
-// happened and a summary. A wrong value, a job that hangs without a cause that is
-// documented, a process that ends by itself and anything left over at the end is
-// a failure.
+// Its input is a [Config]. What happens follows from the seed alone, when exactly from the
+// machine too. Its output is a line for each thing that happened and a summary. A wrong value,
+// a job that hangs without a cause that is documented, a process that ends by itself and
+// anything left over at the end is a failure. It needs root and a kernel with BPF.
+//
+// Three lanes of events and three slots of jobs go on at a time, each in a goroutine. They
+// share the ledger of counts, the journal, and the harms, by which jobs are judged: an event
+// says what it may do to jobs, and a job that failed is excused only by such a harm at the
+// right time.
 //
 //   - event.go and the files beside it: what can happen, one type each
 //   - schedule.go: what happens when, from the seed
@@ -32,7 +35,7 @@ import (
 // Config says how to live.
 type Config struct {
 	For  time.Duration
-	Seed uint64
+	Seed uint64 // // of all that is drawn
 	// Late is how long after that time jobs may go on that have not ended yet; 0 means
 	// until they do. Those that would go on are ended, and counted.
 	Late time.Duration
@@ -47,7 +50,7 @@ type Config struct {
 	Only []string
 }
 
-// Life is a fleet that lives.
+// Life is a fleet that lives. It is made by [Live].
 type Life struct {
 	t       testing.TB
 	config  Config
@@ -66,8 +69,8 @@ type Life struct {
 	background sync.WaitGroup         // what goes on beside later events
 }
 
-// Live lives for the time of the config and fails the test where something went
-// wrong.
+// Live lives for the time of the config and fails the test if something went wrong. It blocks
+// for that time, and some minutes more for the beginning and the end.
 func Live(t testing.TB, config Config) {
 	t.Helper()
 	l := &Life{t: t, config: config, harms: new(harms)}
@@ -84,6 +87,8 @@ func Live(t testing.TB, config Config) {
 	l.journal.say("%s", l.ledger.summary())
 }
 
+// live is all of it: a calm beginning, the time of the config, and a calm end, at which the
+// fleet must hold no more than at the beginning.
 func (l *Life) live(ctx context.Context) {
 	watching, unwatch := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
@@ -98,6 +103,7 @@ func (l *Life) live(ctx context.Context) {
 	watchers.Go(func() { l.watchMoves(watching) })
 	watchers.Go(func() { l.watchAdopted(watching) })
 	l.calm(ctx, "before")
+	// After the first jobs, since what is kept for them by name is no leak.
 	var before rest
 	if err := l.fleet.await(ctx, func() (err error) { before, err = l.fleet.rest(ctx); return err }); err != nil {
 		l.journal.fail("before: %v", err)
@@ -130,8 +136,9 @@ func (l *Life) live(ctx context.Context) {
 	}
 }
 
-// calm runs a job of each name in each slot while nothing else happens: it must
-// end well. Then what is kept of a job by its name is kept of all.
+// calm runs a job of each name in each slot, with IPv6 and IPv4 addresses, while nothing else
+// happens: it must end well. After the first time, what is kept of a job by its name is kept of
+// all.
 func (l *Life) calm(ctx context.Context, when string) {
 	for _, six := range []bool{true, false} {
 		var all errgroup.Group

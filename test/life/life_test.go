@@ -10,25 +10,25 @@ import (
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 
+// TestMain lets the test program be the task that takes processors.
 func TestMain(m *testing.M) {
 	hoststest.Main(m, map[string]func([]string) error{"spin": spin})
 }
 
-// A life in which nearly all kinds of events and jobs come (see TestTheUsualLife):
-// `make life LIFE=2m SEED=1285`. Its jobs are cut short usualLate after its end, so that
-// all of it takes three minutes.
+// A life in which nearly all kinds of events and jobs come (see TestTheUsualLife), as by `make
+// life LIFE=2m SEED=1285`. Its jobs are cut short usualLate after its end, so that all of it
+// takes three minutes.
 const (
 	usualLife = 2 * time.Minute
 	usualLate = 15 * time.Second
 	usualSeed = 1285
 )
 
-// TestLife lives for as long as PSIDECAR_LIFE says, else for usualLife, with the seed
-// that PSIDECAR_LIFE_SEED says, else usualSeed. It ends at the
-// first failure, or after as many as PSIDECAR_LIFE_FAILURES says.
-// PSIDECAR_LIFE_WITHOUT has kinds of events that are left out, such as
-// "cut a link;load", PSIDECAR_LIFE_ONLY those that are not. PSIDECAR_LIFE_UPGRADES=1 adds
-// upgrades of all hosts, and times without psidecar.
+// TestLife lives for as long as PSIDECAR_LIFE says, else for usualLife, with the seed that
+// PSIDECAR_LIFE_SEED says, else usualSeed. It ends at the first failure, or after as many as
+// PSIDECAR_LIFE_FAILURES says. PSIDECAR_LIFE_WITHOUT has kinds of events that are left out,
+// such as "cut a link;load", PSIDECAR_LIFE_ONLY those that are not. PSIDECAR_LIFE_UPGRADES=1
+// adds upgrades of all hosts, and times without psidecar.
 func TestLife(t *testing.T) {
 	c := Config{Seed: usualSeed}
 	var err error

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// order is something that an operator asks of the planner for a slot's job. It
-// may be refused: there may be no such job, nothing to do, or no planner.
+// order is something that an operator asks of the planner for a slot's job. It may be refused:
+// there may be no such job, nothing to do, or no planner. What counts is what it does to jobs.
 type order struct {
 	slot  int
 	args  []string
@@ -29,6 +29,8 @@ func (e order) possible(l *Life) error {
 }
 
 func (e order) happen(ctx context.Context, l *Life) error {
+	// Before the command: rules may hold although it fails, while rules that were to be removed
+	// stay until it succeeds.
 	if e.lossy > 0 {
 		l.setLossy(e.slot, true)
 	}
@@ -40,7 +42,8 @@ func (e order) happen(ctx context.Context, l *Life) error {
 	return nil
 }
 
-// psidecar runs a command that asks the planner, and returns what it says.
+// psidecar runs a command that asks the planner, on the planner's host, and returns the
+// beginning of its output.
 func (l *Life) psidecar(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 45*time.Second)
 	defer cancel()

@@ -19,11 +19,13 @@ const (
 	mayCrawl = 90 * time.Second
 )
 
-// patience is a clock that stands still while a process of the fleet waits for
-// a processor: what is slow then does not hang.
+// patience is a clock that stands still while a process of the fleet waits for a processor:
+// what is slow then does not hang. It keeps slow machines from failing and fast ones from
+// waiting long.
 type patience struct{ spare atomic.Int64 }
 
-// watch has the clock go, until the context ends.
+// watch makes the clock go until the context ends, by the pressure of the cgroup in which the
+// whole fleet runs. If the kernel does not tell it, it is an ordinary clock.
 func (p *patience) watch(ctx context.Context, t testing.TB, cgroup string) {
 	file := filepath.Join(cgroup, "cpu.pressure")
 	pressed, err := pressure(file)
@@ -41,10 +43,11 @@ func (p *patience) watch(ctx context.Context, t testing.TB, cgroup string) {
 	}
 }
 
-// now is how long the fleet had a processor to spare.
+// now returns for how long the fleet had a processor to spare.
 func (p *patience) now() time.Duration { return time.Duration(p.spare.Load()) }
 
-// pressure is for how long some task of a cgroup has waited for a processor.
+// pressure returns for how long in all some task of a cgroup has waited for a processor, from a
+// cpu.pressure file.
 func pressure(file string) (time.Duration, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

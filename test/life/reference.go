@@ -11,15 +11,15 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 )
 
-// references are the losses of direct runs, on loopback without psidecar, by what
-// was run.
+// references are the losses of direct runs, on loopback without psidecar, by what was run.
 type references struct {
 	programs programs
 	mu       sync.Mutex // held while one runs: two at a time would take each other's cores
 	losses   map[string]float64
 }
 
-// of returns the loss that a job has without psidecar.
+// of returns the loss that a job has without psidecar, by running it unless the same was run
+// before. It blocks meanwhile.
 func (b *references) of(ctx context.Context, s spec, d data) (float64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +44,8 @@ func (b *references) of(ctx context.Context, s spec, d data) (float64, error) {
 	return loss, err
 }
 
-// lossOf is what the first worker of a job that has ended says, over all samples.
+// lossOf returns the loss over all samples that the first worker of a job that has ended
+// reports.
 func lossOf(r *hosts.Running) (float64, error) {
 	for _, n := range r.Workers {
 		w, err := parseLoss(n.Stdout.Bytes())

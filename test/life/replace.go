@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// replace ends services in order, one after the other or together; the next ones
-// start half a second later.
+// replace ends services in order, one after the other or together. Their next processes start
+// half a second later.
 type replace struct {
 	name     string
 	targets  []target
@@ -31,8 +31,8 @@ func (e replace) possible(l *Life) error {
 	return errors.Join(errs...)
 }
 
-// apart is how long after one proxy the next may be replaced, as proxy/README.md
-// asks for: one that has just begun does not know yet who has a proxy.
+// apart is how long after one proxy the next may be replaced, as proxy/README.md asks for: a
+// proxy that has just begun does not know yet which hosts have one.
 const apart = 5 * time.Second
 
 func (e replace) happen(ctx context.Context, l *Life) error {
@@ -60,18 +60,18 @@ func (e replace) happen(ctx context.Context, l *Life) error {
 	return nil
 }
 
-// hasNoRoom reports whether a proxy among the services has a full disk, and cannot
-// hand over what is under way.
+// hasNoRoom reports whether a proxy among the services has a full disk, and so cannot hand over
+// what is under way.
 func (l *Life) hasNoRoom(of []target) bool {
 	return slices.ContainsFunc(of, func(t target) bool { return t.of == proxy && l.full[t.host].Load() })
 }
 
-// mayEndWithin is how long a service may take to end in order: a proxy's grace,
-// and what a busy machine needs.
+// mayEndWithin is how long a service may take to end in order: a proxy's grace, and what a busy
+// machine needs beyond that.
 const mayEndWithin = 40 * time.Second
 
-// rise replaces proxies by ones that are started beside them (--replace), one host
-// after the other.
+// rise replaces proxies by ones that are started beside them (--replace), one host after the
+// other. No connection should notice.
 type rise struct{ hosts []int }
 
 func (e rise) kind() string { return "replace by one beside" }
@@ -105,6 +105,7 @@ func (e rise) happen(ctx context.Context, l *Life) error {
 	return nil
 }
 
+// proxiesOf returns the proxies of hosts.
 func proxiesOf(hosts []int) (all []target) {
 	for _, host := range hosts {
 		all = append(all, target{proxy, host})
@@ -112,8 +113,8 @@ func proxiesOf(hosts []int) (all []target) {
 	return all
 }
 
-// upgrade replaces agent and proxy of each host together, as the pods of a DaemonSet
-// are, one host after the other.
+// upgrade replaces agent and proxy of each host together, as the pods of a DaemonSet are
+// replaced, one host after the other.
 type upgrade struct{}
 
 func (upgrade) kind() string           { return "upgrade" }
@@ -131,9 +132,9 @@ func (upgrade) happen(ctx context.Context, l *Life) error {
 	return nil
 }
 
-// leave ends agents and proxies of all hosts in order and has them come back later:
-// to the jobs that begin meanwhile they come late, and the others' connections are
-// made without them, or not until they are back.
+// leave ends agents and proxies of all hosts in order and has them come back later. They come
+// late to the jobs that begin meanwhile; the connections of others are made without them, or
+// not until they are back.
 type leave struct{ span time.Duration }
 
 func (e leave) kind() string { return "leave and come late" }
@@ -164,7 +165,7 @@ func (e leave) happen(ctx context.Context, l *Life) error {
 	return errors.Join(errs...)
 }
 
-// endTogether ends services in order, at the same time.
+// endTogether ends services in order, at the same time, and returns when all have ended.
 func endTogether(l *Life, all []target) error {
 	ended := make(chan error, len(all))
 	for _, t := range all {

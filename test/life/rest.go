@@ -34,7 +34,7 @@ const (
 	setAside = 8
 )
 
-// mostMemory is what a service may hold at any time.
+// mostMemory is how many bytes a service may hold at any time.
 const mostMemory = 400 << 20
 
 // rest is what the fleet holds when no job runs.
@@ -48,8 +48,8 @@ type rest struct {
 	closed   int // cgroups whose connects fail without a proxy, as told by the proxies
 }
 
-// held is what a service holds. Its descriptors are other than pipes', of which
-// sockets are a part.
+// held is what a service holds. Descriptors are those other than pipes', of which sockets are a
+// part.
 type held struct {
 	descriptors, sockets, pipes, maps, goroutines int
 	memory                                        int // resident, in bytes, of which are:
@@ -57,7 +57,7 @@ type held struct {
 	heap, heapIdle                                int // in use, and kept from the system
 }
 
-// ports of the pages, by kind of service.
+// pages are the ports of the pages by kind of service.
 var pages = map[string]int{agent: agentHTTP, proxy: proxyHTTP, planner: plannerHTTP}
 
 // rest looks at what the fleet holds.
@@ -106,7 +106,7 @@ func (f *fleet) rest(ctx context.Context) (r rest, err error) {
 	return r, err
 }
 
-// below returns the folders in a folder.
+// below returns all folders in a folder, at any depth.
 func below(dir string) (all []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -122,7 +122,8 @@ func below(dir string) (all []string, err error) {
 	return all, err
 }
 
-// held looks at what a service holds.
+// held looks at what a service holds. It fails if the service has no process or does not
+// answer.
 func (f *fleet) held(s *service) (h held, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd", s.Current().Pid())
 	files, err := os.ReadDir(dir)
@@ -156,17 +157,19 @@ func (f *fleet) held(s *service) (h held, err error) {
 		*to, err = int(n), errors.Join(err, failed)
 	}
 	released, failed := s.Host.Metric(pages[s.Group], "go_memstats_heap_released_bytes")
+	// What was given back is no longer the process's.
 	h.heapIdle -= int(released)
 	return h, errors.Join(err, failed)
 }
 
+// String returns it for people.
 func (h held) String() string {
 	return fmt.Sprintf("%d descriptors, %d of them sockets, and %d of pipes, %d BPF maps, %d goroutines, %d MiB (%d anonymous, %d of files, %d shared; of its heap %d in use, %d kept)",
 		h.descriptors, h.sockets, h.pipes, h.maps, h.goroutines, h.memory>>20, h.anonymous>>20, h.file>>20, h.shared>>20, h.heap>>20, h.heapIdle>>20)
 }
 
-// awaitRest waits until the fleet holds no more than before, but for what was set
-// aside when state was damaged so many times.
+// awaitRest waits until the fleet holds no more than before, apart from what was set aside when
+// state was damaged so many times. Services let go of some things minutes after the last job.
 func (f *fleet) awaitRest(ctx context.Context, before rest, damages int) error {
 	before.files += damages * setAside
 	return f.await(ctx, func() error {
@@ -178,7 +181,7 @@ func (f *fleet) awaitRest(ctx context.Context, before rest, damages int) error {
 	})
 }
 
-// beyond is an error where more is held than before.
+// beyond returns an error if more is held than before.
 func (r rest) beyond(before rest) error {
 	var errs []error
 	complain := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -207,7 +210,8 @@ func (r rest) beyond(before rest) error {
 	return errors.Join(errs...)
 }
 
-// watchMemory notes the most memory that services hold, until the context ends.
+// watchMemory notes the most memory that services hold, until the context ends. A service that
+// holds too much fails once.
 func (l *Life) watchMemory(ctx context.Context) {
 	over := map[*service]bool{}
 	for pause(ctx, 2*time.Second) {
@@ -222,8 +226,8 @@ func (l *Life) watchMemory(ctx context.Context) {
 	}
 }
 
-// watchAdopted counts the connections that agents have made anew, until the context
-// ends.
+// watchAdopted counts the connections that agents have made anew, until the context ends. Their
+// counters begin anew with each process.
 func (l *Life) watchAdopted(ctx context.Context) {
 	type counter struct{ agent, adopted int } // which process, and what it counted
 	last := map[string]counter{}

@@ -22,7 +22,7 @@ import (
 // lastJobs is how long before the end of a life no job is begun any more.
 const lastJobs = 8 * time.Second
 
-// slotState is what runs in a slot.
+// slotState is what runs in a slot, for the events of other goroutines.
 type slotState struct {
 	mu    sync.Mutex // guards the rest
 	ipv6  bool
@@ -30,7 +30,7 @@ type slotState struct {
 	lossy map[bool]bool // whether rules of the name with an IPv6 address, or not, leave values out
 }
 
-// run is a job on its way.
+// run is a job on its way. Its goroutine alone uses it, except for the track.
 type run struct {
 	spec
 	slot         int
@@ -40,7 +40,7 @@ type run struct {
 	lossy        bool // some of the time
 }
 
-// runJobs runs jobs in a slot, one after the other, until the end.
+// runJobs runs jobs in a slot, one after the other, until the end of the life.
 func (l *Life) runJobs(ctx context.Context, slot int) {
 	for n := 1; ctx.Err() == nil; n++ {
 		r := rand.New(rand.NewPCG(l.config.Seed, uint64(slot+1)<<40|uint64(n)))
@@ -57,7 +57,7 @@ func (l *Life) runJobs(ctx context.Context, slot int) {
 	}
 }
 
-// pause waits, and reports whether the context has not ended.
+// pause waits for d, and reports whether ctx has not ended meanwhile.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -67,7 +67,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// jobName is what a slot's job is called, by its scheduler's address.
+// jobName returns the name of a slot's present or last job: its scheduler's address.
 func (l *Life) jobName(slot int) string {
 	s := &l.ports[slot]
 	s.mu.Lock()
@@ -80,7 +80,7 @@ func (l *Life) jobName(slot int) string {
 	return net.JoinHostPort(address, strconv.Itoa(portOf(slot)))
 }
 
-// programs returns what the nodes of a job run.
+// programs returns what the nodes of a job run, its workers with the arguments.
 func (s spec) programs(p programs, d data) (node, worker hosts.Program) {
 	node = hosts.Program{p.psjob, "--json"}
 	if s.model == "peer" {
@@ -89,8 +89,8 @@ func (s spec) programs(p programs, d data) (node, worker hosts.Program) {
 	return node, append(node[:len(node):len(node)], d.files(s.args)...)
 }
 
-// runJob runs a job to its end, or ends it when it makes no step any more, and
-// judges it. It is cut short at a time, unless that is zero.
+// runJob runs a job to its end, or ends it when it makes no step any more, and judges it. At
+// the time late it is cut short without judgement, unless late is zero.
 func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 	r := &run{spec: s, slot: slot, began: time.Now()}
 	l.occupy(r, true)
@@ -144,7 +144,7 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 	}
 }
 
-// dump has the nodes of a job say where they are, and end.
+// dump makes the nodes of a job print where they are, which ends them.
 func (r *run) dump(ended chan error) {
 	if r.model == "peer" {
 		return // it would not say
@@ -159,7 +159,7 @@ func (r *run) dump(ended chan error) {
 	}
 }
 
-// plain keeps what file names may have.
+// plain replaces characters that should not be in file names.
 func plain(c rune) rune {
 	if strings.ContainsRune(" ,=/:", c) {
 		return '-'
@@ -167,6 +167,7 @@ func plain(c rune) rune {
 	return c
 }
 
+// occupy notes that a job runs in its slot, or not any more.
 func (l *Life) occupy(r *run, busy bool) {
 	s := &l.ports[r.slot]
 	s.mu.Lock()
@@ -174,6 +175,7 @@ func (l *Life) occupy(r *run, busy bool) {
 	s.busy, s.ipv6 = busy, r.ipv6
 }
 
+// isBusy reports whether a job runs in a slot.
 func (l *Life) isBusy(slot int) bool {
 	s := &l.ports[slot]
 	s.mu.Lock()
@@ -181,6 +183,7 @@ func (l *Life) isBusy(slot int) bool {
 	return s.busy
 }
 
+// isLossy reports whether rules of a slot's present job leave values out.
 func (l *Life) isLossy(slot int) bool {
 	s := &l.ports[slot]
 	s.mu.Lock()
@@ -188,8 +191,8 @@ func (l *Life) isLossy(slot int) bool {
 	return s.lossy[s.ipv6]
 }
 
-// setLossy notes that rules of a slot's present job leave values out, or not any
-// more. They stay with the job's name.
+// setLossy notes that rules of a slot's present job leave values out, or not any more. They
+// stay with the job's name, for later jobs.
 func (l *Life) setLossy(slot int, lossy bool) {
 	s := &l.ports[slot]
 	s.mu.Lock()
@@ -200,7 +203,8 @@ func (l *Life) setLossy(slot int, lossy bool) {
 	s.lossy[s.ipv6] = lossy
 }
 
-// hangs says why a job counts as hanging, empty where it does not.
+// hangs returns why a job counts as hanging, empty if it does not: one of its workers has made
+// no step for too long, by the patient clock and not counting what held it.
 func (l *Life) hangs(r *run) string {
 	worker, m := r.track.waiting()
 	if r.model == "mix" { // whose customers each have steps of their own
@@ -219,8 +223,8 @@ func (l *Life) hangs(r *run) string {
 		worker, time.Since(m.at).Seconds(), (l.patience.now() - m.spare).Seconds(), crawl.Seconds(), m.step, m.of)
 }
 
-// snapshot is what proxies and planner say of their state at this moment, the latter
-// of a slot's job, and the hosts' TCP sockets.
+// snapshot returns what proxies and planner say about their state at this moment, the planner
+// about a slot's job, and the hosts' TCP sockets, for people.
 func (l *Life) snapshot(slot int) string {
 	states := make([]string, len(l.fleet.sidecars))
 	var asking sync.WaitGroup

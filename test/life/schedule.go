@@ -7,22 +7,25 @@ import (
 	"time"
 )
 
-// quiet is how long before the end of a life nothing is begun any more.
+// quiet is how long before the end of a life nothing is begun any more, so that the fleet is
+// well again at the end.
 const quiet = 10 * time.Second
 
-// A lane is a sequence of events; each begins at its time, or when the one before
-// is over.
+// A lane is a sequence of events. Each begins at its time, or when the one before is over.
+// Events of different lanes happen at the same time.
 type lane struct {
 	name   string
 	events []timed
 }
 
+// A timed is an event at a time since the beginning.
 type timed struct {
 	at time.Duration
 	event
 }
 
-// lanes is what happens in a life, from its seed and whether it has upgrades.
+// lanes returns what happens in a life, from its seed and whether it has upgrades. Each lane
+// has randomness of its own, so that a change of one leaves the others as they were.
 func lanes(seed uint64, span time.Duration, upgraded bool) []lane {
 	return []lane{
 		{"services", drawLane(rand.New(rand.NewPCG(seed, 1)), span, 2*time.Second, 9*time.Second, toServices(upgraded))},
@@ -31,19 +34,21 @@ func lanes(seed uint64, span time.Duration, upgraded bool) []lane {
 	}
 }
 
-// season is how long times last in which services only end in order, and times in
-// which anything may happen to them. In the former nothing is lost that a job
-// without PS_RESEND would miss.
+// season is how long times last in which services only end in order, and in turn times in which
+// anything may happen to them. In the former nothing is lost that a job without PS_RESEND would
+// miss.
 const season = 45 * time.Second
 
 // gentle reports whether a time is one of the former.
 func gentle(at time.Duration) bool { return at/season%2 == 0 }
 
+// always returns the same choices at any time.
 func always(of []choice) func(time.Duration) []choice {
 	return func(time.Duration) []choice { return of }
 }
 
-// drawLane draws what happens, of what may happen at each time.
+// drawLane draws events until the end of span, with pauses between least and most, from what
+// may happen at each time. A longer span has the same events at its beginning.
 func drawLane(r *rand.Rand, span, least, most time.Duration, of func(at time.Duration) []choice) (all []timed) {
 	for at := between(r, least, most); at < span-quiet; at += between(r, least, most) {
 		now, total := of(at), 0
@@ -61,11 +66,12 @@ func drawLane(r *rand.Rand, span, least, most time.Duration, of func(at time.Dur
 	return all
 }
 
+// between draws a duration of at least least and less than most.
 func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)))
 }
 
-// play has the events of a lane happen.
+// play makes the events of a lane happen, until shortly before the end.
 func (l *Life) play(ctx context.Context, events lane, end time.Time) {
 	began := end.Add(-l.config.For)
 	for _, e := range events.events {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// listed is what happens, and when, as texts.
+// listed returns what happens, and when, as texts.
 func listed(all []lane) (list []string) {
 	for _, l := range all {
 		for _, e := range l.events {
@@ -16,7 +16,7 @@ func listed(all []lane) (list []string) {
 	return list
 }
 
-// What happens follows from the seed alone, and a longer life begins like a
+// TestSeedRepeats: what happens follows from the seed alone, and a longer life begins like a
 // shorter one.
 func TestSeedRepeats(t *testing.T) {
 	a, b := lanes(7, 10*time.Minute, false), lanes(7, 10*time.Minute, false)
@@ -46,8 +46,8 @@ func TestSeedRepeats(t *testing.T) {
 	}
 }
 
-// In the life of continuous integration whatever can break a connection happens, and
-// what loses where keys are; jobs of all models come, with PS_RESEND and without.
+// TestTheUsualLife: in the life of continuous integration whatever can break a connection
+// happens, and what loses where keys are; jobs of most models come, with PS_RESEND and without.
 func TestTheUsualLife(t *testing.T) {
 	kinds := map[string]int{}
 	for _, l := range lanes(usualSeed, usualLife, false) {
@@ -74,8 +74,8 @@ func TestTheUsualLife(t *testing.T) {
 	}
 }
 
-// In an hour everything happens, nothing before its season, and all kinds of jobs
-// come; those of the lossy slot are never ones that count.
+// TestEverythingIsDrawn: in an hour everything happens, nothing before its season, and all
+// kinds of jobs come; those of the lossy slot are never ones that count.
 func TestEverythingIsDrawn(t *testing.T) {
 	kinds := map[string]int{}
 	for _, l := range lanes(1, time.Hour, false) {

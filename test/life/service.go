@@ -15,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 )
 
-// restartAfter is how long a service that has ended stays away.
+// restartAfter is how long a service that has ended stays away, as with a supervisor.
 const restartAfter = 500 * time.Millisecond
 
 // Kinds of services.
@@ -25,7 +25,8 @@ const (
 	planner = "planner"
 )
 
-// A service is a process of psidecar's, which is not to end unless it is told to.
+// A service is a process of psidecar's that is restarted when it ends, and is not to end unless
+// it is told to.
 type service struct {
 	hosts.Service
 	uid  uint32
@@ -40,7 +41,8 @@ type service struct {
 	said   int64          // bytes of the log before the present process
 }
 
-// startAgain starts the service, and again when it ends.
+// startAgain starts the service, and again whenever it ends. A process that ends by itself is
+// reported once until one of its successors has lasted for a while.
 func (s *service) startAgain() error {
 	failing := false
 	s.Away, s.Command, s.Failed = restartAfter, s.command, func(err error) { s.ended(s, err) }
@@ -60,7 +62,7 @@ func (s *service) startAgain() error {
 	return s.Run()
 }
 
-// command is the next process, which logs to the file.
+// command returns the next process, which appends to the log file.
 func (s *service) command() (*exec.Cmd, error) {
 	cmd := exec.Command(s.args[0], s.args[1:]...)
 	if s.uid != 0 {
@@ -81,14 +83,14 @@ func (s *service) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// stopService ends the present process by a signal and waits until it has; patience
-// bounds how long that may take.
+// stopService ends the present process by a signal and waits until it has ended, for at most
+// patience. Another starts afterwards.
 func (s *service) stopService(sig syscall.Signal, patience time.Duration) error {
 	s.mayEnd()
 	return s.End(sig, patience)
 }
 
-// mayEnd says that the present process may be ended by somebody else.
+// mayEnd says that the end of the present process is no failure, whoever ends it.
 func (s *service) mayEnd() {
 	p := s.Current()
 	s.mu.Lock()
@@ -96,7 +98,7 @@ func (s *service) mayEnd() {
 	s.expect = p
 }
 
-// dump has the present process say what its goroutines do, in its log, and end.
+// dump makes the present process print its goroutines into its log, which ends it.
 func (s *service) dump() {
 	p := s.Current()
 	s.mu.Lock()
@@ -111,7 +113,8 @@ func (s *service) stop() error {
 	return err
 }
 
-// lastWords are what the present process has said of why it ended.
+// lastWords returns what the present process has logged about why it ended: a panic, or its
+// last lines.
 func (s *service) lastWords() string {
 	text, err := os.ReadFile(s.log)
 	if err != nil {
@@ -127,14 +130,14 @@ func (s *service) lastWords() string {
 	return string(text[max(0, len(text)-1000):])
 }
 
-// lacksRoomForStore reports whether a planner whose last words those are could not
-// make a store in place of one that was lost, since the disk is full: it must not
-// begin with one that would not last, and begins when there is room.
+// lacksRoomForStore reports whether a planner with those last words could not make a store in
+// place of one that was lost, because the disk is full. It must not begin with one that would
+// not last, and begins when there is room.
 func lacksRoomForStore(kind, words string) bool {
 	return kind == planner && strings.Contains(words, "making the store") && strings.Contains(words, syscall.ENOSPC.Error())
 }
 
-// tail returns the last lines of its log.
+// tail returns the last lines of the log.
 func (s *service) tail(lines int) string {
 	text, err := os.ReadFile(s.log)
 	if err != nil {
@@ -144,7 +147,7 @@ func (s *service) tail(lines int) string {
 	return string(bytes.Join(all[max(0, len(all)-lines-1):], nil))
 }
 
-// grave returns what the log says that no process may say; empty: nothing.
+// grave returns what the log has that no process may print; empty if there is nothing.
 func (s *service) grave() string {
 	text, err := os.ReadFile(s.log)
 	if err != nil {
@@ -156,8 +159,7 @@ func (s *service) grave() string {
 	return ""
 }
 
-// graveIn is where a log says something that no process may say, negative where
-// it does not.
+// graveIn returns where a log has something that no process may print, or a negative number.
 func graveIn(text []byte) int {
 	for _, sign := range []string{"panic:", "fatal error:", "SIGBUS", "SIGSEGV", "DATA RACE"} {
 		if i := bytes.Index(text, []byte(sign)); i >= 0 {
@@ -167,8 +169,7 @@ func graveIn(text []byte) int {
 	return -1
 }
 
-// status returns a number of kB of /proc/PID/status in bytes, 0 where the
-// process is gone.
+// status returns a number of kB of /proc/PID/status in bytes, 0 if the process is gone.
 func (s *service) status(name string) int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Current().Pid()))
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// damage changes a byte of one of the files of a proxy's state, or cuts it off,
-// while the proxy is down.
+// damage changes a bit of one of the files of a proxy's state, or cuts the file off, while the
+// proxy is down. The proxy must notice, and stop jobs rather than give them stale values.
 type damage struct {
 	host int
 	pick uint64 // which file and where, modulo what there is
@@ -54,6 +54,7 @@ func (e damage) happen(ctx context.Context, l *Life) error {
 	return e.proxy().recover(ctx, l)
 }
 
+// lose damages a file, if there still is one with something in it.
 func (e damage) lose(l *Life) error {
 	dir := l.fleet.sidecars[e.host].state
 	files, err := filesIn(dir)
@@ -85,7 +86,8 @@ func (e damage) lose(l *Life) error {
 	return errors.Join(err, f.Close())
 }
 
-// filesIn returns the files in a folder and those below it, in order.
+// filesIn returns the regular files in a folder and below it, in order. Files that go away
+// meanwhile are left out.
 func filesIn(dir string) (all []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
@@ -116,6 +118,7 @@ func (loseStore) happen(ctx context.Context, l *Life) error {
 		return err
 	}
 	for _, f := range files {
+		// Another event's, see fill.
 		if filepath.Base(f) == "filler" {
 			continue
 		}

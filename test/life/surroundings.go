@@ -16,7 +16,8 @@ import (
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 
-// cut takes a host off the network for a while.
+// cut takes a host off the network for a while. Connections stay, and what is under way is sent
+// again.
 type cut struct {
 	host int
 	span time.Duration
@@ -68,7 +69,7 @@ func (e fill) happen(ctx context.Context, l *Life) error {
 	return os.Remove(file)
 }
 
-// fillDisk writes a file until there is no room left.
+// fillDisk writes a file until there is no room left. That it could not write more is no error.
 func fillDisk(file string) error {
 	w, err := os.Create(file)
 	if err != nil {
@@ -83,7 +84,8 @@ func fillDisk(file string) error {
 	return w.Close()
 }
 
-// setClock sets a service's clock, forth or back, and right again after a while.
+// setClock sets a service's clock, forward or back, and right again after a while. Only the
+// wall clock changes, for one process alone.
 type setClock struct {
 	target
 	ahead, span time.Duration
@@ -109,8 +111,8 @@ func (e setClock) happen(ctx context.Context, l *Life) error {
 	return e.unlessEnded(p, p.SetClock(0))
 }
 
-// unlessEnded is the error where the process is still there. One that was killed a
-// moment ago is gone before anybody has waited for it.
+// unlessEnded returns err if the process is still there. A process that was killed a moment ago
+// is gone before anybody has waited for it.
 func (e setClock) unlessEnded(p *hosts.Process, err error) error {
 	if errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -123,7 +125,7 @@ func (e setClock) unlessEnded(p *hosts.Process, err error) error {
 	}
 }
 
-// spin keeps so many processors busy until it is killed.
+// spin is a task that keeps so many processors busy until it is killed.
 func spin(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -139,10 +141,10 @@ func spin(args []string) error {
 	select {}
 }
 
-// loadGroup is the cgroup of what takes processors.
+// loadGroup is the cgroup of what takes processors, which no agent watches.
 const loadGroup = "load"
 
-// load takes all processors for a while.
+// load takes all processors of the machine for a while.
 type load struct{ span time.Duration }
 
 func (e load) kind() string         { return "load" }

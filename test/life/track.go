@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A track is what the workers of a job have said of their steps.
+// A track is what the workers of a job have reported about their steps. Its methods may be
+// called concurrently.
 type track struct {
 	patience *patience
 	folder   string // for what nodes say
@@ -20,16 +21,18 @@ type track struct {
 	files   []*os.File
 }
 
-// mark is a worker's last step.
+// mark is a worker's last step, and when it was reported.
 type mark struct {
 	step, of int
 	at       time.Time
 	spare    time.Duration // on the clock of patience
 }
 
-// stepLine is what psjob and the C++ peer say of their steps.
+// stepLine matches what psjob and the C++ peer print about their steps.
 var stepLine = regexp.MustCompile(`(?:step=| round )(\d+) of[= ](\d+)`)
 
+// newTrack returns a track on which all workers have just begun. folder is the beginning of the
+// names of log files.
 func newTrack(p *patience, workers int, folder string) *track {
 	x := &track{patience: p, folder: folder, workers: make([]mark, workers)}
 	for i := range x.workers {
@@ -38,7 +41,8 @@ func newTrack(p *patience, workers int, folder string) *track {
 	return x
 }
 
-// log gets what a node says: it is kept in a file, and a worker's steps are read.
+// log returns the writer of what a node prints: it is kept in a file, and a worker's steps are
+// read.
 func (x *track) log(role string, index int) io.Writer {
 	file, err := os.Create(x.folder + "-" + role + "-" + strconv.Itoa(index) + ".log")
 	if err != nil {
@@ -53,7 +57,7 @@ func (x *track) log(role string, index int) io.Writer {
 	return io.MultiWriter(file, &stepReader{track: x, worker: index})
 }
 
-// close closes the files, and removes them where nobody needs them.
+// close closes the files, and removes them if nobody needs them.
 func (x *track) close(remove bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -65,13 +69,14 @@ func (x *track) close(remove bool) {
 	}
 }
 
-// stepReader takes a worker's lines apart.
+// stepReader splits what a worker prints into lines, and notes its steps.
 type stepReader struct {
 	track  *track
 	worker int
 	rest   []byte
 }
 
+// Write implements [io.Writer]. A line may come in several pieces.
 func (r *stepReader) Write(p []byte) (int, error) {
 	r.rest = append(r.rest, p...)
 	for {
@@ -92,7 +97,7 @@ func (r *stepReader) Write(p []byte) (int, error) {
 	}
 }
 
-// begun reports whether every worker has made a step.
+// begun reports whether every worker has made a step, and so all nodes are registered.
 func (x *track) begun() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -104,8 +109,8 @@ func (x *track) begun() bool {
 	return true
 }
 
-// waiting returns the mark of the worker that is silent for longest among those
-// that have steps to make, or of the last that said something where none has.
+// waiting returns the mark of the worker that has been silent for longest among those that have
+// steps to make. If none has, it is that of the worker that reported last.
 func (x *track) waiting() (worker int, m mark) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,7 +131,7 @@ func (x *track) waiting() (worker int, m mark) {
 	return worker, m
 }
 
-// last is when any worker has said something.
+// last returns the newest mark of any worker.
 func (x *track) last() (m mark) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

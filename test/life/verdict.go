@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// tolerance is how far the loss of a job may be from that of a direct run, and
-// what share of it, where it is not the same by necessity: without barriers
+// tolerance is how far the loss of a job may be from that of a direct run, and share how far in
+// proportion to it, both added, where the two are not the same by necessity: without barriers
 // between the workers' steps, or under rules that leave values out.
 const tolerance, share = 0.02, 0.15
 
-// shareOfDLRM is share for the model dlrm, whose loss after some hundred steps
-// depends on each of them: 30 runs of one job, under --quantize 8, --threshold 0.5 or
-// both, with nothing else about, ended between 0.342 and 0.443, without at 0.370.
+// shareOfDLRM is share for the model dlrm, whose loss after some hundred steps depends on each
+// of them: 30 runs of one job, under --quantize 8, --threshold 0.5 or both, with nothing else
+// going on, ended between 0.342 and 0.443, without at 0.370.
 const shareOfDLRM = 0.35
 
-// slack is how far it may be otherwise: the loss is a sum over workers that come
+// slack is how far the loss may be otherwise, in proportion: it is a sum over workers that come
 // in any order.
 const slack = 1e-9
 
-// wrong is what a job says that has seen a value that it must not see, lost what
-// it says when a message does not come. Whatever else it says is a failure.
+// wrong is what a job prints that has seen a value that it must not see, lost what it prints
+// when a message does not come. Whatever else a failed job prints is a failure.
 var (
 	wrong = []string{"sums are wrong", "this worker alone pushed", "wrong sum", "a value is wrong", "values are wrong", "the order was not kept"}
 	lost  = []string{"must have died", "has not acknowledged", "gave up after", "nothing came for", "connecting to"}
@@ -36,7 +36,7 @@ func anyOf(text string, signs []string) bool {
 	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
 }
 
-// judge says what became of a job that has ended.
+// judge decides what became of a job that has ended, with err or well, and notes it.
 func (l *Life) judge(ctx context.Context, r *run, err error) {
 	if ctx.Err() != nil {
 		return
@@ -69,8 +69,8 @@ func (l *Life) judge(ctx context.Context, r *run, err error) {
 	}
 }
 
-// checked is an error where a worker of a job that ended well has not compared
-// any value.
+// checked returns an error if a worker of a job that ended well has not compared any value.
+// Otherwise a job that does nothing would be exact.
 func (r *run) checked() error {
 	for _, n := range r.running.Workers {
 		var w struct {
@@ -91,8 +91,8 @@ func (l *Life) ended(r *run, what string) {
 	l.ledger.ended(r, what, broken)
 }
 
-// judgeError judges a job that failed: a wrong value is never excused, a lost
-// message where the documentation says so.
+// judgeError judges a job that failed: a wrong value is never excused, a lost message where the
+// documentation says so.
 func (l *Life) judgeError(r *run, err error) {
 	said := err.Error()
 	excuse := ""
@@ -114,7 +114,8 @@ func (l *Life) judgeError(r *run, err error) {
 	}
 }
 
-// judgeHang judges a job that was ended because it made no step any more.
+// judgeHang judges a job that was ended because it made no step any more. state is a snapshot
+// from before.
 func (l *Life) judgeHang(r *run, why, state string) {
 	_, m := r.track.waiting()
 	if excuse := l.excuse(r, m.at); excuse != "" {
@@ -127,15 +128,15 @@ func (l *Life) judgeHang(r *run, why, state string) {
 	l.accuse(r, "HANGS", why, state)
 }
 
-// accuse keeps what is known of a job that went wrong, and fails.
+// accuse keeps what is known about a job that went wrong, and fails.
 func (l *Life) accuse(r *run, what, said, state string) {
 	r.track.close(false)
 	l.journal.write(fmt.Sprintf("logs/state-%d-%.0f.txt", r.slot, time.Since(l.journal.began).Seconds()), state)
 	l.journal.fail("%s: %s: %s\nmeanwhile: %s", what, r.name, said, names(l.harms.during(r.began, r.ended)))
 }
 
-// excuse says why a job may have stopped at a time, by what the documentation
-// says; empty: it may not.
+// excuse returns why a job may have stopped at a time, by what the documentation says; empty if
+// it may not.
 func (l *Life) excuse(r *run, at time.Time) string {
 	// A step is said up to half a second after it was made, and made before that.
 	for _, h := range l.harms.during(at.Add(-2*time.Second), time.Now()) {
@@ -161,7 +162,8 @@ func (l *Life) excuse(r *run, at time.Time) string {
 	return ""
 }
 
-// learned compares what a job has learned with a direct run of the same.
+// learned compares what a job has learned with a direct run of the same. Its error is a wrong
+// model, or that of the direct run.
 func (l *Life) learned(ctx context.Context, r *run) (string, error) {
 	got, err := lossOf(r.running)
 	if err != nil {
@@ -182,7 +184,7 @@ func (l *Life) learned(ctx context.Context, r *run) (string, error) {
 	return text, nil
 }
 
-// tolerance is how far the loss may be from a direct run's.
+// tolerance returns how far the loss may be from a direct run's, want.
 func (s spec) tolerance(want float64) float64 {
 	if s.model == "dlrm" {
 		return tolerance + shareOfDLRM*math.Abs(want)
@@ -190,12 +192,14 @@ func (s spec) tolerance(want float64) float64 {
 	return tolerance + share*math.Abs(want)
 }
 
-// workerLoss is the part of a worker's report that counts here.
+// workerLoss is the part of a worker's report that counts here. Loss is nil for workers that do
+// not report one.
 type workerLoss struct {
 	Rank int
 	Loss *float64
 }
 
+// parseLoss reads a worker's report.
 func parseLoss(text []byte) (w workerLoss, err error) {
 	if err := json.Unmarshal(text, &w); err != nil {
 		return w, fmt.Errorf("a worker says %q: %w", text, err)

@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+// newRun returns a run of one worker that began then and made its last step then, or none if
+// step is zero.
 func newRun(resend bool, began, step time.Time) *run {
 	r := &run{spec: spec{resend: resend, workers: 1}, began: began, ended: time.Now(), track: newTrack(new(patience), 1, "")}
 	if !step.IsZero() {
@@ -16,7 +18,7 @@ func newRun(resend bool, began, step time.Time) *run {
 	return r
 }
 
-// A job may stall only for what the documentation says, and only when it happened.
+// TestExcuse: a job may stall only for what the documentation says, and only when it happened.
 func TestExcuse(t *testing.T) {
 	now := time.Now()
 	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
@@ -48,7 +50,8 @@ func TestExcuse(t *testing.T) {
 	}
 }
 
-// A clock that cannot be set since its process was killed just now is no failure.
+// TestClockOfAKilledProcess: a clock that cannot be set since its process was killed just now
+// is no failure.
 func TestClockOfAKilledProcess(t *testing.T) {
 	_, gone := os.ReadFile("/proc/4194305/mem") // beyond the largest number of a process
 	for _, err := range []error{gone, fmt.Errorf("setting a clock: %w", syscall.ESRCH)} {
@@ -58,7 +61,7 @@ func TestClockOfAKilledProcess(t *testing.T) {
 	}
 }
 
-// While something is held a job need not move, and for as long again.
+// TestExcusedUntil: while something is held a job need not move, and for as long again.
 func TestExcusedUntil(t *testing.T) {
 	now := time.Now()
 	from, to := now.Add(-9*time.Second), now.Add(-7*time.Second)
@@ -84,7 +87,7 @@ func TestExcusedUntil(t *testing.T) {
 	}
 }
 
-// Steps are read from what workers say, however it is cut.
+// TestStepsAreRead: steps are read from what workers print, however it is cut.
 func TestStepsAreRead(t *testing.T) {
 	x := newTrack(new(patience), 2, "")
 	if x.begun() {
@@ -108,8 +111,8 @@ func TestStepsAreRead(t *testing.T) {
 	}
 }
 
-// A planner may end by itself where its store was lost and there is no room for
-// another, and only then.
+// TestWhyAPlannerMayEnd: a planner may end by itself if its store was lost and there is no room
+// for another, and only then.
 func TestWhyAPlannerMayEnd(t *testing.T) {
 	full := "psidecar: --store: making the store /planner/plans: write /planner/plans.new-1: no space left on device"
 	for _, c := range []struct {
@@ -128,8 +131,8 @@ func TestWhyAPlannerMayEnd(t *testing.T) {
 	}
 }
 
-// A model may differ by what values left out account for, and no more: what has
-// learned nothing is not as good as direct.
+// TestToleranceOfModels: a model may differ by what values left out account for, and no more;
+// what has learned nothing is not as good as direct.
 func TestToleranceOfModels(t *testing.T) {
 	const direct, untrained = 0.3698, 0.5786
 	for _, c := range []struct {
@@ -148,8 +151,8 @@ func TestToleranceOfModels(t *testing.T) {
 	}
 }
 
-// At rest a service may hold pipes that nobody has collected yet, and little else
-// that it did not hold before.
+// TestMoreThanAtRestBefore: at rest a service may hold pipes that nobody has collected yet, and
+// little else that it did not hold before.
 func TestMoreThanAtRestBefore(t *testing.T) {
 	was := held{descriptors: 40, sockets: 20, pipes: 6, goroutines: 60, memory: 90 << 20}
 	for _, c := range []struct {

@@ -12,9 +12,9 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// Answers of another host come to a worker from its own host's proxy, over the
-// loopback device: the agent sees them all the same, so that no request is said to
-// wait which has its answer.
+// TestAnswersThroughProxies: answers of another host come to a worker from its own host's
+// proxy, over the loopback device. The agent sees them all the same, so that no request is said
+// to wait which has its answer.
 func TestAnswersThroughProxies(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// sink takes connections and drops what comes.
+// sink is a task that takes connections and drops what comes. It prints its port.
 func sink([]string) error {
 	l, err := net.Listen("tcp4", ":0")
 	if err != nil {
@@ -36,9 +36,9 @@ func sink([]string) error {
 	}
 }
 
-// storm makes connections to an address until it is killed, some thousands a
-// second, each of which begins as PS-lite's do and says no more. It leaves the
-// others little of the machine.
+// storm is a task that makes connections to an address until it is killed, some thousands a
+// second, each of which begins as PS-lite's do and says no more. Beside that it keeps all
+// processors busy, so that the others come to run at odd moments.
 func storm(args []string) error {
 	for range 4 * runtime.NumCPU() {
 		go func() {
@@ -67,8 +67,9 @@ func storm(args []string) error {
 	return g.Wait()
 }
 
-// TestEndsBesideNewConnections: psidecar up that is told to end while
-// connections are being made without pause ends in order, and leaves nothing.
+// TestEndsBesideNewConnections: psidecar up that is told to end while connections are being
+// made without pause ends in order, and leaves nothing. Several times, since it is about what
+// happens in between.
 func TestEndsBesideNewConnections(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)

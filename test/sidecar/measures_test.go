@@ -65,6 +65,8 @@ func TestMeasuresThatDoNotHold(t *testing.T) {
 			t.Errorf("status of port %d says:\n%s", port, text)
 		}
 	}
+	// Another job, of this host alone and at its loopback address. The agent finds it in the
+	// same cgroup.
 	// Another job, of this host alone and at its loopback address.
 	local := exec.Command(psjob, "local", "--model", "count", "--steps", "1000000")
 	p, err := s.Host.StartIn("job", local)

@@ -21,8 +21,8 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// named are two hosts with sidecars, the first of which has the planner of both, and
-// jobs that call themselves something.
+// named is two hosts with sidecars, the first of which has the planner of both, and jobs that
+// say what they are called. Owners may say that and a threshold, and nothing else.
 type named struct {
 	t              *testing.T
 	program, psjob string
@@ -30,6 +30,7 @@ type named struct {
 	sidecars       []*Sidecar
 }
 
+// newNamed makes hosts and sidecars. groups are cgroups that are watched besides the usual one.
 func newNamed(t *testing.T, groups ...string) *named {
 	t.Helper()
 	require.Root(t)
@@ -54,7 +55,8 @@ func newNamed(t *testing.T, groups ...string) *named {
 	return n
 }
 
-// job starts a job that goes on until end ends it.
+// job starts a job that counts, with these variables in its environment, until end ends it,
+// which may be called again. Its scheduler is on the first host at port.
 func (n *named) job(group string, port int, variables ...string) (end func()) {
 	n.t.Helper()
 	mine := hosts.Program{n.psjob, "--json"}
@@ -77,7 +79,7 @@ func (n *named) job(group string, port int, variables ...string) (end func()) {
 	return end
 }
 
-// await waits until a condition holds, which otherwise says why it does not.
+// await waits until ok returns no error, and fails the test with its last one.
 func (n *named) await(what string, ok func() error) {
 	n.t.Helper()
 	for end := time.Now().Add(2 * patience); ; time.Sleep(50 * time.Millisecond) {
@@ -91,7 +93,8 @@ func (n *named) await(what string, ok func() error) {
 	}
 }
 
-// jobAt returns a job as who serves at that port of a sidecar knows it.
+// jobAt returns a job, named by its scheduler, as the agent or planner at that port of a
+// sidecar knows it.
 func (n *named) jobAt(s *Sidecar, port int, scheduler string) (page.Job, error) {
 	var known page.Jobs
 	if err := s.Get(n.t.Context(), port, "/api/v1/jobs", &known); err != nil {
@@ -104,7 +107,7 @@ func (n *named) jobAt(s *Sidecar, port int, scheduler string) (page.Job, error) 
 	return known.Jobs[at], nil
 }
 
-// called waits until both agents and the planner call a job so.
+// called waits until both agents and the planner call a job by a name.
 func (n *named) called(scheduler, name string) {
 	n.t.Helper()
 	for _, at := range []struct {
@@ -121,9 +124,10 @@ func (n *named) called(scheduler, name string) {
 	}
 }
 
+// jobLabel matches the job label of a line of metrics.
 var jobLabel = regexp.MustCompile(`[{,]job="([^"]*)"`)
 
-// series returns the jobs that metrics have, of those that a process serves at a port.
+// series returns the values of the job label in the metrics at a port of a sidecar.
 func (n *named) series(s *Sidecar, port int) map[string]bool {
 	n.t.Helper()
 	body, err := s.Ask(n.t.Context(), http.MethodGet, port, "/metrics", "")
@@ -137,9 +141,9 @@ func (n *named) series(s *Sidecar, port int) map[string]bool {
 	return labels
 }
 
-// A job runs three times, each with another scheduler, under one name: its metrics are
-// one series, rules that were set for its name before the first run hold in all, as does
-// what it asks for itself, and its history has three runs.
+// TestThreeRunsOfOneName: a job runs three times, each with another scheduler, under one name.
+// Its metrics are one series, rules that were set for its name before the first run hold in
+// all, as does what it asks for itself, and its history has three runs.
 func TestThreeRunsOfOneName(t *testing.T) {
 	n := newNamed(t)
 	psidecar := func(args ...string) string {
@@ -223,8 +227,9 @@ func TestThreeRunsOfOneName(t *testing.T) {
 	}
 }
 
-// Of two jobs that claim one name at a time the second has its scheduler's address
-// appended, which its status says, and the name alone when the first has ended.
+// TestTwoJobsOfOneName: of two jobs that claim one name at a time the second has its
+// scheduler's address appended, which its status says, and the name alone when the first has
+// ended.
 func TestTwoJobsOfOneName(t *testing.T) {
 	n := newNamed(t, "other")
 	first, second := n.hosts[0].Address(9091), n.hosts[0].Address(9191)

@@ -1,7 +1,7 @@
-// Package sidecar runs psidecar up beside a test's job: one process a host,
-// which intercepts what runs in the host's cgroup `job`. In come a host and
-// flags; out go what it serves over HTTP, its log, and whether it ended in
-// order.
+// Package sidecar runs psidecar up beside a test's job: one process on each host, which
+// intercepts what runs in the host's cgroup "job". Its input is a host and flags; its output is
+// what the process serves over HTTP, its log, and whether it ended in order. Tests of several
+// packages use it, with the hosts of internal/hosts; it needs root and a kernel with BPF.
 package sidecar
 
 import (
@@ -30,16 +30,20 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// Ports of a sidecar. The planner's are open where it has one of its own.
+// Ports of a sidecar, on all addresses of its host. The planner's are open if it has a planner
+// of its own.
 const (
 	Page        = 9810
 	Planner     = 9811
 	PlannerPage = 9812
 )
 
+// patience bounds each wait: for a start, an end or an answer. It is far longer than these
+// take, also on a busy machine.
 const patience = time.Minute
 
-// Sidecar is a psidecar up that runs.
+// Sidecar is a psidecar up that runs on a host. Its methods may be called concurrently, except
+// for Stop.
 type Sidecar struct {
 	Host    *hosts.Host
 	Process *hosts.Process
@@ -47,17 +51,17 @@ type Sidecar struct {
 	Pins string
 	// Control is where its proxy takes orders.
 	Control string
-	client  http.Client
-	log     hosts.Log
+	client  http.Client // // dials from the host's network namespace
+	log     hosts.Log   // // its standard error
 }
 
-// Start runs the program as `psidecar up` with these flags besides its own, in
-// the host's cgroup of that name, and returns when it has its listeners open. It
-// has a state folder of its own, as a host has, unless the flags name one. With
-// --kubernetes among the flags it finds jobs in pods, wherever their cgroups are, and
-// has no listeners before.
-// At the end of the test it is killed, if it still runs, and what it left in
-// the kernel removed.
+// Start runs program as psidecar up in the host's cgroup of that name, with these flags besides
+// its own, and returns when it has its listeners open. It has a state folder of its own, as a
+// host has, unless the flags name one. With --kubernetes among the flags it finds jobs in pods,
+// wherever their cgroups are, and has no listeners before; Start then returns when it is ready.
+//
+// If it does not start the test fails. At the end of the test it is killed, if it still runs,
+// and what it left in the kernel is removed.
 func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) *Sidecar {
 	t.Helper()
 	s := &Sidecar{Host: h, Pins: filepath.Join(bpffs(t), "pins")}
@@ -101,7 +105,7 @@ func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) 
 	}
 }
 
-// short makes a folder with a name short enough for sockets.
+// short makes a folder with a name short enough for sockets, which t.TempDir's are not.
 func short(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ps")
@@ -112,7 +116,7 @@ func short(t testing.TB) string {
 	return dir
 }
 
-// bpffs mounts a BPF file system for the time of the test.
+// bpffs mounts a BPF file system until the end of the test.
 func bpffs(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,6 +131,8 @@ func bpffs(t testing.TB) string {
 	return dir
 }
 
+// clean kills it if it still runs and removes its pins. It prints the log if the test has
+// failed.
 func (s *Sidecar) clean(t testing.TB) {
 	select {
 	case <-s.Process.Done():
@@ -144,10 +150,10 @@ func (s *Sidecar) clean(t testing.TB) {
 	}
 }
 
-// Log is what it has logged so far.
+// Log returns what it has logged so far.
 func (s *Sidecar) Log() string { return s.log.String() }
 
-// Get asks for JSON at one of its ports.
+// Get decodes the JSON at a path of one of its ports into v.
 func (s *Sidecar) Get(ctx context.Context, port int, path string, v any) error {
 	body, err := s.Ask(ctx, http.MethodGet, port, path, "")
 	if err != nil {
@@ -161,10 +167,9 @@ func (s *Sidecar) Connections(ctx context.Context) (state proxy.State, err error
 	return state, s.Get(ctx, Page, "/api/v1/connections", &state)
 }
 
-// Unguarded returns when no job counts as running any more whose keys are, or
-// were, displaced, and the agent knows it: from then on Stop leaves nothing in
-// the kernel. A job may be shorter than what it takes to close its cgroup, so
-// that none is closed now is not enough.
+// Unguarded returns when no job counts as running any more whose keys are, or were, displaced,
+// and the agent knows it: from then on Stop leaves nothing in the kernel. That no cgroup is
+// closed is not enough, since a job may be shorter than what it takes to close its cgroup.
 func (s *Sidecar) Unguarded(t testing.TB) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -184,7 +189,8 @@ func (s *Sidecar) Unguarded(t testing.TB) {
 	}
 }
 
-// Metric returns the sum of the metrics of that name, 0 where there is none.
+// Metric returns the sum of the agent's metrics of that name, 0 if there is none. The name may
+// have labels, as in a line of metrics.
 func (s *Sidecar) Metric(ctx context.Context, name string) (sum float64, err error) {
 	body, err := s.Ask(ctx, http.MethodGet, Page, "/metrics", "")
 	if err != nil {
@@ -193,13 +199,13 @@ func (s *Sidecar) Metric(ctx context.Context, name string) (sum float64, err err
 	return hosts.SumMetrics(body, name)
 }
 
-// Address is host:port of one of its ports.
+// Address returns host:port of one of its ports.
 func (s *Sidecar) Address(port int) string {
 	return s.Host.Address(port)
 }
 
-// Ask makes a request with this text at one of its ports and returns the answer,
-// which must be that all is well.
+// Ask makes a request with text as its body at one of its ports, and returns the body of the
+// answer. Any status but 200 is an error.
 func (s *Sidecar) Ask(ctx context.Context, method string, port int, path, text string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -220,7 +226,7 @@ func (s *Sidecar) Ask(ctx context.Context, method string, port int, path, text s
 	return body, err
 }
 
-// Order tells its proxy something over its control socket.
+// Order makes a request with text as its body to its proxy's control socket, as root.
 func (s *Sidecar) Order(ctx context.Context, method, path, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -240,8 +246,8 @@ func (s *Sidecar) Order(ctx context.Context, method, path, text string) error {
 	return err
 }
 
-// Stop ends it in order; the test fails where it does not end so, or leaves
-// something in the kernel.
+// Stop ends it in order. The test fails if it does not end so, or leaves something in the
+// kernel.
 func (s *Sidecar) Stop(t testing.TB) {
 	t.Helper()
 	if err := s.Process.Signal(syscall.SIGTERM); err != nil {

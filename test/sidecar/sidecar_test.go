@@ -21,13 +21,13 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
+// TestMain lets the test program be the tasks of its tests.
 func TestMain(m *testing.M) {
 	hoststest.Main(m, map[string]func([]string) error{"sink": sink, "storm": storm})
 }
 
-// TestUp: psidecar up on every host, the planner's on the first, and the last
-// in the job's own cgroup, carries a job whose sums are exact, shows it, and
-// ends in order.
+// TestUp: psidecar up on every host, the planner's on the first, and the last in the job's own
+// cgroup, carries a job whose sums are exact, shows it, and ends in order.
 func TestUp(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
@@ -102,8 +102,8 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// checkPlanner checks that the agents counted what the workers say they used,
-// though the connections go to the proxies, and that the planner knows it.
+// checkPlanner checks that the agents counted what the workers report to have used, though the
+// connections go to the proxies, and that the planner knows it.
 func checkPlanner(t *testing.T, s *Sidecar, r *hosts.Running) {
 	t.Helper()
 	var said uint64
