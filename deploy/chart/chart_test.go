@@ -21,6 +21,7 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
+// TestAlerts has promtool check the alerts and run their tests.
 func TestAlerts(t *testing.T) {
 	require.Program(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
@@ -48,6 +49,7 @@ type panel struct {
 	Targets                  []struct{ RefID, Expr, LegendFormat string }
 }
 
+// TestDashboard: every panel has what it must have to be of use.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile("files/dashboard.json")
 	if err != nil {

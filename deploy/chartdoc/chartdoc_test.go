@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestReadmeIsCurrent: the chart's README.md is that of its values.
+// TestReadmeIsCurrent: the chart's README.md is the one that its values give.
 func TestReadmeIsCurrent(t *testing.T) {
 	if err := run([]string{"--chart", "../chart", "--check"}); err != nil {
 		t.Error(err)
@@ -39,6 +39,7 @@ share: 0
 args: []
 `
 
+// writeChart makes a folder with the two files of a chart that are read.
 func writeChart(t *testing.T, values, schema string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,6 +51,7 @@ func writeChart(t *testing.T, values, schema string) string {
 	return dir
 }
 
+// TestTables reads a small chart that has every kind of value and comment.
 func TestTables(t *testing.T) {
 	text, err := readme(writeChart(t, smallValues, smallSchema))
 	if err != nil {
@@ -69,8 +71,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestWhatTheTablesLack: values of which nothing is said, or that only one of the two
-// files has, are errors that name them.
+// TestWhatTheTablesLack: values about which nothing is said, or that only one of the two files
+// has, are errors that name them.
 func TestWhatTheTablesLack(t *testing.T) {
 	for _, tc := range []struct{ name, values, schema, want string }{
 		{"no comment", strings.Replace(smallValues, "# further\n", "", 1), smallSchema, "says nothing of args"},
@@ -92,7 +94,7 @@ func TestWhatTheTablesLack(t *testing.T) {
 	}
 }
 
-// TestCheck: --check writes nothing and says how to.
+// TestCheck: --check writes nothing, and its error says how to.
 func TestCheck(t *testing.T) {
 	dir := writeChart(t, smallValues, smallSchema)
 	path := filepath.Join(dir, "README.md")

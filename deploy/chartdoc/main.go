@@ -1,10 +1,13 @@
-// Command chartdoc writes the chart's README.md: a table of its values, with what
-// values.yaml says of each in the comment above it and what values.schema.json
-// lets it be.
+// Command chartdoc writes the chart's README.md: a table of its values, with what values.yaml
+// says of each in the comment above it and what values.schema.json lets it be. So a value is
+// described in one place, where it is set, and people read it in the repository without helm.
 //
-// A value without a comment, one that the schema does not know and one that the
-// schema knows and values.yaml has not are errors. With --check nothing is
-// written, and a README.md that differs is an error too.
+// A value without a comment, one that the schema does not know and one that the schema knows
+// and values.yaml has not are errors. With --check nothing is written, and a README.md that
+// differs is an error too; that is how tests notice.
+//
+// main.go writes, values.go reads values.yaml beside the schema, schema.go puts a schema into
+// words.
 package main
 
 import (
@@ -15,6 +18,7 @@ import (
 	"path/filepath"
 )
 
+// main runs the command. Any error is exit code 1.
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "chartdoc:", err)
@@ -22,6 +26,7 @@ func main() {
 	}
 }
 
+// run writes or checks README.md in the folder of --chart.
 func run(args []string) error {
 	flags := flag.NewFlagSet("chartdoc", flag.ContinueOnError)
 	chart := flags.String("chart", "deploy/chart", "folder of the chart")
@@ -45,7 +50,7 @@ func run(args []string) error {
 	return nil
 }
 
-// intro is what stands above the tables.
+// intro is the text above the tables.
 const intro = `# Chart psidecar
 
 <!-- Made from values.yaml and values.schema.json by go run ./deploy/chartdoc. -->
@@ -55,6 +60,7 @@ Agents and, where they are turned on, proxies as a DaemonSet, and planners as a 
 A value that is not in these tables, or not of its type, is refused before anything is installed.
 `
 
+// readme returns the content of README.md, for the chart in a folder.
 func readme(chart string) ([]byte, error) {
 	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// schema is what the tables show of a JSON schema.
+// schema is as much of a JSON schema as the tables show.
 type schema struct {
 	Ref                  string             `json:"$ref"`
 	Definitions          map[string]*schema `json:"definitions"`
@@ -21,7 +21,8 @@ type schema struct {
 	ExclusiveMaximum     *float64           `json:"exclusiveMaximum"`
 }
 
-// resolve follows a reference to a definition. One that leads nowhere is empty.
+// resolve follows a reference to a definition. One that leads nowhere is noted in r.wrong, and
+// stands for an empty schema.
 func (r *reader) resolve(s *schema) *schema {
 	name, isRef := strings.CutPrefix(s.Ref, "#/definitions/")
 	if !isRef {
@@ -35,7 +36,7 @@ func (r *reader) resolve(s *schema) *schema {
 	return to
 }
 
-// kind is what a value may be, in words.
+// kind returns what a value may be, in words.
 func (r *reader) kind(s *schema) string {
 	s = r.resolve(s)
 	switch {
@@ -51,6 +52,7 @@ func (r *reader) kind(s *schema) string {
 		return strings.Join(words, ", ")
 	case len(s.AnyOf) > 0: // the others are the same as text
 		return r.kind(s.AnyOf[0])
+	// A list whose elements have a type.
 	case s.Type == "array" && s.Items != nil:
 		return "list of " + r.kind(s.Items)
 	case s.Type == "array":
@@ -66,7 +68,7 @@ func (r *reader) kind(s *schema) string {
 	}
 }
 
-// within is the range of a number.
+// within returns the range of a number, with a comma before it; empty if it has none.
 func within(s *schema) string {
 	from, to := "", ""
 	switch {

@@ -11,18 +11,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// section is a table: what stands above it, and its rows.
+// section is a table: the text above it, and its rows.
 type section struct {
 	text string
 	rows []row
 }
 
-// row is a value.
+// row is a value: its path with dots, what it may be, its default, and what it is.
 type row struct{ path, kind, standard, text string }
 
-// longest is how many characters of a default the table shows.
+// longest is how many bytes of a default the table shows.
 const longest = 70
 
+// write writes the section as markdown. An error of w is not returned: w is a buffer.
 func (s section) write(w io.Writer) {
 	fmt.Fprintln(w)
 	if s.text != "" {
@@ -39,17 +40,19 @@ func (s section) write(w io.Writer) {
 	}
 }
 
+// cell escapes text for a cell of a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
-// reader walks through values.yaml beside its schema. A block of values whose
-// schema has properties is descended into; anything else, what is written in braces
-// included, is one row.
+// reader walks through values.yaml beside its schema. A block of values whose schema has
+// properties is descended into; anything else, including what is written in braces, is one row.
+// It goes on after a fault, so that all of them are reported at once.
 type reader struct {
 	root     *schema
-	sections []section
-	wrong    []error
+	sections []section // // the last is being filled
+	wrong    []error   // // faults found so far
 }
 
+// read returns the sections in the order of values.yaml, or all faults of both files.
 func read(values, schemaText []byte) ([]section, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(values, &doc); err != nil {
@@ -71,7 +74,7 @@ func read(values, schemaText []byte) ([]section, error) {
 	return r.sections, errors.Join(r.wrong...)
 }
 
-// walk adds the values of a mapping. above is what stands over all of them.
+// walk adds the values of a mapping, whose path is prefix and whose schema is s.
 func (r *reader) walk(prefix string, mapping *yaml.Node, s *schema) {
 	known := map[string]bool{}
 	for i := 0; i < len(mapping.Content); i += 2 {
@@ -112,10 +115,12 @@ func (r *reader) walk(prefix string, mapping *yaml.Node, s *schema) {
 	}
 }
 
+// empty reports whether s is empty.
 func empty(s string) bool { return s == "" }
 
-// comments are what stands above a value: the last paragraph, or what stands beside
-// it, is about the value, those before it about what follows.
+// comments returns what is said about a value: own is the last paragraph above it, with what
+// stands beside it; before is the paragraphs above that, which are about everything that
+// follows.
 func comments(key, value *yaml.Node) (before, own string) {
 	paragraphs := strings.Split(strings.TrimSpace(key.HeadComment), "\n\n")
 	own = words(paragraphs[len(paragraphs)-1])
@@ -129,7 +134,7 @@ func comments(key, value *yaml.Node) (before, own string) {
 	return strings.Join(first, "\n\n"), own
 }
 
-// words is a comment's text, in one line.
+// words returns the text of a comment in one line.
 func words(comment string) string {
 	var all []string
 	for line := range strings.Lines(comment) {
@@ -138,7 +143,8 @@ func words(comment string) string {
 	return strings.Join(all, " ")
 }
 
-// flow is a value in one line, as --set-json and braces of YAML have it.
+// flow returns a value in one line, as --set-json and YAML's braces have it. Quotes are kept,
+// since a number in quotes is text.
 func flow(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

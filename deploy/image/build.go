@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// user is whom the image runs as unless the container says otherwise: the
-// proxy and the planner need no more.
+// user is the user and group that the image runs as unless the container says otherwise. The
+// proxy and the planner need no more rights; an agent's pod asks for root.
 const user = "65532"
 
 // image is a platform's image and the list of what is in its binary.
@@ -27,9 +27,11 @@ type image struct {
 	modules  int
 }
 
+// machines are the processors for which images are made.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// checkBinary refuses what would not start in an image without any library.
+// checkBinary returns an error for a binary that would not start in an image without any
+// library.
 func checkBinary(binary []byte, p v1.Platform) error {
 	f, err := elf.NewFile(bytes.NewReader(binary))
 	if err != nil {
@@ -50,8 +52,8 @@ func checkBinary(binary []byte, p v1.Platform) error {
 	return nil
 }
 
-// build makes an image for each program: a layer of the few files that any
-// process expects, and one with the program.
+// build makes an image for each program: a layer of the few files that any process expects, and
+// one with the program. All images share the first layer.
 func build(programs []program, version string, made v1.Time) ([]image, error) {
 	base, err := layer(made.Time, []entry{
 		{name: "etc/", mode: 0o755}, {name: "tmp/", mode: 0o1777}, {name: "run/", mode: 0o755}, {name: "run/psidecar/", mode: 0o755},
@@ -80,6 +82,7 @@ func build(programs []program, version string, made v1.Time) ([]image, error) {
 	return images, nil
 }
 
+// assemble puts layers together: the base files, then the program.
 func assemble(p v1.Platform, version string, made v1.Time, layers ...v1.Layer) (v1.Image, error) {
 	i := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for n, l := range layers {
@@ -107,13 +110,15 @@ func assemble(p v1.Platform, version string, made v1.Time, layers ...v1.Layer) (
 	return mutate.ConfigFile(i, config)
 }
 
-// entry is a file of a layer; a name that ends in a slash is a folder's.
+// entry is a file of a layer, or a folder if its name ends in a slash.
 type entry struct {
 	name string
 	mode int64
 	body []byte
 }
 
+// layer packs entries, in their order and with one time, into a compressed layer. Nothing of
+// this machine gets into it.
 func layer(made time.Time, entries []entry) (v1.Layer, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -138,7 +143,7 @@ func layer(made time.Time, entries []entry) (v1.Layer, error) {
 	}, tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(9))
 }
 
-// compressed is what a registry stores and a node pulls, in bytes.
+// compressed returns the bytes that a registry stores and a node pulls.
 func compressed(i v1.Image) (int64, error) {
 	m, err := i.Manifest()
 	if err != nil {

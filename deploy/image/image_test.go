@@ -20,8 +20,8 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// smallProgram builds this command itself for a platform: a static Go binary
-// with modules.
+// smallProgram builds this command itself for an architecture: a static Go binary with modules,
+// that is smaller than psidecar.
 func smallProgram(t *testing.T, arch string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program-"+arch)
@@ -33,6 +33,9 @@ func smallProgram(t *testing.T, arch string) string {
 	return path
 }
 
+// TestImageHoldsTheProgramAndItsBill reads the layout back as a registry's client does: the
+// index has an image with the program in it, and the bill of materials names that image as its
+// subject.
 func TestImageHoldsTheProgramAndItsBill(t *testing.T) {
 	binary := smallProgram(t, runtime.GOARCH)
 	dir := filepath.Join(t.TempDir(), "image")
@@ -95,6 +98,8 @@ func TestImageHoldsTheProgramAndItsBill(t *testing.T) {
 	checkBill(t, filepath.Join(dir, "psidecar-linux-"+runtime.GOARCH+".cdx.json"))
 }
 
+// checkBill checks that a file is a bill of materials with a module that the program is built
+// from.
 func checkBill(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -117,7 +122,7 @@ func checkBill(t *testing.T, path string) {
 	}
 }
 
-// TestProgramStartsInItsImage runs the program with the image as its root.
+// TestProgramStartsInItsImage runs the program with the image as its root, as the image's user.
 func TestProgramStartsInItsImage(t *testing.T) {
 	require.Root(t)
 	programs, err := readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH))
@@ -141,6 +146,7 @@ func TestProgramStartsInItsImage(t *testing.T) {
 	}
 }
 
+// TestSameInputSameImage: two builds have the same digest.
 func TestSameInputSameImage(t *testing.T) {
 	p, err := readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH))
 	if err != nil {
@@ -166,6 +172,7 @@ func TestSameInputSameImage(t *testing.T) {
 	}
 }
 
+// TestRefusals: what is no static program for its platform is refused.
 func TestRefusals(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
@@ -191,7 +198,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestTooLarge: an image that has grown over what it may have is an error.
+// TestTooLarge: an image larger than --max-bytes is an error.
 func TestTooLarge(t *testing.T) {
 	arg := "linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH)
 	for _, c := range []struct {
@@ -205,6 +212,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
+// extract unpacks a tar file and closes it.
 func extract(t *testing.T, from io.ReadCloser, root string) {
 	t.Helper()
 	defer from.Close()

@@ -1,10 +1,13 @@
-// Command image puts psidecar's static binaries into a container image for
-// several platforms, without a container engine: an OCI image layout, with a
-// bill of materials beside each image, and a tar file for each platform that
-// engines load.
+// Command image puts psidecar's static binaries into a container image for several platforms,
+// without a container engine: an OCI image layout, with a bill of materials beside each image,
+// and a tar file for each platform that engines load.
 //
-// What comes in: one binary per platform, given as linux/amd64=FILE. What goes
-// out: a folder that oci-layout tools (crane, skopeo, oras) push as it is.
+// Its input is one binary for each platform, given as linux/amd64=FILE. Its output is a folder
+// that tools for OCI layouts (crane, skopeo, oras) push as it is. The same input gives the same
+// bytes, so that anybody can check an image against its source. It needs no root and no
+// network.
+//
+// build.go makes images, sbom.go lists what is in them, write.go writes both.
 package main
 
 import (
@@ -21,6 +24,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
+// main runs the command. Any error is exit code 1.
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
@@ -28,6 +32,9 @@ func main() {
 	}
 }
 
+// run makes the images and prints a line for each. Everything that can be wrong with the input
+// is found before the output folder is replaced. An image that is too large is written all the
+// same, so that it can be looked at, and is an error in the end.
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	dir := flags.String("out", "bin/image", "folder to write; what an earlier run left there is replaced")
@@ -84,8 +91,8 @@ func run(args []string, out io.Writer) error {
 	return errors.Join(large...)
 }
 
-// created is the time that the image carries: SOURCE_DATE_EPOCH where it is
-// set, as reproducible builds do, otherwise 1970.
+// created returns the time that the image carries: SOURCE_DATE_EPOCH if it is set, as is usual
+// for reproducible builds, otherwise 1970.
 func created() (v1.Time, error) {
 	text := os.Getenv("SOURCE_DATE_EPOCH")
 	if text == "" {
@@ -98,13 +105,14 @@ func created() (v1.Time, error) {
 	return v1.Time{Time: time.Unix(seconds, 0).UTC()}, nil
 }
 
-// program is one platform's binary.
+// program is one platform's binary, all of it in memory.
 type program struct {
 	platform v1.Platform
 	path     string
 	binary   []byte
 }
 
+// readProgram reads the binary that an argument OS/ARCH=FILE names, and checks it.
 func readProgram(arg string) (program, error) {
 	name, path, ok := strings.Cut(arg, "=")
 	platform, err := v1.ParsePlatform(name)

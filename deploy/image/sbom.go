@@ -9,9 +9,10 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// billOfMaterials lists, in CycloneDX, the modules that are linked into a
-// program, as the program itself says (package debug/buildinfo), and how many
-// there are.
+// billOfMaterials lists, in CycloneDX, the modules that are linked into a program, as the
+// program itself says (package debug/buildinfo), and returns how many there are, Go's standard
+// library included. It has no time and no random serial number, which would make two builds
+// differ.
 func billOfMaterials(p program, version string) ([]byte, int, error) {
 	info, err := buildinfo.Read(bytes.NewReader(p.binary))
 	if err != nil {
@@ -29,6 +30,7 @@ func billOfMaterials(p program, version string) ([]byte, int, error) {
 		BOMRef: "std", Type: cyclonedx.ComponentTypeLibrary, Name: "std", Version: info.GoVersion, PackageURL: packageURL("std", goVersion),
 	}}
 	for _, m := range info.Deps {
+		// What is linked is the replacement.
 		if m.Replace != nil {
 			m = m.Replace
 		}
@@ -51,6 +53,7 @@ func billOfMaterials(p program, version string) ([]byte, int, error) {
 	return out.Bytes(), len(components), nil
 }
 
+// packageURL returns the name by which scanners look a module up.
 func packageURL(path, version string) string {
 	return "pkg:golang/" + strings.ReplaceAll(path, "+", "%2B") + "@" + strings.ReplaceAll(version, "+", "%2B")
 }

@@ -15,9 +15,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
+// sbomType is the media type of a bill of materials.
 const sbomType = "application/vnd.cyclonedx+json"
 
-// writeLayout writes the OCI image layout: an index of the images, and as
+// writeLayout writes an OCI image layout to a new folder: an index of the images, and as
 // referrers of the images their bills of materials.
 func writeLayout(dir string, images []image) error {
 	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
@@ -46,8 +47,8 @@ func writeLayout(dir string, images []image) error {
 	return nil
 }
 
-// referrer is an OCI artifact that holds an image's bill of materials and
-// names the image as its subject.
+// referrer returns an OCI artifact that holds an image's bill of materials and names the image
+// as its subject, by which registries and scanners find it.
 func referrer(i image) (v1.Image, error) {
 	subject, err := descriptor(i.image)
 	if err != nil {
@@ -64,6 +65,7 @@ func referrer(i image) (v1.Image, error) {
 	return withSubject, nil
 }
 
+// descriptor returns the reference by which a manifest names an image.
 func descriptor(i v1.Image) (*v1.Descriptor, error) {
 	digest, err := i.Digest()
 	if err != nil {
@@ -76,8 +78,8 @@ func descriptor(i v1.Image) (*v1.Descriptor, error) {
 	return &v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: digest, Size: size}, nil
 }
 
-// writeFiles writes what engines load (docker load, ctr image import) and the
-// bill of materials as files.
+// writeFiles writes what engines load (docker load, ctr image import) and the bill of materials
+// as files.
 func writeFiles(dir, repository, version string, i image) error {
 	suffix := i.platform.OS + "-" + i.platform.Architecture
 	tag, err := name.NewTag(repository + ":" + tagText(version))
@@ -93,7 +95,8 @@ func writeFiles(dir, repository, version string, i image) error {
 	return nil
 }
 
-// tagText is a version as a tag can hold it.
+// tagText returns a version with everything replaced that a tag cannot hold, such as the + of
+// semantic versions.
 func tagText(version string) string {
 	b := []byte(version)
 	for i, c := range b {

@@ -14,18 +14,22 @@ import (
 	"time"
 )
 
-// archive is the files of a tar file, which is the same whenever it is written: in
-// the order of their names, of one time and one owner.
+// archive is the files of a tar file, which is the same whenever it is written: in the order of
+// their names, with one time and one owner.
 type archive struct {
 	made    time.Time
 	entries []entry
 }
 
+// entry is a file: its name in the archive, and the path that its content comes from when the
+// archive is written.
 type entry struct {
 	name, from string
 	mode       int64
 }
 
+// addFile adds a regular file that is not empty. Anything else is an error, since it mostly is
+// a step that has failed before.
 func (a *archive) addFile(name, from string, mode int64) error {
 	info, err := os.Stat(from)
 	if err != nil {
@@ -38,7 +42,8 @@ func (a *archive) addFile(name, from string, mode int64) error {
 	return nil
 }
 
-// addFolder adds the files of a folder and of those below it, which must be some.
+// addFolder adds the files of a folder and of those below it, of which there must be some.
+// prefix comes before their paths in it.
 func (a *archive) addFolder(prefix, dir string) error {
 	found := false
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -58,7 +63,8 @@ func (a *archive) addFolder(prefix, dir string) error {
 	return err
 }
 
-// write writes the tar file, compressed where its name ends in .gz.
+// write writes the tar file, compressed if its name ends in .gz. After an error a part of it
+// may be there.
 func (a *archive) write(path string) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -75,6 +81,7 @@ func (a *archive) write(path string) (err error) {
 	return errors.Join(a.writeTar(z), z.Close())
 }
 
+// writeTar writes the entries, sorted.
 func (a *archive) writeTar(out io.Writer) error {
 	slices.SortFunc(a.entries, func(x, y entry) int { return strings.Compare(x.name, y.name) })
 	w := tar.NewWriter(out)
@@ -94,6 +101,7 @@ func (a *archive) writeTar(out io.Writer) error {
 	return w.Close()
 }
 
+// copyFile copies a file's content.
 func copyFile(from, to string) error {
 	text, err := os.ReadFile(from)
 	if err != nil {

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// released is a version as a tag has it, on the commit that it names.
+// released matches a version that is a tag, on the commit that it names. Between tags git
+// describe appends a number of commits.
 var released = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)[0-9.]*)?$`)
 
-// changes is the section of CHANGELOG.md for the version: its own for a tag,
-// otherwise Unreleased.
+// changes returns the section of CHANGELOG.md for the version: its own for a tag, otherwise
+// Unreleased. A missing or empty section is an error, so that no release goes out without one.
 func (o *options) changes() ([]byte, error) {
 	path := filepath.Join(o.root, "CHANGELOG.md")
 	text, err := os.ReadFile(path)

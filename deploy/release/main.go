@@ -1,15 +1,15 @@
-// Command release puts together what a release has, in one folder: an archive for
-// each platform with the programs, manual pages, shell completions and systemd units,
-// the container images as one archive of an OCI layout and as tar files that engines
-// load, bills of materials, what has changed, SHA256SUMS of all of it, and a signature
-// of that.
+// Command release puts together what a release has, in one folder: an archive for each platform
+// with the programs, manual pages, shell completions and systemd units, the container images as
+// one archive of an OCI layout and as tar files that engines load, bills of materials, what has
+// changed, SHA256SUMS of all of it, and a signature of that.
 //
-// The same input gives the same bytes: times in archives are SOURCE_DATE_EPOCH, order
-// is by name. The signature is minisign's (Ed25519), which is verified with a public
-// key and no network: minisign -Vm SHA256SUMS -p psidecar.pub.
+// The same input gives the same bytes: times in archives are SOURCE_DATE_EPOCH, order is by
+// name. The signature is minisign's (Ed25519), which is verified with a public key and no
+// network: minisign -Vm SHA256SUMS -p psidecar.pub.
 //
-// What comes in: folders with static programs, given as linux/amd64=FOLDER; bin/image
-// as deploy/image writes it. make release calls it.
+// Its input is folders with static programs, given as linux/amd64=FOLDER, and the folders that
+// earlier steps have written: images, manual pages, completions. It builds nothing itself. make
+// release calls it.
 package main
 
 import (
@@ -25,6 +25,7 @@ import (
 	"time"
 )
 
+// main runs the command. Any error is exit code 1.
 func main() {
 	if err := run(os.Args[1:], os.Getenv, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -34,16 +35,20 @@ func main() {
 
 // options are what a release is made of.
 type options struct {
-	out, version, root, image, man, completions, key, password string
-	made                                                       time.Time
+	out, version, root, image, man, completions, key, password string    // // all but version and password are paths
+	made                                                       time.Time // // in archives
 	platforms                                                  []platform
 }
 
-// platform is a folder of programs.
+// platform is a folder of programs for an operating system and an architecture.
 type platform struct{ os, arch, dir string }
 
+// suffix returns the platform as it is in names of files.
 func (p platform) suffix() string { return p.os + "-" + p.arch }
 
+// run makes a release and prints the names of its files. Version, changes and key are checked
+// before anything is removed. SHA256SUMS comes after all files that it lists, and the signature
+// last, so that a release with a signature is whole.
 func run(args []string, environment func(string) string, out io.Writer) error {
 	o, err := parse(args, environment)
 	if err != nil {
@@ -92,9 +97,11 @@ func run(args []string, environment func(string) string, out io.Writer) error {
 	return sign(filepath.Join(o.out, "SHA256SUMS"), "psidecar "+o.version)
 }
 
-// plainVersion is what names of files can hold.
+// plainVersion matches versions that can be in names of files.
 var plainVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
 
+// parse reads flags, arguments and the environment. The password comes from the environment
+// alone, since other users see arguments.
 func parse(args []string, environment func(string) string) (*options, error) {
 	o := &options{}
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
@@ -137,14 +144,15 @@ func parse(args []string, environment func(string) string) (*options, error) {
 	return o, nil
 }
 
-// name is that of a file of the release.
+// name returns the name of a file of the release.
 func (o *options) name(what string) string { return "psidecar-" + o.version + "-" + what }
 
-// programs are what each platform's folder holds.
+// programs are the files that each platform's folder must hold.
 var programs = []string{"psidecar", "psjob"}
 
-// writePlatform writes what there is for a platform: the archive to unpack, the image
-// that engines load, and the image's bill of materials, which is the program's too.
+// writePlatform writes what there is for a platform: the archive to unpack, the image that
+// engines load, and the image's bill of materials, which is the program's too. Errors say which
+// step makes what is missing.
 func (o *options) writePlatform(p platform) error {
 	for name, to := range map[string]string{"psidecar-" + p.suffix() + ".tar": "image-" + p.suffix() + ".tar", "psidecar-" + p.suffix() + ".cdx.json": p.suffix() + ".cdx.json"} {
 		if err := copyFile(filepath.Join(o.image, name), filepath.Join(o.out, o.name(to))); err != nil {
@@ -183,7 +191,8 @@ func (o *options) writePlatform(p platform) error {
 	return a.write(filepath.Join(o.out, o.name(p.suffix()+".tar.gz")))
 }
 
-// completions are where shells look for them, below a prefix.
+// completions are the places where shells look for them, below a prefix such as /usr/local, by
+// the files that psidecar completion writes.
 var completions = map[string]string{
 	"psidecar.bash": "share/bash-completion/completions/psidecar",
 	"_psidecar":     "share/zsh/site-functions/_psidecar",

@@ -19,7 +19,7 @@ import (
 	"aead.dev/minisign"
 )
 
-// parts are the files of which the releases of these tests are made.
+// parts are the files from which these tests make releases.
 var parts = map[string]string{
 	"src/CHANGELOG.md": "# Changelog\n\n## Unreleased\n\n- New.\n\n## 1.2.0 (a date)\n\n### Added\n- This.\n\n## 1.1.0\n\n", "src/LICENSE": "licence",
 	"src/deploy/systemd/psidecar-agent.service": "[Unit]", "src/deploy/systemd/config.yaml": "insecure: true",
@@ -31,7 +31,7 @@ var parts = map[string]string{
 	"image/psidecar-linux-arm64.tar": "other image", "image/psidecar-linux-arm64.cdx.json": "{}",
 }
 
-// place writes the parts, as of a time, and returns the command line that makes a
+// place writes the parts, last modified at a time, and returns the command line that makes a
 // release of them.
 func place(t *testing.T, version string, written time.Time) (dir string, args []string) {
 	t.Helper()
@@ -50,12 +50,12 @@ func place(t *testing.T, version string, written time.Time) (dir string, args []
 		"--completions", at("completions"), "linux/amd64=" + at("amd64"), "linux/arm64=" + at("arm64")}
 }
 
-// fixed is an environment.
+// fixed returns an environment.
 func fixed(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// read returns the files of a folder.
+// read returns the files of a folder by their names.
 func read(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files, err := os.ReadDir(dir)
@@ -73,7 +73,7 @@ func read(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// writeKey writes a new secret key, encrypted where there is a password.
+// writeKey writes a new secret key, encrypted if there is a password.
 func writeKey(t *testing.T, password string) (path string, public minisign.PublicKey) {
 	t.Helper()
 	public, secret, err := minisign.GenerateKey(rand.Reader)
@@ -132,6 +132,7 @@ func TestRelease(t *testing.T) {
 	checkArchive(t, files["psidecar-v1.2.0-linux-arm64.tar.gz"])
 }
 
+// checkArchive checks names, modes and programs of the archive of a platform.
 func checkArchive(t *testing.T, text string) {
 	t.Helper()
 	z, err := gzip.NewReader(strings.NewReader(text))
@@ -164,8 +165,8 @@ func checkArchive(t *testing.T, text string) {
 	}
 }
 
-// TestSameInputSameRelease: files of other times, elsewhere, give the same bytes,
-// those of the signature included.
+// TestSameInputSameRelease: files of other times, elsewhere, give the same bytes, those of the
+// signature included.
 func TestSameInputSameRelease(t *testing.T) {
 	key, _ := writeKey(t, "")
 	environment := fixed(map[string]string{"SOURCE_DATE_EPOCH": "1700000000"})
@@ -201,8 +202,8 @@ func TestNotSigned(t *testing.T) {
 	}
 }
 
-// TestKeyWithPassword: it signs with the password alone. Each try takes a second and
-// a GiB, as minisign means it to.
+// TestKeyWithPassword: a key with a password signs with the right one only. Each try takes a
+// second and a GiB, as minisign means it to.
 func TestKeyWithPassword(t *testing.T) {
 	key, public := writeKey(t, "secret")
 	for password, want := range map[string]string{"": "set MINISIGN_PASSWORD", "another": "a wrong password", "secret": ""} {

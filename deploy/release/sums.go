@@ -12,8 +12,8 @@ import (
 	"aead.dev/minisign"
 )
 
-// writeSums writes SHA256SUMS of the files of a folder, as sha256sum -c reads it, and
-// returns their names.
+// writeSums writes SHA256SUMS of the files of a folder, as sha256sum -c reads it, and returns
+// their names. The folder has no folders in it.
 func writeSums(dir string) ([]string, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -32,6 +32,7 @@ func writeSums(dir string) ([]string, error) {
 	return names, os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644)
 }
 
+// sumOf returns the SHA-256 of a file.
 func sumOf(path string) (sum []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -45,8 +46,8 @@ func sumOf(path string) (sum []byte, err error) {
 	return h.Sum(nil), nil
 }
 
-// signer reads a secret key and returns what signs a file beside it, with a comment
-// that is signed too; nil without a key.
+// signer reads a secret key and returns a function that signs a file, with the signature beside
+// it and a comment that is signed too. Without a key it returns nil.
 func signer(keyFile, password string) (func(path, comment string) error, error) {
 	if keyFile == "" {
 		return nil, nil
