@@ -22,7 +22,8 @@ var (
 	descEnded = prometheus.NewDesc("psidecar_proxy_unkept_total", "Connections that are not kept any more: over (they have ended), stopping (a proxy ends in order), no_acks (the other proxy has gone), values (a rule changes values).", []string{"reason"}, nil)
 )
 
-// state returns the state, and nil where keeping connections was not asked for.
+// state returns the state, and nil where keeping connections was not asked for: then it is
+// left out of the answer.
 func (k *kept) state() *KeptState {
 	if k.keeper.Load() == nil {
 		return nil

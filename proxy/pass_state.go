@@ -25,6 +25,7 @@ func (s *passes) state() *PassState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.counts
+	// The caller reads it without the lock.
 	now.Drained = maps.Clone(now.Drained)
 	return &now
 }

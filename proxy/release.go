@@ -22,6 +22,7 @@ type releaser struct {
 // far.
 func (r *releaser) releaseIfIdle(now time.Time, active int, carried uint64) {
 	switch {
+	// Without new connections since the last time there is nothing to give back.
 	case active > 0 || carried == r.carried:
 		r.idle = time.Time{}
 	case r.idle.IsZero():

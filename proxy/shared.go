@@ -87,6 +87,7 @@ func (p *Proxy) sharedState() *shared.Counts {
 			if sum == nil {
 				sum = &shared.Counts{}
 			}
+			// Several codecs may share, each with lanes of its own.
 			sum.Add(s.Shared())
 		}
 	}

@@ -60,6 +60,7 @@ func (p *Proxy) restoreOnce() {
 	if p.opts.Values == nil || p.opts.ValuesFile == "" {
 		return
 	}
+	// Restore removes the file first, so that what it has cannot be taken up twice.
 	streams, err := p.opts.Values.Restore(p.opts.ValuesFile)
 	p.restoreMu.Lock()
 	defer p.restoreMu.Unlock()

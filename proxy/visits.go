@@ -55,6 +55,7 @@ func (v *visits) end(source netip.Prefix) {
 // which proxy is at a host, which it notes.
 func (p *Proxy) DialSite(ctx context.Context, host netip.Addr) (net.Conn, error) {
 	at := netip.AddrPortFrom(host, p.opts.MeshPort)
+	// The same rule as for links that carry connections: letters decide where keys are.
 	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
 		return nil, fmt.Errorf("a link to %s needs TLS or --insecure", host)
 	}

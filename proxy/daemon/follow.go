@@ -121,6 +121,7 @@ func (f *follower) session(ctx context.Context, client api.CodecsClient) error {
 				return err
 			}
 			f.mu.Lock()
+			// Whatever it sends: after a planner that answered, the next pause is a first one.
 			f.answered = true
 			f.mu.Unlock()
 			if order.GetRules() != nil {
@@ -285,6 +286,7 @@ func (f *follower) trying(ctx context.Context, trials <-chan *api.CodecTrial, ne
 		}
 		// The planner bounds the time of a trial.
 		during := time.Duration(t.GetSeconds()) * time.Second
+		// It blocks for the whole trial. Orders that come meanwhile wait in trials.
 		reports, err := f.opts.Advise(ctx, during)
 		f.change(func(r *api.CodecReport) {
 			r.Trial, r.Advice, r.Untried = t.GetNumber(), nil, ""

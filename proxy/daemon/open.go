@@ -71,6 +71,7 @@ func (f *Settings) forwards(listen Listen) ([]proxy.Listener, error) {
 		if err != nil {
 			return nil, err
 		}
+		// IPv4-mapped addresses are unmapped, so that hosts are compared as links have them.
 		ap := destination.AddrPort()
 		slog.Info("forwarding", "from", l.Addr(), "to", ap)
 		all = append(all, proxy.Listener{Listener: l, Destination: proxy.Fixed(netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()))})

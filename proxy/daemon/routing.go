@@ -28,6 +28,7 @@ func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (e
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return d.proxy.DialSite(ctx, host) }
 	o.DialPlanner = dial.MarkGRPC(p.Mark, slog.Default())
 	o.Guard, o.Health = &d.guard, p.Health
+	// What the codec holds back of pushes has to move along with keys.
 	if p.Values != nil {
 		o.Waits = p.Values
 	}

@@ -53,6 +53,7 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	case f.Probe && !f.Act:
 		return o, cli.Usagef("--allow-probe is of use with --act only")
 	}
+	// After the checks above: a number of parts makes sense only with --act.
 	if o.Parts, err = f.parts(); err != nil {
 		return o, err
 	}

@@ -37,6 +37,8 @@ func (f *RuleFlags) again() (*RuleFlags, error) {
 		return nil, fmt.Errorf("%s: %w", f.path(), err)
 	}
 	var failed error
+	// The same order of precedence as at the start: command line and environment, then the
+	// file, then the default.
 	set.VisitAll(func(flag *pflag.Flag) {
 		was := f.set.Lookup(flag.Name)
 		// A value that came from the file is replaced by what the file has now; if it is gone
@@ -85,6 +87,8 @@ func (r *ruleFile) follow(ctx context.Context) {
 		return
 	}
 	hup := make(chan os.Signal, 1)
+	// SIGHUP reads the file even if its stamp is the same, as on file systems with coarse
+	// times.
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	look := time.NewTicker(lookEvery)

@@ -90,6 +90,7 @@ func (f *RuleFlags) rules() ([]values.Rule, error) {
 
 // Own returns the rule of the flags; none if they ask for nothing. Errors name the flag.
 func (f *RuleFlags) Own() ([]values.Rule, error) {
+	// A copy: Slim is parsed into it, and the flags stay as they were set.
 	r := f.Rule
 	if f.Slim != "" {
 		s, err := parseSlim(f.Slim)

@@ -54,6 +54,7 @@ type Settings struct {
 // Options returns the proxy's options, except for what Open adds. An error of the settings'
 // own is a [cli.UsageError].
 func (f *Settings) Options() (proxy.Options, error) {
+	// The former name still works, for the scripts that have it.
 	if f.OldInsecure {
 		slog.Warn("--insecure-mesh is called --insecure now")
 		f.Insecure = true
@@ -163,6 +164,8 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 			}); err != nil {
 				return cli.UsageError{Err: err}
 			}
+			// Beside the jobs' folders, so that one --state-dir is everything that the next
+			// proxy needs.
 			o.ValuesFile = filepath.Join(f.Routing.Dir, "values.waiting")
 			// In order of preference: an older peer may know compact only.
 			o.Codecs = append(o.Codecs, o.Values, compact.New(limits))

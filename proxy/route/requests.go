@@ -111,9 +111,10 @@ func (r *Router) beginRequest(w *worker, id request, e entry) {
 	}
 }
 
-// supersede ends an older request of the same identity in a job that repeats nothing. A worker that
-// was restarted counts its timestamps from 0 again; nobody waits for the old request's answer, and
-// without this its parts would be taken for those of the new one.
+// supersede ends a request that a previous router has left in the ledger, of a job that
+// repeats nothing, when the worker makes a request of the same identity: the worker was
+// restarted and counts its timestamps from 0 again. Nobody waits for the old request's
+// answer, and without this its parts would be taken for those of the new one.
 func (r *Router) supersede(w *worker, id request) {
 	if r.resend {
 		return
