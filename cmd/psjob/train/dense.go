@@ -45,6 +45,8 @@ func (w *worker) dense(ctx context.Context) error {
 				sums[i][j] += v
 			}
 		}
+		// The barrier lets no worker pull before the step's push has been answered,
+		// and the one at the end of the step no worker push before all have pulled.
 		if step%w.van.Config().Workers == w.van.Rank() {
 			if err := w.all(ctx, requests, w.kv.Push); err != nil {
 				return fmt.Errorf("step %d: push: %w", step, err)

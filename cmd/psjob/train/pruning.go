@@ -86,6 +86,8 @@ func (p Pruning) Trace(report *PruningReport) (Trace, error) {
 }
 
 // prunedNet is the net in training. Lists of parameters are in the order of the keys.
+// Training runs in one goroutine: the trace stands for workers that compute at the
+// same time, and must be the same in each run.
 type prunedNet struct {
 	Pruning
 	model   *model.Image
@@ -201,8 +203,10 @@ func (n *prunedNet) round(e *emitter, tally *model.Tally) error {
 	return nil
 }
 
-// prune drops the values nearest to zero until that share of all is dropped. A
-// dropped value is zero: its change takes its initial value away.
+// prune drops the parameters nearest to zero until that share of all is dropped;
+// earlier drops count and stay. A dropped parameter is zero: its change is minus its
+// initial value. Ties are broken by the order of the keys, so that a seed gives one
+// trace.
 func (n *prunedNet) prune(share float64) {
 	var alive []int
 	for i := range n.keys {

@@ -12,8 +12,9 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// Decoder is memory that vectors can share if they take turns. Its zero value is ready. It
-// keeps no state between vectors: the copy, which is the state, is the caller's.
+// Decoder is memory that vectors can share if they take turns. Its zero value is
+// ready. It keeps no state between vectors: the copy, which is the state, is the
+// caller's. It is not safe for concurrent use.
 type Decoder struct {
 	vector sparse.Vector
 	room   room
@@ -42,7 +43,8 @@ func (d *Decoder) Decode(kind element.Kind, copied, src []byte) (rest []byte, er
 	return nil, fmt.Errorf("%w: unknown form %d", ErrCorrupt, f)
 }
 
-// numbers puts numbers of the sender's vector in the place of the copy's.
+// numbers replaces numbers of the copy by those of the sender's vector. Nothing is
+// added, so nothing is rounded, and the copy is exact at these positions.
 func (d *Decoder) numbers(kind element.Kind, copied, src []byte) (rest []byte, err error) {
 	n := len(copied) / kind.Size()
 	if rest, err = d.vector.Decode(src, n); err != nil {
@@ -55,7 +57,8 @@ func (d *Decoder) numbers(kind element.Kind, copied, src []byte) (rest []byte, e
 	return rest, nil
 }
 
-// some adds the differences of some numbers, as bfloat16 or rounded by quantize.
+// some adds the differences of some numbers to the copy. They come as bfloat16 or
+// rounded by quantize, as float32 numbers whatever the copy's kind is.
 func (d *Decoder) some(f form, kind element.Kind, copied, src []byte) (rest []byte, err error) {
 	n := len(copied) / kind.Size()
 	count, src, err := d.vector.DecodeHeader(src, n)

@@ -82,7 +82,8 @@ func (e *Encoder) renew(t *Threshold, sparsity float64, kind element.Kind, copie
 	t.known = true
 }
 
-// take appends the numbers at the positions to dst, and copies them into the copy.
+// take appends the numbers at the positions to dst, and copies them into the copy:
+// what the receiver replaces, see Decoder.numbers. NaNs and infinities pass as bits.
 func take(dst []byte, at []uint32, size int, values, copied []byte) []byte {
 	start := len(dst)
 	dst = slices.Grow(dst, len(at)*size)[:start+len(at)*size]
@@ -134,7 +135,9 @@ func (e *Encoder) appendSome(dst []byte, c Config, kind element.Kind, copied []b
 	return dst
 }
 
-// appendAll appends all differences, rounded, in chunks.
+// appendAll appends all differences, rounded, in chunks, and adds the rounded
+// differences to the copy chunk by chunk. If a difference is not finite, chunks
+// before it have changed the copy already: the caller must replace it.
 func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, values []byte) (encoded []byte, sent int, ok bool) {
 	n, size, start := len(values)/kind.Size(), kind.Size(), len(dst)
 	// A chunk ends with a bucket, so that the codes of all chunks are those of the vector
@@ -168,7 +171,7 @@ func (e *Encoder) appendAll(dst []byte, c Config, kind element.Kind, copied, val
 	return dst, n, true
 }
 
-// mustDecode returns what a receiver makes of the count differences just written.
+// mustDecode decodes the count differences just written, as the receiver will.
 func mustDecode(dst []byte, count int, src []byte) []byte {
 	dst, _, err := quantize.Decode(dst[:0], element.Float32, count, src)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
-// room holds a chunk's differences.
+// room is scratch memory for one chunk at a time. The slices that its methods return
+// are valid until the next call.
 type room struct {
 	d    []float32
 	mask []uint64
@@ -48,7 +49,8 @@ func (r *room) subtract(kind element.Kind, x, w []byte, tau float32, mask []uint
 func (r *room) addNumbers(kind element.Kind, w, back []byte) {
 	n := len(w) / kind.Size()
 	if floats, ok := floatsOf(w); ok && kind == element.Float32 {
-		// AddFloat32 also compares; with what does not matter here.
+		// AddFloat32 also compares. With infinity it finds next to nothing, which is
+		// the cheapest.
 		r.mask = slices.Grow(r.mask[:0], (n+63)/64)[:(n+63)/64]
 		r.at = vector.AddFloat32(floats, back, float32(math.Inf(1)), r.mask, r.at[:0], 0)
 		return
@@ -58,7 +60,8 @@ func (r *room) addNumbers(kind element.Kind, w, back []byte) {
 	}
 }
 
-// addAt adds float32 numbers to those at the positions of w, numbers of a kind.
+// addAt adds float32 numbers to those at the positions of w, numbers of a kind. Both
+// ends of a link run it, and must get the same bits: each sum is rounded once.
 func addAt(kind element.Kind, w []byte, at []uint32, back []byte) {
 	if kind != element.Float32 {
 		for j, i := range at {

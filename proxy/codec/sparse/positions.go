@@ -67,7 +67,8 @@ func appendPositions(dst []byte, m Mask, at []uint32, count, n int) []byte {
 func appendBitmap(dst []byte, m Mask, n int) []byte {
 	dst = append(dst, byte(formBitmap))
 	end := len(dst) + (n+7)/8
-	// Whole words are written; what is behind the last byte of n bits is cut off.
+	// Whole words are written, and the bytes behind the last one of n bits are cut
+	// off.
 	for _, w := range m {
 		dst = binary.LittleEndian.AppendUint64(dst, w)
 	}
@@ -203,8 +204,8 @@ func DecodePositions(src []byte, m Mask, n int) (count int, rest []byte, err err
 	default:
 		return 0, nil, fmt.Errorf("%w: positions of unknown form %d", ErrCorrupt, f)
 	}
-	// Beyond the mask nothing is allocated by this count: blocks are read one by one, and
-	// each must be in the input.
+	// The count allocates nothing, so a corrupt one cannot exhaust memory: blocks are
+	// read one by one, and each must be in the input.
 	entries, used := binary.Uvarint(src)
 	if used <= 0 || entries > uint64(n) {
 		return 0, nil, fmt.Errorf("%w: %d positions or runs in a vector of %d", ErrCorrupt, entries, n)
@@ -245,7 +246,8 @@ func readBitmap(src []byte, m Mask, n int) (count int, rest []byte, err error) {
 	return m.Count(), src[size:], nil
 }
 
-// readGaps sets the positions that count gaps lead to.
+// readGaps sets the positions that count gaps lead to. m has room for n positions;
+// the first one beyond is an error, whatever the input claims.
 func readGaps(src []byte, m Mask, n, count int) (rest []byte, err error) {
 	var block [blockLen]uint64
 	at := uint64(0)
@@ -282,6 +284,7 @@ func readRuns(src []byte, m Mask, n, runs int) (count int, rest []byte, err erro
 			return 0, nil, err
 		}
 		for i, gap := range gaps {
+			// appendRuns subtracts the one position between two runs.
 			if done++; done > 1 {
 				gap++
 			}
@@ -290,7 +293,8 @@ func readRuns(src []byte, m Mask, n, runs int) (count int, rest []byte, err erro
 				return 0, nil, fmt.Errorf("%w: a run beyond the end of a vector of %d", ErrCorrupt, n)
 			}
 			at += gap
-			// at + gap + length fits: each is at most n, which is an int.
+			// The sum above does not wrap around: each term is at most n, which is an
+			// int.
 			m.SetRun(int(at), int(length))
 			at += length
 			count += int(length)

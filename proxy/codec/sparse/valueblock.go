@@ -37,9 +37,9 @@ func layoutOf(k element.Kind) layout {
 }
 
 // coding is how a block's exponents are written: as differences from base, upward or
-// downward, by a Rice code or in a fixed number of bits. Numbers above a threshold have
-// exponents that crowd at the lower end, those of a whole vector at the upper end; which it
-// is, choose finds out.
+// downward, by a Rice code or in a fixed number of bits. Numbers above a threshold
+// have exponents that crowd at the lower end, since few are much larger; those of a
+// whole vector crowd at the upper end. choose tries both.
 type coding struct {
 	way   way
 	param uint // low bits of the Rice code, or the fixed number of bits
@@ -95,8 +95,10 @@ type writeRoom struct {
 	codes, widths [valueBlock / 2]uint64
 }
 
-// appendBlock appends up to valueBlock numbers: a byte with way and parameter, the base in
-// one byte or two, then for each number its exponent's code and its other bits.
+// appendBlock appends up to valueBlock numbers: a byte with way and parameter, the
+// base in one byte or two, then for each number its exponent's code and its other
+// bits. Fractions and signs are close to random and are not coded, so at most the
+// exponent's bits are saved: 8 of 32 for float32.
 func (l layout) appendBlock(dst, values []byte, r *writeRoom) []byte {
 	numbers := r.numbers[:len(values)/l.kind.Size()]
 	least, most := vector.Rotate(l.kind, numbers, values)
@@ -172,7 +174,9 @@ func (w *bitWriter) variable(numbers []uint64, room *writeRoom, c coding, rest u
 	each(numbers[len(numbers)&^1:])
 }
 
-// readBlock appends count numbers that appendBlock wrote.
+// readBlock appends count numbers that appendBlock wrote; count is at most
+// valueBlock. Reading beyond src gives zeros and is noticed at the end, which spares
+// a check for each number.
 func (l layout) readBlock(dst []byte, count int, src []byte, r *room) (values, rest []byte, err error) {
 	head := 2
 	if l.exponent > 8 {
@@ -254,7 +258,8 @@ func (r *bitReader) variable(numbers []uint64, c coding, rest uint) (exponents u
 	}
 	low, mask, others := c.param&63, uint64(1)<<c.param-1, uint64(1)<<rest-1
 	for len(numbers) > 0 {
-		// Codes are taken from one load as long as it surely has all of the next one.
+		// Codes are taken from one load as long as it is sure to have all of the next
+		// one.
 		ahead, left, n := r.peek(), uint(mostGet), 0
 		for n < len(numbers) {
 			zeros := uint(bits.TrailingZeros64(ahead))

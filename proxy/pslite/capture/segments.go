@@ -14,7 +14,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Segment is one TCP segment of a recording.
+// Segment is one TCP segment of a recording. It is reused: the callback must copy the
+// parts that it keeps.
 type Segment struct {
 	Time     time.Time
 	Flow     Flow
@@ -26,8 +27,10 @@ type Segment struct {
 }
 
 // Segments reads a pcap or pcapng file and hands over its TCP segments, over IPv4 or
-// IPv6, in the file's order. It returns how many packets it skipped because they were
-// something else. An error of handle ends it; other errors are of type [*Error].
+// IPv6, in the file's order, which is that of the capture and not of the streams:
+// segments may be missing, repeated or out of order. It returns how many packets it
+// skipped because they were something else. An error of handle ends it; other errors
+// are of type [*Error].
 func Segments(r io.Reader, handle func(*Segment) error) (skipped uint64, err error) {
 	in := &countingReader{r: r}
 	src, err := openCapture(in)
@@ -88,7 +91,8 @@ func (s *source) link(ci gopacket.CaptureInfo) layers.LinkType {
 	return s.first
 }
 
-// openCapture distinguishes the formats by their first four bytes.
+// openCapture distinguishes the formats by their first four bytes. A pcap file's
+// magic number also shows its byte order, and whether its times are in nanoseconds.
 func openCapture(r io.Reader) (*source, error) {
 	in := bufio.NewReaderSize(r, 1<<16)
 	magic, err := in.Peek(4)
@@ -150,7 +154,7 @@ func newPacketParser() *packetParser {
 	} {
 		parser := gopacket.NewDecodingLayerParser(top,
 			&p.eth, &p.vlan, &p.sll, &p.sll2, &p.loop, &p.ip4, &p.ip6, &p.ext, &p.tcp)
-		// A payload that no layer claims is not an error: it is what is looked for.
+		// TCP's payload has no layer here: that is not an error.
 		parser.IgnoreUnsupported = true
 		p.byTop[top] = parser
 	}
@@ -218,7 +222,8 @@ func (p *packetParser) parse(link layers.LinkType, data []byte) (*Segment, bool)
 				SYN: p.tcp.SYN, FIN: p.tcp.FIN, RST: p.tcp.RST, ACK: p.tcp.ACK,
 				Payload: p.tcp.Payload,
 			}
-			// Extension headers make want too large by their size.
+			// The length of IPv6 counts extension headers, which are no part of the
+			// segment.
 			want -= 4*int(p.tcp.DataOffset) + len(p.ext.Contents)
 			// Captures with a short snap length have headers and the beginning of the
 			// payload; the IP header still says how long it was.
