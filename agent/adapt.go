@@ -43,6 +43,8 @@ func (a *Agent) adapt() error {
 	}
 	now := time.Now()
 	a.cost.updateCost(now, cpu, kernel)
+	// The controller works on totals rather than on differences, so that a turn that comes late
+	// or is left out costs no accuracy.
 	jobs := map[string]sampleSeen{}
 	for _, v := range a.observer.Jobs() {
 		jobs[v.Job.Scheduler.String()] = seen(v.Looked)
@@ -103,6 +105,7 @@ func (a *Agent) setRates(d sampleDecision) error {
 			}
 		}
 	}
+	// Only now: after an error all streams of this turn are set again.
 	a.rates = now
 	return nil
 }
@@ -132,6 +135,8 @@ func (c *cost) updateCost(now time.Time, cpu, kernel float64) {
 // seconds returns the agent's CPU time: its process's or, if the process is the host's proxy
 // too, that of the reading thread, which does nearly all of the agent's work.
 func (a *Agent) seconds() (float64, error) {
+	// In a process with the proxy, carrying connections would dwarf the cost of watching them,
+	// and the budget would have nothing to do with it.
 	if a.opts.WithProxy {
 		return a.readerSeconds()
 	}

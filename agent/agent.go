@@ -59,7 +59,8 @@ import (
 // Options of an agent.
 type Options struct {
 	Version string
-	// Host is the name under which the agent reports.
+	// Host is the name under which the agent reports. The planner tells hosts apart by it, so
+	// it must be unique among them.
 	Host string // name under which it reports
 
 	// Cgroups to watch, as paths of directories or relative to CgroupRoot. Without Cgroups and
@@ -216,6 +217,8 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("loading the capture programs: %w", err)
 	}
 	a.capture = capture
+	// One offset for the life of the agent. Intervals of counting are ordered by these times,
+	// and a wall clock that is stepped back would put new messages into old intervals.
 	offset := wallOffset()
 	a.wall = offset
 	opts.Locality.Counts.Timed = a.timer.timed
@@ -232,6 +235,8 @@ func New(opts Options) (*Agent, error) {
 	})
 	// In a cluster, readiness gates a rollout.
 	if opts.Pod != nil {
+		// A node without jobs must not hold up the rollout of a DaemonSet, which readiness
+		// gates.
 		a.ready = nil // a cluster's node without jobs must not hold up a rollout
 	}
 	for _, group := range opts.Cgroups {
@@ -287,6 +292,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error {
 		return every(running, a.opts.Health.Add("keeping the last hour", standsFor), history.Every, a.noteHour)
 	})
+	// The first loop that fails ends the others through running. The capture is closed only
+	// when none of them can use it any more; closing detaches the programs.
 	err := g.Wait()
 	if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
 		err = nil // in order, whether it was cancelled or its time was over
@@ -358,6 +365,9 @@ func (a *Agent) discover() error {
 				slog.Warn("cannot watch a process", "pid", p.PID, "role", p.Role, "error", err)
 			}
 		}
+		// The observer learns a node's addresses from its process, before any message says
+		// them. A node listens on its port only after it has started, so it is met again when
+		// there are more addresses.
 		if len(p.Listens) > a.met[p.PID] && a.watches(path) {
 			a.met[p.PID] = len(p.Listens)
 			a.observer.Meet(processOf(p)) // only on news: it takes the lock that the reader needs
@@ -369,6 +379,7 @@ func (a *Agent) discover() error {
 		a.found, a.foundAt = snapshot, time.Now()
 		a.opts.Found(snapshot)
 	}
+	// PIDs are reused: what is remembered of one ends with its process.
 	there := make(map[int]bool, len(snapshot.Processes))
 	for i := range snapshot.Processes {
 		there[snapshot.Processes[i].PID] = true
@@ -385,6 +396,7 @@ func (a *Agent) sweep() error {
 	if err != nil {
 		return fmt.Errorf("reading the streams: %w", err)
 	}
+	// It may scan /proc, so it is called here and not by the reading thread.
 	a.observer.Reconcile()
 	unsynced := map[string]lateness{}
 	for i := range streams {

@@ -22,6 +22,7 @@ const burst = time.Second
 // allows reports whether work may start now. One piece of work may exceed the budget; the next
 // then has to wait for longer.
 func (b *budget) allows(now time.Time) bool {
+	// Time earns budget back, down to none spent: an idle hour allows no more than one burst.
 	if !b.at.IsZero() {
 		b.spent = max(b.spent-now.Sub(b.at)/time.Duration(b.share), 0)
 	}
@@ -36,11 +37,13 @@ func (b *budget) spend(took time.Duration) { b.spent += took }
 // until end: elapsed time would count other processes' work on a busy host.
 type timing struct{ before time.Duration }
 
+// beginTiming starts to measure. Each call needs one of end, on the same goroutine.
 func beginTiming() timing {
 	runtime.LockOSThread()
 	return timing{threadTime()}
 }
 
+// end returns the processor time since beginTiming and releases the thread.
 func (t timing) end() time.Duration {
 	defer runtime.UnlockOSThread()
 	return threadTime() - t.before

@@ -34,12 +34,14 @@ func heatmapByTime(v *observe.JobView, q page.HeatmapQuery, now time.Time) page.
 		to = now.UnixNano()
 	}
 	h.Times = page.RowsOf(time.Unix(0, max(from, heats[0].Start)), time.Unix(0, max(to, heats[0].End)), q.Rows)
+	// Floats, since an interval's counts are split among rows.
 	sums := make([][]float64, len(h.Times))
 	for i := range sums {
 		sums[i] = make([]float64, len(firsts))
 	}
 	for _, heat := range heats {
 		blocks := ofWorkers(&heat, v.WorkersByIndex, &q, len(firsts))
+		// Within an interval, uses are taken to be spread evenly; nothing finer is kept.
 		for i, share := range shares(h.Times, heat.Start, heat.End) {
 			for b, n := range blocks {
 				sums[i][b] += share * n
@@ -118,5 +120,6 @@ func fillByTime(h *page.Heatmap, q *page.HeatmapQuery, v *observe.JobView, first
 			h.Counts[row] = append(h.Counts[row], uint64(math.Round(n)))
 		}
 	}
+	// Of the joined cells, which have more counts each and thus smaller errors.
 	h.ErrorPercent = cellError(v, q.Measure, h.Counts)
 }

@@ -97,6 +97,7 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 			seen[scheduler] = j
 		}
 		w := c.wishOf(p)
+		// One process that says no is enough: moving keys concerns the whole job.
 		if w.policy.Move != "" && j.move != "false" {
 			j.move = w.policy.Move
 		}
@@ -147,6 +148,7 @@ func (c *called) assign() {
 		}
 		all = append(all, n)
 	}
+	// Without the planner's answers first, which cover only jobs that it has heard of.
 	c.titles = policy.Assign(all)
 	used := map[string]bool{}
 	for _, scheduler := range slices.Sorted(maps.Keys(c.titles)) {
@@ -157,6 +159,8 @@ func (c *called) assign() {
 		if name := c.told[scheduler]; name != "" {
 			t.Name = name
 		}
+		// Two jobs with one name: the planner's answer is older than what this agent sees.
+		// Metrics must not have two series with the same labels.
 		if used[t.Name] { // two jobs with one name: the planner's answer is older than what this agent sees
 			t.Name += "@" + scheduler
 		}

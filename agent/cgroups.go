@@ -18,6 +18,8 @@ func (a *Agent) cgroupPath(name string) string {
 	if strings.HasPrefix(name, a.opts.CgroupRoot) {
 		return name
 	}
+	// Paths in /proc/PID/cgroup begin with a slash, too, and are relative to the mount. A
+	// directory there wins over one of the same path elsewhere.
 	below := filepath.Join(a.opts.CgroupRoot, name)
 	if _, err := os.Stat(below); err == nil {
 		return below
@@ -39,6 +41,7 @@ func (a *Agent) onlyWatched() {
 	a.procs.watched = func(cgroup string) bool { return a.watches(filepath.Join(a.opts.CgroupRoot, cgroup)) }
 }
 
+// attachPID watches the cgroup of a process, if that is not watched already.
 func (a *Agent) attachPID(pid int) error {
 	group, err := discover.CgroupOf(a.procs.proc, pid)
 	if err != nil {
@@ -87,6 +90,8 @@ func (a *Agent) attach(path string) error {
 		}
 		a.attached = slices.DeleteFunc(a.attached, func(s string) bool { return s == other })
 	}
+	// If this fails, the cgroups below have been detached already. It is an error of New, or
+	// one that is logged and tried again with the next scan.
 	if err := a.capture.Attach(path); err != nil {
 		return err
 	}

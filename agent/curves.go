@@ -58,6 +58,8 @@ func (a *Agent) noteHour() error {
 			continue
 		}
 		point.Sums = history.Between(c.jobs[name], counted[name])
+		// The job's page shows the cost of watching beside the job, so each point carries the
+		// host's figures.
 		point.Host = host
 		c.log.Add(name, point)
 	}
@@ -73,6 +75,8 @@ func (a *Agent) usage() (u usage, err error) {
 	a.cost.mu.Lock()
 	u.kernel = a.cost.kernel
 	a.cost.mu.Unlock()
+	// A proxy that has started again counts from 0. The difference is then taken as 0, above,
+	// rather than as a huge number.
 	if a.opts.Saved != nil {
 		u.job, u.far, u.carries = a.opts.Saved()
 	}

@@ -29,6 +29,7 @@ func (a *Agent) lookForProcesses(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
+		// The ticker goes on beside it: a scan at an exec does not put off the periodic one.
 		case <-a.begun:
 		}
 	}

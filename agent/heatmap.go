@@ -77,6 +77,8 @@ func errorOfCells(s *page.JobSampling, total counts.Sums, m page.Measure, cells 
 	if n == 0 || all == 0 {
 		return 0
 	}
+	// The average cell's share of the job. Its uses are then taken to be divided into pulls and
+	// pushes as the job's are.
 	share := sum / float64(n) / all
 	pulls, pushes := share*float64(total[counts.Pulls]), share*float64(total[counts.Pushes])
 	switch m {
@@ -137,6 +139,8 @@ func joinBlocks(blocks []counts.Block, n int) []counts.Block {
 	for i := 0; i < len(blocks); i += each {
 		b := blocks[i]
 		for _, next := range blocks[i+1 : min(i+each, len(blocks))] {
+			// A joined block is folded if any part of it is: its number of keys is then an
+			// estimate.
 			b.Last, b.Keys, b.Folded = next.Last, b.Keys+next.Keys, b.Folded || next.Folded
 			for w := range b.Workers {
 				for p := range b.Workers[w] {
@@ -174,6 +178,8 @@ func hottest(v *observe.JobView, n int) page.Keys {
 			Pulls: key.Sums[counts.Pulls], Pushes: key.Sums[counts.Pushes],
 			Bytes:     key.Sums[counts.PulledBytes] + key.Sums[counts.PushedBytes],
 			Estimated: key.Earlier, Server: home(v, key.Key),
+			// Two independent uncertainties, added: uses that sampling missed, and uses before
+			// the key was counted on its own.
 			Error: uint64(covered.UsesError(float64(key.Sums[counts.Pulls]), float64(key.Sums[counts.Pushes])) + covered.CountError(float64(key.Earlier))),
 		}
 		for _, w := range workers {

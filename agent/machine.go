@@ -54,6 +54,8 @@ func defaultInterface(root fs.FS) (string, error) {
 		best, found := uint64(0), ""
 		for line := range strings.Lines(string(text)) {
 			f := strings.Fields(line)
+			// A default route has destination and mask, or prefix length, 0 in hexadecimal
+			// digits.
 			if len(f) <= max(r.name, r.width, r.metrics) || strings.Trim(f[r.to]+f[r.width], "0") != "" || f[r.name] == "lo" {
 				continue
 			}
@@ -90,6 +92,8 @@ func speed(root fs.FS, name string, index func(string) int) (uint32, error) {
 	return uint32(mbit), nil
 }
 
+// index returns the index of an interface in this process's network namespace, -1 if there is
+// none.
 func index(name string) int {
 	i, err := net.InterfaceByName(name)
 	if err != nil {

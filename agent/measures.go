@@ -31,6 +31,8 @@ func (a *Agent) measures(v *observe.JobView, j *page.Job) []measure.Line {
 	if a.opts.Carried.Measures == nil {
 		return append(lines, carriedBeside(j.Name, why))
 	}
+	// A measure that nobody asked for keeps that as its reason: that connections cannot reach
+	// the proxy is not what keeps it off.
 	for _, l := range a.opts.Carried.Measures(j.Name, a.running() == 1) {
 		if why != nil && l.Connections == 0 && !notSet(&l) {
 			l.Not = []measure.Gap{*why}
@@ -40,6 +42,7 @@ func (a *Agent) measures(v *observe.JobView, j *page.Job) []measure.Line {
 	return lines
 }
 
+// notSet reports whether a measure is off because nobody asked for it.
 func notSet(l *measure.Line) bool {
 	return slices.ContainsFunc(l.Not, func(g measure.Gap) bool { return g.Reason == measure.NotSet })
 }

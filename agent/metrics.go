@@ -35,6 +35,7 @@ func (a *Agent) Gatherer() prometheus.Gatherer {
 	return registry
 }
 
+// describe returns the description of a metric, in the agent's name space.
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("psidecar_"+name, help, labels, nil)
 }
@@ -120,6 +121,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+// oneIf returns a condition as the value of a gauge.
 func oneIf(b bool) float64 {
 	if b {
 		return 1
@@ -130,14 +132,17 @@ func oneIf(b bool) float64 {
 // sender sends metrics to a scrape.
 type sender struct{ out chan<- prometheus.Metric }
 
+// count sends a counter.
 func (s sender) count(d *prometheus.Desc, v float64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 }
 
+// gauge sends a gauge.
 func (s sender) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
+// job sends all metrics of a job.
 func (s sender) job(a *Agent, v *observe.JobView) {
 	name := a.called.title(v.Job.Scheduler.String()).Name
 	j := a.job(v)
@@ -145,6 +150,8 @@ func (s sender) job(a *Agent, v *observe.JobView) {
 	s.count(leftHost, float64(j.LeftHostBytes), name)
 	s.count(repeated, float64(v.Job.Sums.Totals().Repeated), name)
 	s.gauge(distinctKeys, float64(j.DistinctKeys), name)
+	// No series while no worker has used anything, rather than one of 0, which would mean a
+	// very sparse job.
 	if alpha, err := page.AlphaOf(a, j.Name, metricBlocks, nil); err == nil && alpha.Workers > 0 {
 		s.gauge(alphaOf, alpha.Alpha, name)
 	}
@@ -200,6 +207,7 @@ func (s sender) durations(name string, v *observe.JobView) {
 		buckets[float64(next)/1e6] = below
 	}
 	n := uint64(h.TotalCount())
+	// The sum is the mean times the count, since the distribution keeps no sum.
 	s.out <- prometheus.MustNewConstHistogram(duration, n, h.Mean()/1e6*float64(n), buckets, name)
 }
 

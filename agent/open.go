@@ -37,10 +37,12 @@ func OpenRecordings(ctx context.Context, version string, paths []string) (*Recor
 	return state, nil
 }
 
+// nameOfFile returns the base name without the extension.
 func nameOfFile(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }
 
+// openRecording reads one file into state.
 func openRecording(state *Recorded, name, path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -124,6 +124,7 @@ func (p *processes) refresh(w which) (*discover.Snapshot, error) {
 		n := nodes[pid]
 		return w >= everybody || !n.settled() && (w == whoIsNew || !start.Before(n.next))
 	}
+	// CPU time: a scan that waits for a busy host costs the host nothing.
 	cost := beginTiming()
 	s, err := p.finder.Take(discover.Look{
 		Watched: p.filter(), Leaves: p.leaves, Due: due, Anew: w == anew,

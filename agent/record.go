@@ -55,6 +55,8 @@ func Record(ctx context.Context, opts Options, path string, force bool) (totals 
 		return totals, err
 	}
 	slog.Info("recording", "file", path)
+	// Two contexts, since the writer must outlive the agent: uses still arrive while the agent
+	// ends.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watched, watching := make(chan error, 1), context.WithoutCancel(ctx)

@@ -91,6 +91,8 @@ func (r *Recorded) Open(name string, in io.Reader) ([]string, error) {
 	var names []string
 	for job, j := range jobs {
 		j.name, j.host = r.nameOf(name, job), header.Host
+		// The last point ends with the recording. A file that is cut off has no end, and the
+		// last use stands for it.
 		j.point(max(totals.EndedNanos, j.view.Last))
 		r.jobs, names = append(r.jobs, j), append(names, j.name)
 	}
@@ -168,6 +170,8 @@ func (j *recorded) use(u *recording.Use) error {
 	} else {
 		sums.Ask(request)
 	}
+	// Sampled uses count for those that were not, by their weight, as the observer counts live
+	// ones.
 	sums.Moved(request, !u.Answer, weight*(u.Bytes+keyBytes*uint64(len(u.Keys))), false, false)
 	sums.Use(u.UnixNanos, batch(u, request.Worker, weight))
 	// A damaged or hostile file could name a new node in every use.
@@ -223,6 +227,7 @@ func (j *recorded) point(until int64) {
 	j.counted, j.began, j.uses, j.weights = counted, until, 0, 0
 }
 
+// job returns a job by its name. The error is page.ErrNoJob if there is none.
 func (r *Recorded) job(name string) (*recorded, error) {
 	for _, j := range r.allJobs() {
 		if j.name == name {
@@ -300,6 +305,8 @@ func (r *Recorded) Servers(job string, span page.Range) (page.Servers, error) {
 	s := loads(&j.view, span, time.Unix(0, j.view.Last))
 	s.Job = j.name
 	for i := range s.Workers {
+		// Steps of a sampled recording are scaled up as the curves are, by the ratio over the
+		// whole recording.
 		s.Workers[i].StepsPerSecond *= j.steps / max(j.looked, 1)
 		s.Workers[i].Steps = uint64(math.Round(float64(s.Workers[i].Steps) * j.steps / max(j.looked, 1)))
 	}

@@ -82,7 +82,7 @@ func (r *Recorder) recordUse(u unnamed) {
 	defer r.mu.Unlock()
 	r.held += len(u.Keys)
 	r.unnamed = append(r.unnamed, u)
-	// number of uses moved on so far
+	// The number of uses at the head that have been looked at in this call.
 	named := 0 // of the first uses
 	r.name(func(first *unnamed) bool {
 		named++
@@ -124,6 +124,8 @@ func (r *Recorder) Run(ctx context.Context, w *recording.Writer) (recording.Tota
 			failed = err
 		}
 	}
+	// After a failure the queue fills up and uses are dropped. The agent must not block on it
+	// while it ends.
 	for failed == nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -133,6 +135,7 @@ func (r *Recorder) Run(ctx context.Context, w *recording.Writer) (recording.Tota
 			failed = w.Flush()
 		}
 	}
+	// The queue is smaller than what may wait for names, so both are emptied in turns.
 	for more := true; failed == nil && more; {
 		r.mu.Lock()
 		r.name(func(*unnamed) bool { return len(r.queue) < cap(r.queue) })

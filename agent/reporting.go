@@ -51,6 +51,8 @@ func (a *Agent) Reports(light bool) []*api.JobReport {
 			a.mu.Unlock()
 			reportStalls(r, &finding)
 			a.reportCalled(r)
+			// Two views of the same connections, of the observer and of the kernel. Each misses
+			// some, and adding them up would count most twice.
 			r.Connections.Unsynced = max(r.Connections.Unsynced, uint32(lost.connections))
 			r.Connections.MissedBytes = max(r.Connections.MissedBytes, lost.missed)
 			reports = append(reports, r)
@@ -66,6 +68,8 @@ func (a *Agent) reportCalled(r *api.JobReport) {
 		return
 	}
 	r.Move, r.Remarks = j.move, j.wrong
+	// Only while it runs: the planner would otherwise take a job that is over for one that
+	// still holds its name.
 	if j.running {
 		r.RunningSinceUnixNanos = j.since
 	}
@@ -83,6 +87,7 @@ func (a *Agent) HostReport(w report.Wanted) *api.HostReport {
 		Version: me.Version, StartedUnixNanos: me.Started.UnixNano(), CpuPercent: me.CPUPercent, KernelPercent: me.KernelPercent,
 		CpuSeconds: me.CPUSeconds, MemoryBytes: me.MemoryBytes, SampledOneIn: me.Sampling.OneIn,
 	}
+	// Losses only. The rest is on the agent's own page.
 	for _, c := range me.Counters {
 		if c.Class == page.Lost && c.Events+c.Bytes > 0 {
 			r.Lost = append(r.Lost, &api.Loss{Reason: c.Reason, Help: c.Help, Events: c.Events, Bytes: c.Bytes})
@@ -148,6 +153,8 @@ func (a *Agent) windowKeys(j *api.JobReport, wanted int) int {
 	}
 	// Totals start over with a run.
 	moved := j.GetBytes() - min(a.told[j.GetJob()], j.GetBytes())
+	// Counted from the last window and not over time, so that a window after a pause may be
+	// larger.
 	a.told[j.GetJob()] = j.GetBytes()
 	keys := min(max(int(windowShare*float64(moved)/windowKeyBytes), windowLeast), windowHot)
 	if wanted > 0 {

@@ -145,6 +145,8 @@ func (c *sampleController) pay(before, now *sampleLook) {
 	for name, j := range now.Jobs {
 		bytes += less(j.KeyBytes, before.Jobs[name].KeyBytes)
 	}
+	// The kernel's part is estimated by bytes, since the time of a program run is not told
+	// apart by what the run did.
 	took := time.Duration(now.KeyNanos-before.KeyNanos) + time.Duration(kernelNanosPerByte*float64(bytes))
 	c.taken = min(max(c.taken+took-c.budgetOf(now.At.Sub(before.At)), 0), c.budgetOf(saving))
 }
