@@ -45,6 +45,8 @@ func (p *Process) setClock(ahead time.Duration) error {
 	if err != nil {
 		return err
 	}
+	// A shift of 0 is written as code as well. The original function is not kept, and need not
+	// be.
 	code := shiftedClock(int64(ahead / time.Second))
 	if uint64(len(code)) > size {
 		return fmt.Errorf("the vDSO's function has %d bytes, the one in its place %d", size, len(code))
@@ -54,6 +56,7 @@ func (p *Process) setClock(ahead time.Duration) error {
 			return err
 		}
 		clear, err := stoppedOutside(p.Pid(), at, size)
+		// All threads have stopped outside the function: none can run while it is half written.
 		if clear {
 			_, err = mem.WriteAt(code, int64(at))
 		}
@@ -134,6 +137,8 @@ func stoppedOutside(pid int, at, size uint64) (bool, error) {
 		if err != nil || len(threads) == 0 {
 			return false, errors.Join(fs.ErrNotExist, err)
 		}
+		// The last field of the file is the thread's program counter, while the thread is
+		// stopped.
 		stopped, outside := true, true
 		for _, t := range threads {
 			text, err := os.ReadFile(filepath.Join(t, "syscall"))

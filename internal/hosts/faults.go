@@ -48,6 +48,7 @@ type faultInjector struct {
 	prog  *ebpf.Program
 }
 
+// faultName is the name of the program and its map, as bpftool lists them.
 const faultName = "psd_faults"
 
 // SetFaults makes the switch lose and duplicate packets that the host sends, from now on; the
@@ -69,6 +70,7 @@ func (h *Host) SetFaults(f Faults) error {
 	if f.Drop == 0 && f.Duplicate == 0 {
 		return nil
 	}
+	// A new program for each setting, so that counts and the random sequence start over.
 	injector, err := newFaultInjector(f)
 	if err != nil {
 		return fmt.Errorf("host %s: %w", h.Name, err)
@@ -117,6 +119,7 @@ func newFaultInjector(f Faults) (*faultInjector, error) {
 // ofWord converts a fraction to a fraction of 2^32. The whole is one less, to fit.
 func ofWord(share float64) uint32 { return uint32(min(share*(1<<32), 1<<32-1)) }
 
+// close unloads both. The port has let go of the program by then, or goes with it.
 func (f *faultInjector) close() error { return errors.Join(f.prog.Close(), f.state.Close()) }
 
 // faultProgram draws two random numbers for each IP packet: for its loss and, if it is not
@@ -162,6 +165,8 @@ func faultProgram(state *ebpf.Map) asm.Instructions {
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.LoadMem(asm.R2, asm.R6, skbIfindex, asm.Word),
 		asm.Mov.Imm(asm.R3, ingress),
+		// The clone goes through the port again, where its mark keeps it from being duplicated
+		// without end.
 		asm.FnCloneRedirect.Call(),
 		asm.Mov.Imm(asm.R0, actNext).WithSymbol("pass"),
 		asm.Return(),

@@ -75,7 +75,8 @@ func quietHost() error {
 		"net/ipv6/conf/default/autoconf":             "0",
 		"net/ipv6/conf/default/router_solicitations": "0",
 		"net/ipv6/conf/default/addr_gen_mode":        "1",
-		// Ports of their own for jobs whose nodes pick one at random.
+		// The range of ephemeral ports is fixed, so that jobs whose nodes pick a port at random
+		// can stay out of it.
 		"net/ipv4/ip_local_port_range": "32768 60999",
 	})
 }

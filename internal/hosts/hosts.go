@@ -84,6 +84,7 @@ func New(cfg Config) (*Net, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Processes of a killed owner would otherwise go on taking memory and processor time.
 	if err := Reap(); err != nil {
 		return nil, fmt.Errorf("taking away the hosts of killed processes: %w", err)
 	}
@@ -133,6 +134,8 @@ func (cfg *Config) complete() error {
 	return nil
 }
 
+// validName reports whether a name can be part of the names of cgroups and namespaces. "switch"
+// is taken.
 func validName(name string) bool {
 	for _, c := range name {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
@@ -156,6 +159,8 @@ func (n *Net) build() error {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = "br0", n.config.MTU
+	// Multicast such as neighbour solicitations goes to all ports, whether or not the bridge
+	// has learned who listens.
 	snooping := false
 	if err := n.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
 		return fmt.Errorf("adding the bridge: %w", err)
@@ -254,6 +259,7 @@ func (n *Net) close() error {
 	if n.ns.IsOpen() {
 		errs = append(errs, n.ns.Close(), deleteNamespace(n.prefix+"switch"))
 	}
+	// Last: processes die with the thread that started them.
 	n.spawn.stop()
 	return errors.Join(errs...)
 }

@@ -122,6 +122,7 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 		}
 		n.Cmd.Env = append(os.Environ(), environment...)
 		n.Cmd.Env = append(n.Cmd.Env, "DMLC_ROLE="+role, "DMLC_NODE_HOST="+j.address(n.Host))
+		// Of two values for a variable the last counts, so the job's own come last.
 		n.Cmd.Env = append(n.Cmd.Env, j.Env...)
 		var err error
 		if n.Host == nil {
@@ -192,6 +193,8 @@ func (j Job) environment() ([]string, error) {
 	}, nil
 }
 
+// address returns the address of a host in the job's address family, or loopback without a
+// host.
 func (j Job) address(h *Host) string {
 	switch {
 	case h == nil && j.IPv6:
@@ -220,6 +223,7 @@ func (r *Running) Wait() error {
 	if g.Wait() == nil {
 		return nil
 	}
+	// The other nodes have failed as well, killed as a consequence; the cause is the first.
 	return context.Cause(r.ctx)
 }
 
@@ -232,6 +236,7 @@ func (n *Node) Signal(sig os.Signal) error {
 	return nil
 }
 
+// wait waits for the node's process, wherever it runs.
 func (n *Node) wait() error {
 	if n.Process == nil {
 		return n.Cmd.Wait()

@@ -20,6 +20,7 @@ func (h *Host) plug() error {
 	attrs.Name, attrs.MTU = fmt.Sprintf("port%d", h.Index), h.net.config.MTU
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerMTU = "eth0", uint32(h.net.config.MTU)
+	// Created there at once. In the switch's namespace there could be only one eth0.
 	veth.PeerNamespace = netlink.NsFd(h.ns)
 	var err error
 	if err = h.net.nl.LinkAdd(veth); err != nil {
@@ -112,6 +113,8 @@ func (h *Host) clsact() error {
 	return nil
 }
 
+// address gives the host its addresses. Everything on the switch is on-link, so that no routes
+// are needed.
 func (h *Host) address() error {
 	v4 := &netlink.Addr{IPNet: &net.IPNet{IP: h.IPv4.AsSlice(), Mask: net.CIDRMask(15, 32)}}
 	if err := h.nl.AddrAdd(h.uplink, v4); err != nil {
@@ -148,6 +151,7 @@ func (h *Host) SetRate(bits uint64) error {
 			Parent:    netlink.HANDLE_ROOT,
 		}
 		if bits == 0 {
+			// EINVAL means that the default queue is there, and no limit.
 			err := end.nl.QdiscDel(&netlink.Tbf{QdiscAttrs: attrs})
 			if err != nil && !isGone(err) && !errors.Is(err, unix.EINVAL) {
 				return fmt.Errorf("host %s: lifting the limit: %w", h.Name, err)
@@ -222,6 +226,7 @@ func (h *Host) setSegments(size int) error {
 		return fmt.Errorf("host %s: its routes: %w", h.Name, err)
 	}
 	for _, route := range routes {
+		// Only routes to other hosts.
 		if route.Dst == nil || route.Dst.IP.IsMulticast() || route.Dst.IP.IsLinkLocalUnicast() {
 			continue
 		}

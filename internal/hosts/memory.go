@@ -49,6 +49,8 @@ func (h *Host) LimitMemory(group string, limit int64) (*MemoryGroup, error) {
 	return g, errors.Join(err, os.Chmod(filepath.Join(g.dir, "cgroup.procs"), 0o666))
 }
 
+// limitV2 sets a limit in cgroup v2. A controller must be enabled in each cgroup above, from
+// the top.
 func limitV2(dir string, parents []string, limit int64) (*MemoryGroup, error) {
 	for _, p := range parents {
 		if err := os.WriteFile(filepath.Join(p, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {

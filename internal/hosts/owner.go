@@ -68,12 +68,14 @@ func (o owner) alive() (bool, error) {
 		return false, err
 	}
 	start, err := startTime(o.pid)
+	// No process has that PID now.
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	return start == o.start, err
 }
 
+// bootID returns the beginning of this boot's id.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

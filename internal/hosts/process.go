@@ -41,6 +41,7 @@ func (h *Host) StartIn(group string, cmd *exec.Cmd) (*Process, error) {
 	return h.start(dir, cmd)
 }
 
+// start starts a command in a cgroup, given by its folder.
 func (h *Host) start(cgroup string, cmd *exec.Cmd) (*Process, error) {
 	dir, err := os.Open(cgroup)
 	if err != nil {
@@ -56,6 +57,8 @@ func (h *Host) start(cgroup string, cmd *exec.Cmd) (*Process, error) {
 	// A process group of its own: an interrupt typed on the terminal is for
 	// the owner, which then ends its hosts in order.
 	cmd.SysProcAttr.Setpgid = true
+	// Held until the process is in its cgroup: Close, which waits for it, then kills everything
+	// that was started.
 	h.net.state.RLock()
 	defer h.net.state.RUnlock()
 	if h.net.closed {
@@ -65,6 +68,7 @@ func (h *Host) start(cgroup string, cmd *exec.Cmd) (*Process, error) {
 		return nil, fmt.Errorf("starting %s on host %s: %w", cmd.Path, h.Name, err)
 	}
 	p := &Process{host: h, cmd: cmd, done: make(chan struct{})}
+	// The only caller of cmd.Wait. Everybody else waits for done.
 	h.processes.Go(func() {
 		p.err = cmd.Wait()
 		close(p.done)
@@ -160,6 +164,7 @@ type spawner struct {
 	done chan struct{}
 }
 
+// newSpawner starts the thread.
 func newSpawner() *spawner {
 	s := &spawner{jobs: make(chan func()), done: make(chan struct{})}
 	go func() {
@@ -180,6 +185,7 @@ func (s *spawner) do(ns netns.NsHandle, start func() error) error {
 	return <-result
 }
 
+// stop ends the thread, and with it processes that it has started and that still run.
 func (s *spawner) stop() {
 	close(s.jobs)
 	<-s.done

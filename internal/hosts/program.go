@@ -44,6 +44,7 @@ const (
 
 // load loads a program for packets that enter a port of the switch.
 func load(name string, code asm.Instructions) (*ebpf.Program, error) {
+	// Kernels before 5.11 count BPF memory towards this limit.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the memlock limit for BPF: %w", err)
 	}
@@ -78,6 +79,8 @@ func (h *Host) detach(name string, priority uint16) error {
 	return nil
 }
 
+// filter describes a program at the switch's end of the host's link. Handle and priority
+// identify it, and FilterReplace replaces one with the same.
 func (h *Host) filter(fd int, name string, priority uint16) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{

@@ -57,6 +57,7 @@ func (s *Service) Run() error {
 			if s.takeNext() {
 				continue
 			}
+			// At least the pause, and then as long as StayAway asks.
 			for time.Sleep(s.Away); s.isAway(); time.Sleep(10 * time.Millisecond) {
 			}
 			if err := s.start(); err != nil {
@@ -71,6 +72,7 @@ func (s *Service) Run() error {
 	return nil
 }
 
+// start starts the next process, unless the service was stopped.
 func (s *Service) start() error {
 	cmd, err := s.Command()
 	if err != nil {
@@ -158,6 +160,7 @@ func (s *Service) Stopped() bool {
 	return s.stopped
 }
 
+// isAway reports whether the service is not to be restarted now.
 func (s *Service) isAway() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,6 +205,7 @@ func (s *Service) Stop(patience time.Duration) (first bool, err error) {
 	s.mu.Lock()
 	first = !s.stopped
 	s.stopped = true
+	// Under the lock with stopped: no successor is started after that.
 	next := s.next
 	s.mu.Unlock()
 	if !first {
@@ -210,6 +214,7 @@ func (s *Service) Stop(patience time.Duration) (first bool, err error) {
 	if next != nil { // it has not become the service's
 		next.Kill()
 	}
+	// If the loop has taken over a successor just before, this ends that one.
 	err = s.End(syscall.SIGTERM, patience)
 	s.done.Wait()
 	return true, err

@@ -43,6 +43,7 @@ type pairCounter struct {
 	programs []*ebpf.Program
 }
 
+// newPairCounter makes the array. Programs are loaded by attach.
 func newPairCounter(hosts int) (*pairCounter, error) {
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "psd_traffic", Type: ebpf.Array,
@@ -54,6 +55,7 @@ func newPairCounter(hosts int) (*pairCounter, error) {
 	return &pairCounter{hosts: hosts, counts: counts}, nil
 }
 
+// attach counts what a host sends from now on.
 func (c *pairCounter) attach(h *Host) error {
 	prog, err := load("psd_traffic", c.program(h.Index))
 	if err != nil {
@@ -63,6 +65,7 @@ func (c *pairCounter) attach(h *Host) error {
 	return h.attach(prog, "psd_traffic", priorityCount)
 }
 
+// close releases map and programs; the ports go with the switch.
 func (c *pairCounter) close() error {
 	errs := []error{c.counts.Close()}
 	for _, p := range c.programs {
@@ -167,6 +170,8 @@ func tcpPayload() asm.Instructions {
 
 // countPacket adds the packet to the entry of its pair.
 func (c *pairCounter) countPacket(from int) asm.Instructions {
+	// The entry has three counters of 8 bytes, as Traffic does. Additions are atomic, since
+	// packets of a host may arrive on several processors.
 	one, bytes, payload := asm.R1, asm.R7, asm.R8
 	return asm.Instructions{
 		asm.Sub.Imm(asm.R9, 1).WithSymbol("add"),
