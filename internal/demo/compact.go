@@ -25,6 +25,8 @@ const grace = "2s"
 // startProxies replaces all agents and proxies by an agent on every host that intercepts, and a
 // proxy that takes its listeners. agent and proxy are additional flags for either.
 func (s *stage) startProxies(ctx context.Context, agent []string, proxy ...string) error {
+	// The proxies first: an agent that ends under a proxy takes its listeners away. Phases have
+	// no job running between them, so nothing depends on either.
 	if err := stopAll(&s.fleet.proxies); err != nil {
 		return err
 	}
@@ -59,6 +61,7 @@ func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []str
 	if err != nil {
 		return err
 	}
+	// Below the demo's folder, since the state folders are the proxies' own.
 	p.control = filepath.Join(s.dir, h.Name+".control")
 	s.fleet.proxies = append(s.fleet.proxies, p)
 	return a.await(ctx, func(ctx context.Context) error {

@@ -78,6 +78,8 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 			return err
 		}
 	}
+	// Pairs: the bytes per step are read at the switch, where they are the same with and
+	// without psidecar. Its own figures would be no evidence.
 	net, err := hosts.New(hosts.Config{Hosts: o.Hosts, Rate: o.Rate, Pairs: true})
 	if err != nil {
 		return fmt.Errorf("making %d hosts: %w", o.Hosts, err)
@@ -91,6 +93,8 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	if err := s.startPlanner(ctx); err != nil {
 		return err
 	}
+	// Once for all phases: the planner is replaced in one of them, and the user's browser stays
+	// where it is.
 	front, err := s.openPage(ctx)
 	if err != nil {
 		return err
@@ -113,6 +117,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 			return err
 		}
 	}
+	// The last phase is over. What follows is for the user to look at.
 	s.telling.endPhase()
 	return o.Observed(ctx)
 }

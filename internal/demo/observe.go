@@ -79,6 +79,7 @@ func (f *fleet) stop() error {
 func (f *fleet) accesses(ctx context.Context, want uint64) (uint64, error) {
 	const patience = 6 * time.Second
 	var counted uint64
+	// The workers have ended by now. What is missing is in reports that are under way.
 	for still := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		var jobs page.Jobs
 		if err := f.planner.get(ctx, "/api/v1/jobs", &jobs); err != nil {

@@ -29,6 +29,7 @@ func (s *stage) openPage(ctx context.Context) (*forwarder, error) {
 		return nil, fmt.Errorf("opening a port for the page: %w", err)
 	}
 	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: planner.address})
+	// The transport dials from the first host, where the planner listens.
 	forward.Transport = planner.client.Transport
 	forward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
 		slog.Debug("the page", "error", err)
@@ -40,6 +41,7 @@ func (s *stage) openPage(ctx context.Context) (*forwarder, error) {
 	return p, nil
 }
 
+// close ends the forwarder, and requests that are being answered.
 func (p *forwarder) close() error {
 	err := p.server.Close()
 	if served := <-p.ended; !errors.Is(served, http.ErrServerClosed) {

@@ -24,6 +24,8 @@ func (s *stage) placement(ctx context.Context) (Result, error) {
 		return Result{}, fmt.Errorf("phase placement: psidecar partition: %w\n%s", err, stderr.Bytes())
 	}
 	s.placed = []string{"--placement", filepath.Join(parts, "placement.json")}
+	// Later phases train on the shards as well. A worker takes the shard of its rank when it is
+	// given a folder.
 	s.data = parts
 	s.telling.tell("the job, with its keys where they are used")
 	if err := s.startProxies(ctx, nil, s.placed...); err != nil {

@@ -27,6 +27,8 @@ func (s *stage) reroute(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	// Another planner at the same address, since one without --act only proposes. Its store is
+	// new, and the jobs of earlier phases are not in it.
 	if err := s.fleet.planner.stop(); err != nil {
 		return Result{}, err
 	}
@@ -37,6 +39,8 @@ func (s *stage) reroute(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	// Keys can only move if the job's connections are routed from its start, so the proxies are
+	// replaced as well.
 	if err := s.startProxies(ctx, []string{"--planner", planner}, "--act", "--handler", "add", "--planner", planner); err != nil {
 		return Result{}, err
 	}

@@ -56,6 +56,8 @@ func (s *stage) measureJob(ctx context.Context, phase string) (Result, error) {
 // runJob runs a job with that many steps and measures it. Traffic and processor time are
 // differences of counters over the whole run, including its start and end.
 func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...string) (Result, error) {
+	// Everything psidecar sends counts, too: reports, and connections between proxies. What it
+	// costs is part of the result.
 	before, err := s.net.Traffic()
 	if err != nil {
 		return Result{}, err
@@ -128,6 +130,7 @@ func (r *Result) measure(before, after [][]hosts.Traffic, steps int) {
 	for from := range after {
 		for to := range after[from] {
 			n := after[from][to].Payload - before[from][to].Payload
+			// A byte counts once in the sum, and for both its hosts.
 			all += n
 			perHost[from] += n
 			perHost[to] += n

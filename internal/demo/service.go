@@ -56,6 +56,7 @@ func startService(ctx context.Context, h *hosts.Host, port int, program string, 
 	return s, nil
 }
 
+// hostPort returns the address of a port of a host.
 func hostPort(h *hosts.Host, port int) string {
 	return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port))
 }
@@ -88,6 +89,7 @@ func (s *service) get(ctx context.Context, path string, v any) error {
 	return json.Unmarshal(body, v)
 }
 
+// read requests a path and returns the body of the answer, which must be 200.
 func (s *service) read(ctx context.Context, path string) (body []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, nil)
 	if err != nil {

@@ -2,6 +2,7 @@ package demo
 
 import "fmt"
 
+// columns are the widths of the table, for its header and rows alike.
 const columns = "%-9s  %8s  %12s  %18s  %7s  %8s  %20s"
 
 // Columns returns the header of a table of results.
@@ -24,6 +25,7 @@ func cores(r *Result) string {
 	return fmt.Sprintf("%.2f / %.2f", r.JobCPU/r.Seconds, r.PsidecarCPU/r.Seconds)
 }
 
+// figure formats a value times scale, or a dash if there is none.
 func figure(format string, scale float64, v *float64) string {
 	if v == nil {
 		return "-"

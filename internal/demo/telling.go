@@ -25,6 +25,8 @@ type telling struct {
 // tellEvery is short enough that nobody thinks that the demo hangs.
 const tellEvery = 2 * time.Second
 
+// newTelling starts the repetition, unless say is nil. bytes is called under the lock, every
+// tellEvery.
 func newTelling(say func(string), bytes func() (uint64, error)) *telling {
 	t := &telling{say: say, bytes: bytes, done: make(chan struct{})}
 	if say != nil {
@@ -93,6 +95,7 @@ func (t *telling) repeat() {
 	}
 }
 
+// close ends the repetition and waits for it, so that nothing is said after it.
 func (t *telling) close() {
 	close(t.done)
 	t.ended.Wait()

@@ -23,6 +23,7 @@ func (s *stage) threshold(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, nil, append(s.placed, "--handler", "add")...); err != nil {
 		return Result{}, err
 	}
+	// Set over the control sockets rather than by flags, as a user would for a job that runs.
 	rules := []values.Rule{{Threshold: sparsity, Until: s.options.Steps - s.options.Steps/30, Unchanged: true}}
 	for _, p := range s.fleet.proxies {
 		if err := p.putJSON(ctx, "/api/v1/codecs", rules); err != nil {

@@ -38,6 +38,7 @@ func Verdict(results []Result, cores int) []string {
 		}
 		add("With data and keys placed, and 99%% of what is pushed waiting until it adds up, %s"+ending, base, r)
 	}
+	// Said only where it applies, and once.
 	if slower {
 		all = append(all, fmt.Sprintf("Where it is slower: all hosts and their proxies share this machine's %d cores; psidecar gains time where the network is what a job waits for.", cores))
 	}

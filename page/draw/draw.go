@@ -103,6 +103,8 @@ func Terminal(out io.Writer, h page.Heatmap, width int, colours Colours) error {
 		label = max(label, utf8.RuneCountInString(name))
 	}
 	sc, inks := ScaleOf(h.Counts), ScaleColours(true)
+	// The names of rows come out of the width. At least 8 columns are drawn in any case, even
+	// if lines then wrap.
 	counts, columns := squeeze(h.Counts, len(h.Blocks), max(width-label-1, 8))
 	for i, name := range names {
 		fmt.Fprintf(w, "%*s ", label, name)
@@ -112,6 +114,7 @@ func Terminal(out io.Writer, h page.Heatmap, width int, colours Colours) error {
 		end(w, colours)
 		fmt.Fprintln(w)
 	}
+	// The axis has the first and the last key, at the ends of the columns.
 	first, last := h.Blocks[0].FirstText, h.Blocks[len(h.Blocks)-1].LastText
 	fmt.Fprintf(w, "%*s %s%*s\n", label, "key", first, max(columns-len(first), 0), last)
 	for _, n := range named(h.Blocks) {
@@ -192,6 +195,7 @@ func cell(w io.Writer, level int, inks *[ScaleLevels]color.RGBA, colours Colours
 	case TrueColour:
 		fmt.Fprintf(w, "\x1b[48;2;%d;%d;%dm ", c.R, c.G, c.B)
 	case Colours256:
+		// The cube's steps are taken to be even, which is near enough for a heatmap.
 		step := func(v uint8) int { return (int(v)*5 + 127) / 255 }
 		fmt.Fprintf(w, "\x1b[48;5;%dm ", 16+36*step(c.R)+6*step(c.G)+step(c.B))
 	default:

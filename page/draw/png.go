@@ -36,6 +36,8 @@ func PNG(out io.Writer, h page.Heatmap) error {
 	p := plot.New()
 	by, names := rowsOf(&h)
 	p.Title.Text = title(&h, by)
+	// Few rows are drawn as bands of a bearable height rather than stretched to the whole
+	// image.
 	rows := min(rowsHigh, rowMost*vg.Length(max(len(names), 1)))
 	if len(names) == 0 || len(h.Blocks) == 0 {
 		p.Title.Text = fmt.Sprintf("%s: nothing was counted yet", h.Job)
@@ -65,6 +67,7 @@ func PNG(out io.Writer, h page.Heatmap) error {
 // pixels.
 func picture(h page.Heatmap, sc Scale, inks [ScaleLevels]color.RGBA) image.Image {
 	counts, columns := squeeze(h.Counts, len(h.Blocks), 1536)
+	// Enough pixels for each cell that interpolation shows at its edges only.
 	wide, high := 1+1024/columns, 1+512/len(h.Counts)
 	img := image.NewRGBA(image.Rect(0, 0, wide*columns, high*len(h.Counts)))
 	for y, row := range counts {
@@ -82,6 +85,7 @@ func keyTicks(blocks []page.Block) plot.ConstantTicks {
 	for i := range blocks {
 		longest = max(longest, utf8.RuneCountInString(blockLabel(&blocks[i])))
 	}
+	// The image has room for about 100 characters in a line.
 	n := max(min(100/(longest+2), len(blocks)), 1)
 	var ticks plot.ConstantTicks
 	for i := range n {

@@ -8,6 +8,8 @@ import (
 	"slices"
 )
 
+// definition is the file that the page is built from, too.
+//
 //go:embed scale.json
 var definition []byte
 
@@ -22,8 +24,10 @@ type figures struct {
 	Ratio float64    `json:"ratio"` // least ratio of the scale's ends
 }
 
+// known are the parsed parameters.
 var known = parse()
 
+// parse decodes the embedded file.
 func parse() (f figures) {
 	if err := json.Unmarshal(definition, &f); err != nil {
 		panic(err) // it is embedded above
@@ -66,6 +70,7 @@ func (s Scale) Level(n float64) int {
 	case n >= s.Most:
 		return ScaleLevels - 1
 	}
+	// Counts below Low, which only a mark can be, have the colour of the smallest count.
 	share := math.Log(max(n, s.Low)/s.Low) / math.Log(s.Most/s.Low)
 	return known.First + int(float64(ScaleLevels-2-known.First)*share)
 }

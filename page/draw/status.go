@@ -124,6 +124,8 @@ func printJob(w io.Writer, j *page.Job) {
 		fmt.Fprintf(w, "\tp50 %.2f ms\tp99 %.2f ms", 1e3*j.Latency.P50, 1e3*j.Latency.P99)
 	}
 	fmt.Fprintln(w)
+	// Only where something was left out: otherwise counts are exact, and there is nothing to
+	// say about them.
 	if s := j.Sampling; s != nil && s.Sampled < s.Requests {
 		fmt.Fprintf(w, "  keys of %s looked at now, of %d of %d so far: a count of 1000 is right to about %.0f%%\n",
 			requestsOf(s.OneIn), s.Sampled, s.Requests, s.ErrorPercent)
@@ -189,6 +191,7 @@ func printStalls(w io.Writer, j *page.Job) {
 	}
 }
 
+// printHottest prints the hottest keys in one line, by name if they have one.
 func printHottest(w io.Writer, hottest []page.HotKey) {
 	var all []string
 	for _, k := range hottest {

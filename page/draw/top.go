@@ -34,6 +34,7 @@ const (
 	alarm emphasis = "\x1b[31m"
 )
 
+// A line is a line of a screen before it is cut to the width.
 type line struct {
 	text string
 	how  emphasis
@@ -44,6 +45,7 @@ type line struct {
 func Top(out io.Writer, s *Screen, width, height int, colours Colours) error {
 	lines := topLines(s, width)
 	if height > 0 && len(lines) > height {
+		// The last line that fits says how many do not.
 		left := len(lines) - height + 1
 		lines = append(lines[:height-1], line{fmt.Sprintf("… %d more lines: make the window higher", left), faint})
 	}
@@ -52,6 +54,7 @@ func Top(out io.Writer, s *Screen, width, height int, colours Colours) error {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
+		// Cut before escape sequences are added, which take no columns.
 		text := cut(l.text, width)
 		if colours != NoColours && l.how != plain {
 			text = string(l.how) + text + "\x1b[0m"
@@ -98,6 +101,7 @@ func Reporting(hosts int) string {
 	return fmt.Sprintf("%d hosts report", hosts)
 }
 
+// topHead returns the title of a screen: who answered, when, and what it costs.
 func topHead(s *Screen) string {
 	a := &s.Agent
 	who := "agent on " + a.Host
@@ -155,6 +159,7 @@ func jobLines(s *Screen) []line {
 	return lines
 }
 
+// took formats a latency; a dash if there were no answers.
 func took(l page.Latency, seconds float64) string {
 	if l.Count == 0 {
 		return "-"

@@ -42,6 +42,7 @@ type View struct {
 // terminal, which is in raw mode meanwhile and restored at the end. If data cannot be fetched,
 // the last screen stays with an error; an error of the first fetch is returned.
 func (t *View) Run(ctx context.Context, stdin io.Reader, out *os.File) error {
+	// Without a terminal to read from, the channel stays empty and ctx alone ends the view.
 	keys := make(chan byte)
 	if in, ok := stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
 		before, err := term.MakeRaw(int(in.Fd()))
@@ -54,6 +55,8 @@ func (t *View) Run(ctx context.Context, stdin io.Reader, out *os.File) error {
 	if _, err := io.WriteString(out, ScreenOn); err != nil {
 		return err
 	}
+	// Deferred after the terminal's mode, so it runs before that is restored: the alternate
+	// screen must not outlive the view, whatever ends it.
 	defer io.WriteString(out, ScreenOff)
 	ticker := time.NewTicker(t.Every)
 	defer ticker.Stop()
@@ -84,6 +87,8 @@ func (t *View) Run(ctx context.Context, stdin io.Reader, out *os.File) error {
 			if key == quit {
 				return nil
 			}
+			// A key that selects nothing repaints the last data, for instance in a new window
+			// size, without asking for newer ones.
 			looks = t.choose(s, key)
 		}
 	}
