@@ -75,6 +75,7 @@ type Batch struct {
 	sums [][Planes]uint32 // if not nil, the amounts of each key, instead of Each and Lens
 }
 
+// lenBytes returns what key number i adds to LenPlane.
 func (b *Batch) lenBytes(i int) uint64 {
 	if b.Lens[i] <= 0 {
 		return 0
@@ -123,6 +124,7 @@ func New(opts Options) *Table {
 func (t *Table) Add(b Batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	// Also for a batch that is put off: queries size their results by it.
 	t.workers = max(t.workers, b.Worker+1)
 	if b.Run.N > 0 {
 		t.addRun(&b)
@@ -130,6 +132,7 @@ func (t *Table) Add(b Batch) {
 	if len(b.Keys) > 0 {
 		t.gather(&b)
 	}
+	// Checked once for each batch, so the table may exceed its memory by what one batch adds.
 	if t.used > t.room() {
 		t.countWaiting()
 		t.shrink()
@@ -229,6 +232,7 @@ func (t *Table) addToLeaf(at int, b *Batch, from, to int) int {
 		t.used += r.addCounts(l, nil, b, from, nil)
 		return 0
 	}
+	// Scratch of the table, so that counting allocates nothing as long as no key is new.
 	t.found, t.missing = l.find(keys, t.found[:0], t.missing[:0])
 	if len(t.missing) > 0 && l.folded == nil {
 		return t.insert(at, b, from, to)

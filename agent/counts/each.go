@@ -38,6 +38,7 @@ func (p *plane) addEach(n int, e *eachOf, which int) (grown int) {
 	return grown
 }
 
+// amount returns amount number which of key number i.
 func (e *eachOf) amount(i, which int) uint64 {
 	if e.at != nil {
 		i = int(e.at[i])

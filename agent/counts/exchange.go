@@ -38,6 +38,8 @@ type pending struct {
 	pairs map[pair][]exchange
 }
 
+// newPending returns an empty one for at most limit requests, for which order is allocated at
+// once.
 func newPending(limit int) *pending {
 	return &pending{at: map[exchange]unanswered{}, order: make([]exchange, 0, limit), pairs: map[pair][]exchange{}}
 }
@@ -154,6 +156,7 @@ type window struct {
 // seen recognizes the messages that PS_RESEND sends again because their ack is late.
 type seen struct{ windows map[sequence]*window }
 
+// newSeen returns one that has seen nothing.
 func newSeen() *seen { return &seen{map[sequence]*window{}} }
 
 // noteMessage records a request or an answer and reports whether it is new. A message older

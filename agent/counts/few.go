@@ -27,12 +27,16 @@ func (t *Table) insertFew(l *leaf, b *Batch, from, to int) {
 	for i, m := range t.missing {
 		l.keys[int(t.from[i])+i] = keys[m]
 	}
+	// Equidistant again, since a gap was closed: base and step suffice, and finding a key
+	// becomes a division.
 	if step := l.keys[1] - l.keys[0]; l.keys[l.n-1]-l.keys[0] == uint64(l.n-1)*step { // equidistant again, since a gap was closed: base and step suffice
 		t.used -= 8 * cap(l.keys)
 		l.setKeys(l.keys)
 		t.used += 8 * cap(l.keys)
 	}
 	t.places = t.places[:0]
+	// The places of the keys that were there have moved up by the number of new keys before
+	// them.
 	found, fresh := t.found, 0
 	for i := range int32(len(keys)) {
 		if fresh < len(t.missing) && t.missing[fresh] == i {

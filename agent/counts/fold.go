@@ -28,6 +28,8 @@ func (t *Table) shrink() {
 	if t.used > goal {
 		t.foldColdest(goal)
 	}
+	// Folded leaves still take a row for each worker, so that many small ones can exceed the
+	// memory by themselves.
 	for t.used > goal && len(t.leaves) > 1 {
 		if !t.mergeFolded() {
 			return
@@ -123,6 +125,8 @@ func (t *Table) keep(l *leaf, places []int32) {
 				continue
 			}
 			l.folded.accesses += r.planes[Earlier].at(i) // these were never removed from the sketch
+			// Only what was counted since a promotion. The part before it is in the sketch
+			// already.
 			if n := r.planes[Pulls].at(i) + r.planes[Pushes].at(i); n > 0 {
 				t.sketch.addAccesses(pairHash(w, key), n)
 				l.folded.accesses += n

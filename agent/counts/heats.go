@@ -24,6 +24,8 @@ func (j *Locality) Heats(from, to int64) (heats []Heat, firsts []uint64) {
 		grids = append(grids, &in.Heat)
 		heats = append(heats, Heat{Start: in.Start, End: in.End})
 	}
+	// Grids laid out at different times differ in resolution. Their common blocks have exact
+	// sums in all of them.
 	firsts = page.CommonEdges(grids)
 	for i, g := range grids {
 		heats[i].Rows = g.Regroup(firsts)

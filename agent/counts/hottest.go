@@ -64,6 +64,7 @@ func (t *Table) Hottest(n int) ([]HotKey, []SkewPoint) {
 	return keys, heat.curve()
 }
 
+// b2i returns 1 for true and 0 for false.
 func b2i(b bool) int {
 	if b {
 		return 1
@@ -88,6 +89,7 @@ func (t *Table) scan(key uint64, limit int, visit func(*leaf)) (next uint64, mor
 	return t.firsts[at], true
 }
 
+// hotKey returns a copy of everything that is known of the key at a place.
 func (l *leaf) hotKey(place int, accesses uint64) heapKey {
 	k := heapKey{HotKey: HotKey{Key: l.key(place)}, accesses: accesses}
 	k.Workers = make([]Count, len(l.rows))
@@ -99,6 +101,7 @@ func (l *leaf) hotKey(place int, accesses uint64) heapKey {
 	return k
 }
 
+// A heapKey is a HotKey with its accesses, which the heap compares often.
 type heapKey struct {
 	HotKey
 	accesses uint64
@@ -133,6 +136,7 @@ func heatClass(accesses uint64) int {
 	return shift*32 + int(accesses>>shift)
 }
 
+// add counts keys with the same number of accesses.
 func (h *heatHistogram) add(accesses, keys uint64) {
 	c := heatClass(accesses)
 	h.keys[c] += keys

@@ -19,6 +19,7 @@ func (t *Table) insert(at int, b *Batch, from, to int) int {
 	rest := *l
 	pieces := (len(t.fresh) + leafKeys - 1) / leafKeys
 	cut := make([]*leaf, 0, pieces)
+	// Pieces of equal size: a full one and a nearly empty one would be cut again soon.
 	size := (len(t.fresh) + pieces - 1) / pieces
 	for i := 0; i < len(t.fresh); i += size {
 		end := min(i+size, len(t.fresh))
@@ -161,4 +162,5 @@ func (t *Table) addToPieces(cut []*leaf, b *Batch, from, to int) {
 	}
 }
 
+// addShare adds the batch's keys [from, to) to the totals of the row of a piece.
 func addShare(r *row, b *Batch, from, to int) { (*Sums)(&r.total).Add(b.total(from, to)) }

@@ -22,6 +22,7 @@ type Interval struct {
 	Bytes, LeftHost, Repeated, Messages uint64
 }
 
+// newInterval returns an empty interval that begins at a time, with a grid of the given blocks.
 func newInterval(at int64, firsts []uint64) *Interval {
 	return &Interval{Start: at, End: at, Heat: page.Grid{Firsts: firsts}}
 }
@@ -38,6 +39,7 @@ func (in *Interval) pair(worker, server int) *Pair {
 	return &in.Pairs[worker][server]
 }
 
+// count counts a message.
 func (in *Interval) count(bytes uint64, leftHost, repeat bool) {
 	in.Messages++
 	in.Bytes += bytes
@@ -49,6 +51,7 @@ func (in *Interval) count(bytes uint64, leftHost, repeat bool) {
 	}
 }
 
+// stepped counts a step of a worker.
 func (in *Interval) stepped(worker int) {
 	for worker >= len(in.Steps) {
 		in.Steps = append(in.Steps, 0)

@@ -59,6 +59,7 @@ func (l *leaf) bytes() int {
 	return n
 }
 
+// key returns key number i, in ascending order.
 func (l *leaf) key(i int) uint64 {
 	if l.keys == nil {
 		return l.base + uint64(i)*l.step
@@ -266,6 +267,8 @@ func (r *row) addCounts(l *leaf, places []int32, b *Batch, from int, at []int32)
 	if b.Lens == nil {
 		return grown
 	}
+	// Amounts by key are added one at a time. The front has gathered most of them by key
+	// before, so this is the exception.
 	one := make([]int32, 1)
 	count := len(places)
 	if places == nil {

@@ -240,6 +240,7 @@ func (j *Locality) Other(at int64, bytes uint64, leftHost bool) {
 	j.all.count(bytes, leftHost, false)
 }
 
+// count counts a message in the totals. The caller holds j.mu.
 func (j *Locality) count(bytes uint64, leftHost, repeat bool) {
 	j.totals.Messages++
 	j.totals.Bytes += bytes
@@ -257,12 +258,14 @@ func (j *Locality) Use(at int64, b Batch) {
 	if len(b.Keys) == 0 && b.Run.N == 0 {
 		return
 	}
+	// Before the lock: the table has its own, and counting may take long.
 	j.Table.Add(b)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.window != nil {
 		j.window.addBatch(at, j.begun(b.Worker), &b)
 	}
+	// Opened first, so that regrid counts again into the interval of this batch.
 	j.interval(at)
 	// Often while the job is new, then every 4096 batches: regrid counts what the table has put
 	// off, which is expensive.
@@ -294,6 +297,8 @@ func (j *Locality) regrid(at int64) {
 	if size.Keys < j.firstKeys+j.firstKeys/4+1 {
 		return
 	}
+	// The more workers, the fewer blocks: a grid is a matrix of both, and the ring has many of
+	// them.
 	const cells = 32 << 10 // of one interval
 	firsts := j.Table.Firsts(min(max(cells/max(size.Workers, 1), 16), 256))
 	j.firstKeys = size.Keys

@@ -119,6 +119,7 @@ type Lately struct {
 func (j *Locality) Lately(now int64, span time.Duration) Lately {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	// The second that is under way would make every rate too low.
 	last := now/int64(time.Second) - 1 // the last second that is complete
 	first := last - int64(min(span, (slots-2)*time.Second)/time.Second) + 1
 	// The job's first second counts in full, even if it began in the middle.

@@ -35,6 +35,7 @@ type plane struct {
 	cells any    // nil, or []uint8 to []uint64: one cell for each key, followed by zeros
 }
 
+// A cell is one of the widths that a plane's cells can have.
 type cell interface {
 	uint8 | uint16 | uint32 | uint64
 }
@@ -85,6 +86,7 @@ func (p *plane) units(amount uint64, n int) (units uint64, grown int) {
 	return amount / p.unit, grown
 }
 
+// gcd returns the greatest common divisor of two numbers, of which b may be 0.
 func gcd(a, b uint64) uint64 {
 	for b != 0 {
 		a, b = b, a%b
@@ -120,6 +122,7 @@ func (p *plane) refine(unit uint64, n int) int {
 	return grown
 }
 
+// scale multiplies all cells, which must have room for it.
 func scale[T cell](c []T, factor uint64) {
 	for i := range c {
 		c[i] = T(uint64(c[i]) * factor)
@@ -236,6 +239,7 @@ func (p *plane) widen(highest uint64, n int) int {
 	return p.bytes() - before
 }
 
+// width returns the bytes of a cell, 0 without cells.
 func width(cells any) int {
 	switch cells.(type) {
 	case []uint8:
@@ -264,6 +268,7 @@ func (p *plane) copied(like any, n int, from []int32) any {
 	return fill(make([]uint64, n), p, from)
 }
 
+// fill fills the cells to, as copied describes.
 func fill[T cell](to []T, p *plane, from []int32) []T {
 	if c, ok := p.cells.([]T); ok { // same width, the usual case: no switch for each cell
 		for i := range to {
@@ -323,6 +328,7 @@ func (p *plane) compact(n int) {
 	}
 }
 
+// allAlike reports whether all cells, of which there is at least one, are equal.
 func allAlike[T cell](c []T) bool {
 	for _, v := range c[1:] {
 		if v != c[0] {

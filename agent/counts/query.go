@@ -100,6 +100,7 @@ func (t *Table) Key(worker int, key uint64) Count {
 	return l.countAt(worker, int(found[0]))
 }
 
+// countAt returns what a worker did with the key at a place.
 func (l *leaf) countAt(worker, place int) Count {
 	c := Count{Exact: true}
 	r := l.rowOrNil(worker)
@@ -162,6 +163,7 @@ func (l *leaf) within(first, last uint64) (from, to int) {
 	return from, to
 }
 
+// search returns the first place whose key is not below k, and whether it is k.
 func (l *leaf) search(k uint64) (int, bool) {
 	if l.keys != nil {
 		return slices.BinarySearch(l.keys, k)
@@ -211,6 +213,7 @@ func (c *cutter) room(first uint64) (*Block, uint64) {
 	return &c.blocks[len(c.blocks)-1], limit - c.taken
 }
 
+// take adds keys up to key last to the open block, which had room for so many.
 func (c *cutter) take(b *Block, keys, last, room uint64) {
 	b.Last = last
 	b.Keys += keys
@@ -218,6 +221,8 @@ func (c *cutter) take(b *Block, keys, last, room uint64) {
 	c.open = keys < room
 }
 
+// addFolded adds a folded leaf, whose last key is end, to the open block as a whole. It may
+// make the block larger than wanted.
 func (c *cutter) addFolded(l *leaf, end uint64) {
 	b, room := c.room(l.first)
 	b.Folded = true
@@ -229,6 +234,7 @@ func (c *cutter) addFolded(l *leaf, end uint64) {
 	c.take(b, l.weight(0, 0), end, room)
 }
 
+// addKeys adds the places [from, to) of an open leaf, to as many blocks as it takes.
 func (c *cutter) addKeys(l *leaf, from, to int) {
 	for from < to {
 		b, room := c.room(l.key(from))

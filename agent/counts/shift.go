@@ -46,6 +46,8 @@ func (s *shift) countKeys(b *Batch, list int) (since int, shifted bool) {
 		s.workers = append(s.workers, novelty{})
 	}
 	n := &s.workers[b.Worker]
+	// Only keys in the previous window's sample: of others it is not known whether they were
+	// used before.
 	uses, fresh := 0, 0
 	look := func(key uint64) {
 		uses++

@@ -31,6 +31,7 @@ func newSketch(bytes int) *sketch {
 	return s
 }
 
+// bytes returns the memory of the counters.
 func (s *sketch) bytes() int { return 4 * sketchDepth * int(s.mask+1) }
 
 // mix is the finalizer of splitmix64: every input bit affects every output bit.
@@ -91,6 +92,8 @@ const registerCount = 64
 // 2007).
 type registers [registerCount]uint8
 
+// addKey adds a key; adding it again changes nothing. The low bits of the hash choose a
+// register, which keeps the most leading zeros that the rest has shown.
 func (r *registers) addKey(key uint64) {
 	h := mix(key + 0x9e3779b97f4a7c15)
 	at := h % registerCount
@@ -98,6 +101,7 @@ func (r *registers) addKey(key uint64) {
 	r[at] = max(r[at], rank)
 }
 
+// merge makes the estimate that of both sets together. Keys in both count once.
 func (r *registers) merge(s *registers) {
 	for i := range r {
 		r[i] = max(r[i], s[i])

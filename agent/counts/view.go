@@ -68,14 +68,17 @@ func (j *Locality) Recent(span time.Duration) View {
 	return j.Between(end-int64(span), 0)
 }
 
+// newView returns an empty view.
 func newView() View { return View{Interval: Interval{Latency: new(history.Latency)}} }
 
+// timestamps adds the workers' newest timestamps. The caller holds j.mu.
 func (j *Locality) timestamps(v *View) {
 	for _, p := range j.progress {
 		v.Timestamps = append(v.Timestamps, p.timestamp)
 	}
 }
 
+// merge adds an interval, without its heat and times.
 func (v *View) merge(in *Interval) {
 	for w, row := range in.Pairs {
 		for s, p := range row {
@@ -152,6 +155,8 @@ func (v *View) Stragglers() []int { return stragglers(v.Steps) }
 // MedianSteps returns the steps of the median worker, the upper one of two.
 func (v *View) MedianSteps() uint64 { return medianOf(v.Steps) }
 
+// stragglers returns the workers that lag, given the steps of all. Three steps of difference
+// are needed, since in a short stretch a single one is a large share.
 func stragglers(steps []uint64) (slow []int) {
 	median := medianOf(steps)
 	for w, n := range steps {
@@ -162,6 +167,7 @@ func stragglers(steps []uint64) (slow []int) {
 	return slow
 }
 
+// medianOf returns the upper median, 0 of nothing.
 func medianOf(steps []uint64) uint64 {
 	if len(steps) == 0 {
 		return 0

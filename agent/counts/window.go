@@ -106,6 +106,7 @@ func (c *collector) addBatch(at int64, step uint64, b *Batch) {
 	c.last = at
 	u := listUse{worker: b.Worker, step: step, pull: pulls > 0, push: pushes > 0, from: len(c.keys)}
 	weight := max(pulls, pushes) // each access counts as so many where requests are sampled
+	// Amounts are multiplied by the weight of the request; the size of a value is not.
 	u.size = uint32(b.Each[PushedBytes] / weight)
 	lens := b.Lens != nil && b.LenPlane == PushedBytes
 	for i, key := range b.Keys {
@@ -189,6 +190,7 @@ func (j *Locality) DropWindow() {
 	j.dropWindow()
 }
 
+// dropWindow is DropWindow for callers that hold j.mu.
 func (j *Locality) dropWindow() {
 	if j.window != nil {
 		j.window = &collector{limit: j.window.limit}
@@ -206,6 +208,8 @@ func (j *Locality) TakeWindow(most int) *Window {
 		j.mu.Unlock()
 		return nil
 	}
+	// The next window starts with a larger sample, as its lists may be shorter. If they are
+	// not, the sample is thinned again with the first long list.
 	next := &collector{limit: c.limit, sample: c.sample.larger(), shift: c.shift}
 	j.window = next
 	j.mu.Unlock()
