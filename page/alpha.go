@@ -129,6 +129,7 @@ func AlphaOf(state State, job string, blocks int, on *FormCluster) (Alpha, error
 	if len(on.Machines) > 0 {
 		a.Machines, a.Each = on.Workers()
 	}
+	// On one machine nothing crosses a link, whichever the form.
 	whole := a.Machines > 0 && len(on.Machines) > 1
 	if !whole {
 		on = EvenCluster(1, 1) // forms make no sense; alpha does not depend on the cluster
@@ -176,6 +177,8 @@ func costsOf(f *FormFigure, on *FormCluster) Compared {
 // pushed returns what each worker pushed of each block, or, in a job that pushes nothing,
 // pulled. h has the workers' names, in the order of the figures.
 func pushed(state State, job string, blocks int) (ranges []FormRange, h Heatmap, err error) {
+	// Pushes first: a pull may fetch values that a worker does not use in the step, while it
+	// pushes what it has a gradient for.
 	for _, measures := range [][2]Measure{{Pushes, PushedBytes}, {Pulls, PulledBytes}} {
 		q := HeatmapQuery{Blocks: blocks, Last: math.MaxUint64, Measure: measures[0]}
 		if h, err = state.Heatmap(job, q); err != nil {
@@ -236,6 +239,7 @@ func roundsOf(state State, h Heatmap, ranges []FormRange, loads []WorkerLoad) ([
 			uses[w] += r.Uses[w]
 		}
 	}
+	// The usual case, and the cheap one: one push has all keys of a step.
 	if !PushedByKey(steps, uses) {
 		return steps, nil
 	}

@@ -140,6 +140,7 @@ func (c *FormCluster) Loads(held []float64, alpha float64) (l FormLoads) {
 	for m, has := range held {
 		n, sum := float64(c.Machines[m].Workers), 0.0
 		if n > 0 {
+			// The ring has no part in the machine's workers: they are summed before, by memory.
 			sum = shared(alpha, c.Machines[m].Workers)
 			l[FormAllReduce][m] = 4 * bytes * (machines - 1) / machines
 			l[FormAllGather][m] = bytes * (sum*(machines-1) + sums - sum)
@@ -197,6 +198,8 @@ func (c *FormCluster) held(first, last uint64, bytes float64) []float64 {
 	}
 	n := len(c.Servers)
 	keys := float64(last-first) + 1
+	// PS-lite divides the key space among servers evenly, so a range of keys may span several
+	// homes.
 	for rank := plan.HomeOf(first, n); rank <= plan.HomeOf(last, n); rank++ {
 		home := plan.HomeRange(rank, n)
 		from, to := max(first, home.First), min(last, home.Last)

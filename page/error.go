@@ -24,6 +24,8 @@ func (s *JobSampling) errorOf(count, together float64) float64 {
 		return 0
 	}
 	stand := float64(max(s.Estimated, 1)) // requests that the sampled ones stand for
+	// Requests are counted even if their keys are not, so it is known by how much the weights
+	// of the sampled ones miss the truth.
 	off := math.Abs(float64(s.Requests) - stand)
 	return 1.96*math.Sqrt(count*together*(float64(s.Spread)+off)/stand) + count*off/stand
 }

@@ -31,6 +31,7 @@ func OpenNames(path string) (*NameFile, error) {
 	return f, err
 }
 
+// read reads and parses a file of names. Its errors name the file.
 func read(path string) (*NameMap, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -62,6 +63,8 @@ func (f *NameFile) Map() *NameMap {
 	if now == f.stamp {
 		return f.names
 	}
+	// Set before reading: a file with an error is logged once for each version, not every
+	// second.
 	f.stamp = now
 	m, err := read(f.path)
 	if err != nil {

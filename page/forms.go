@@ -57,6 +57,8 @@ func CompareForms(ranges []FormRange, rounds []uint64, c *FormCluster) (figures 
 		if !ok {
 			continue
 		}
+		// By the keys of each block, before neighbours are joined: a joined range may have its
+		// bytes at one end.
 		f.held = c.held(f.First, f.Last, f.Bytes)
 		if n := len(figures); n > 0 && isAlike(figures[n-1].Alpha, f.Alpha) {
 			figures[n-1].joinNext(&f)
@@ -90,6 +92,7 @@ func CompareForms(ranges []FormRange, rounds []uint64, c *FormCluster) (figures 
 	return figures, all
 }
 
+// isAlike reports whether two alphas are close enough to be of one variable.
 func isAlike(a, b float64) bool { return a < alike*b && b < alike*a }
 
 // joinNext extends the range by its neighbour; alpha is weighted by bytes.
@@ -114,6 +117,7 @@ func figureOf(r *FormRange, rounds []uint64) (f FormFigure, ok bool) {
 		workers++
 		if w < len(r.Uses) {
 			uses, bytes = uses+r.Uses[w], bytes+r.Bytes[w]
+			// A worker's alpha cannot exceed 1. Counts of sampled keys, scaled up, can.
 			sum += min(float64(r.Uses[w])/float64(n)/float64(r.Keys), 1)
 		}
 	}
@@ -155,4 +159,5 @@ func PushedByKey(steps, pushed []uint64) bool {
 	return false
 }
 
+// byKey reports whether a worker pushes each key in a request of its own.
 func byKey(steps, pushed uint64) bool { return steps > 0 && float64(pushed) < manyKeys*float64(steps) }

@@ -34,6 +34,7 @@ const (
 	guardOrigin
 )
 
+// guardReasons are the values of the metric's label.
 var guardReasons = [...]string{guardMethod: "method", guardHost: "host", guardOrigin: "origin"}
 
 // NewGuard returns a guard that accepts these names of the host, localhost, the hostname, and
@@ -72,9 +73,12 @@ func (g *Guard) judge(r *http.Request) (why, code int, text string) {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead && !(g.Opens && r.Method == http.MethodPost && r.URL.Path == recordingsPath):
 		return guardMethod, http.StatusMethodNotAllowed, "this address is for reading; changes go through psidecar plan, or the proxy's control socket"
+	// A browser that was led here by a foreign name sends that name. This is what stops DNS
+	// rebinding.
 	case !g.own(host):
 		return guardHost, http.StatusMisdirectedRequest, fmt.Sprintf("%.200q is no name of this host that is known here: ask by its address, or name it by --http-name", host)
 	}
+	// Browsers send an origin with requests that scripts of other sites make. Tools send none.
 	if origin := r.Header.Get("Origin"); origin != "" {
 		if u, err := url.Parse(origin); err != nil || !strings.EqualFold(u.Host, r.Host) {
 			return guardOrigin, http.StatusForbidden, "pages of other sites may not ask here"
@@ -102,6 +106,7 @@ func (g *Guard) own(host string) bool {
 	return slices.ContainsFunc(g.names, func(name string) bool { return strings.EqualFold(name, host) })
 }
 
+// descGuarded describes the metric of all guards of a process.
 var descGuarded = prometheus.NewDesc("psidecar_http_refused_total", "HTTP requests that were refused: method, they would change something; host, they are for a name that is not this host's; origin, a page of another site made them.", []string{"reason"}, nil)
 
 // Describe implements prometheus.Collector.

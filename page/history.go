@@ -89,6 +89,8 @@ func (s server) historyOf(of func(job string, q HistoryQuery) (History, error)) 
 			return History{}, err
 		}
 		job := v.Get("job")
+		// Without any job the curves of the host are shown, so that the page has something from
+		// the start.
 		if jobs := s.state.Jobs(); job == "" && len(jobs) > 0 {
 			if job, err = s.job(v); err != nil {
 				return History{}, err

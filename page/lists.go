@@ -28,6 +28,7 @@ func fillLists(v reflect.Value) {
 			return
 		}
 		to := reflect.New(v.Type().Elem())
+		// A copy of the value behind the pointer, as others may read it at this moment.
 		to.Elem().Set(v.Elem())
 		fillLists(to.Elem())
 		v.Set(to)

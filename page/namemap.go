@@ -49,6 +49,7 @@ func ParseNames(name string, text []byte) (*NameMap, error) {
 		ranges, err = parseCSV(text)
 	} else {
 		d := yaml.NewDecoder(bytes.NewReader(text))
+		// A misspelt field would otherwise be left out in silence.
 		d.KnownFields(true)
 		if err = d.Decode(&ranges); errors.Is(err, io.EOF) {
 			err = nil // it is empty
@@ -115,6 +116,7 @@ func parseCSV(text []byte) ([]NamedRange, error) {
 			default:
 				return nil, fmt.Errorf("column %q: want name, first, last, keys-per-row, row or job", column)
 			}
+			// Empty cells mean the default, except for the ends of the range.
 			if number == nil || value == "" && number != &r.First && number != &r.Last {
 				continue
 			}

@@ -110,6 +110,7 @@ func (h *Heatmap) Call(m *NameMap) {
 	}
 }
 
+// call sets the names of the hottest keys.
 func (k *Keys) call(m *NameMap) {
 	for i := range k.Hottest {
 		k.Hottest[i].Name = m.Key(k.Job, uint64(k.Hottest[i].Key))

@@ -141,6 +141,7 @@ func Handler(state State, opts Options) http.Handler {
 	if opts.Open != nil {
 		mux.HandleFunc("POST "+recordingsPath, s.readRecording(opts.Open))
 	}
+	// Without this, an unknown path below /api/ would be answered with the page.
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})
 	})
@@ -169,6 +170,8 @@ func files() http.Handler {
 	}
 	serve := http.FileServerFS(embedded)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// frame-ancestors keeps other sites from showing the page in a frame and stealing
+		// clicks on it.
 		w.Header().Set("Content-Security-Policy",
 			"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-ancestors 'none'")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -184,6 +187,7 @@ type server struct {
 	sums  func(job string) SumRules // nil unless it is a planner
 }
 
+// ready answers /readyz.
 func (s server) ready(w http.ResponseWriter, _ *http.Request) {
 	if err := s.state.Ready(); err != nil {
 		text(w, http.StatusServiceUnavailable, err.Error())
@@ -192,6 +196,7 @@ func (s server) ready(w http.ResponseWriter, _ *http.Request) {
 	text(w, http.StatusOK, "ready")
 }
 
+// text answers with a line of text.
 func text(w http.ResponseWriter, code int, s string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
@@ -206,6 +211,7 @@ type badRequest struct {
 	text string
 }
 
+// Error returns the text for the client.
 func (e badRequest) Error() string { return e.text }
 
 // answer makes a handler of a function whose result is encoded as JSON. Errors become a status

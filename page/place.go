@@ -90,6 +90,7 @@ func clusterOf(state State, jobs []Job, job string) *FormCluster {
 	if machines, _ := c.Workers(); machines == 0 {
 		return &FormCluster{}
 	}
+	// Speeds count only where something crosses links.
 	if len(at) > 1 {
 		for _, h := range state.Agent().Hosts {
 			if m, ok := at[h.Host]; ok && h.Machine != nil {
@@ -102,6 +103,7 @@ func clusterOf(state State, jobs []Job, job string) *FormCluster {
 
 // byRank returns the machines of the servers by rank; nil if one is missing.
 func byRank(servers map[int]int, n int) (all []int) {
+	// Ranks are consecutive, so a missing one shows before the end.
 	for rank := range len(servers) {
 		m, ok := servers[rank]
 		if !ok {

@@ -21,6 +21,7 @@ const (
 	maxHot        = 10000
 )
 
+// jobs answers /api/v1/jobs.
 func (s server) jobs(*http.Request) (Jobs, error) {
 	return Jobs{Jobs: nonNil(s.state.Jobs())}, nil
 }
@@ -70,6 +71,7 @@ func (s server) heatmap(r *http.Request) (Heatmap, error) {
 	return h, err
 }
 
+// traffic answers /api/v1/traffic.
 func (s server) traffic(r *http.Request) (Traffic, error) {
 	job, span, err := s.jobAndRange(r)
 	if err != nil {
@@ -78,6 +80,7 @@ func (s server) traffic(r *http.Request) (Traffic, error) {
 	return s.state.Traffic(job, span)
 }
 
+// servers answers /api/v1/servers.
 func (s server) servers(r *http.Request) (Servers, error) {
 	job, span, err := s.jobAndRange(r)
 	if err != nil {
@@ -86,6 +89,7 @@ func (s server) servers(r *http.Request) (Servers, error) {
 	return s.state.Servers(job, span)
 }
 
+// keys answers /api/v1/keys.
 func (s server) keys(r *http.Request) (Keys, error) {
 	v := r.URL.Query()
 	job, err := s.job(v)
@@ -101,6 +105,7 @@ func (s server) keys(r *http.Request) (Keys, error) {
 	return k, err
 }
 
+// agent answers /api/v1/agent.
 func (s server) agent(*http.Request) (Agent, error) { return s.state.Agent(), nil }
 
 // job returns the job of a query. It may be left out if only one job can be meant.
@@ -160,6 +165,7 @@ func (s server) jobAndRange(r *http.Request) (string, Range, error) {
 	return job, span, err
 }
 
+// bad returns an error that becomes status 400.
 func bad(format string, args ...any) error {
 	return badRequest{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
@@ -177,6 +183,7 @@ func number(v url.Values, name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
+// key returns a parameter that is a key, or otherwise if it is missing.
 func key(v url.Values, name string, otherwise Key) (Key, error) {
 	s := v.Get(name)
 	if s == "" {
@@ -197,6 +204,7 @@ func listed(v url.Values, name string) []string {
 	return nil
 }
 
+// timeRange returns the range of time of a query. Both ends are relative to the same now.
 func timeRange(v url.Values, now time.Time) (r Range, err error) {
 	if r.From, err = moment(v, "from", now); err != nil {
 		return r, err

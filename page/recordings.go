@@ -28,6 +28,7 @@ func (s server) readRecording(read func(string, io.Reader) ([]string, error)) ht
 	return func(w http.ResponseWriter, r *http.Request) {
 		most := s.state.Agent().RecordingBytes
 		tooLong := badRequest{http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is longer than the %d MiB that are opened here: give it to psidecar show as an argument", most>>20)}
+		// Refused before it is sent, if the client says its size.
 		if r.ContentLength > most {
 			fail(w, tooLong)
 			return
@@ -42,6 +43,7 @@ func (s server) readRecording(read func(string, io.Reader) ([]string, error)) ht
 		jobs, err := read(name, http.MaxBytesReader(w, r.Body, most))
 		var long *http.MaxBytesError
 		switch {
+		// The reader's error may be wrapped in one about the recording.
 		case errors.As(err, &long):
 			fail(w, tooLong)
 		case err != nil:

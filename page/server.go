@@ -46,8 +46,10 @@ func (s Server) Serve(ctx context.Context, h http.Handler) error {
 	server := &http.Server{Handler: s.Guard.Handler(h), MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute}
 	handshake.BoundHTTP(server, handshake.New(handshake.Affordable(openings), openingsPerSource))
 	ended := make(chan error, 1)
+	// Shutdown returns when requests are done, while Serve returns at once when it begins.
 	go func() {
 		<-ctx.Done()
+		// ctx has ended, so the patience needs a context without its end.
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownPatience)
 		defer cancel()
 		ended <- server.Shutdown(patience)

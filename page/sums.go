@@ -71,6 +71,7 @@ func (a *Alpha) chosen(most int) (ranges []measure.KeyRange, all bool) {
 		saved float64
 	}
 	var found []saving
+	// A range that is not chosen ends a run of neighbours.
 	all, joins := len(a.Ranges) > 0, false
 	for i := range a.Ranges {
 		r := &a.Ranges[i]
@@ -87,6 +88,8 @@ func (a *Alpha) chosen(most int) (ranges []measure.KeyRange, all bool) {
 		}
 		joins = true
 	}
+	// A job may have a bounded number of rules. The ones that save most are kept, in the order
+	// of keys.
 	slices.SortStableFunc(found, func(a, b saving) int { return cmp.Compare(b.saved, a.saved) })
 	found = found[:min(len(found), most)]
 	slices.SortFunc(found, func(a, b saving) int { return cmp.Compare(a.First, b.First) })

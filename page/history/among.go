@@ -71,6 +71,7 @@ func Among(points []Point, parts []Part) []Point {
 		for _, n := range bytes {
 			sum.Bytes += n
 		}
+		// Of all selected workers, those without a step in this point included.
 		sum.Steps = Median(slices.Collect(maps.Values(steps)))
 		sum.Busiest, sum.Mean = Load(slices.Collect(maps.Values(bytes)))
 		out = append(out, sum)
@@ -103,6 +104,7 @@ func clearInto(sums, names map[string]float64) {
 	}
 }
 
+// addShare adds a share of each figure of more.
 func addShare(sums, more map[string]float64, share float64) {
 	for name, n := range more {
 		sums[name] += share * n

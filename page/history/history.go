@@ -69,6 +69,7 @@ func (l *Log) Add(job string, p Point) {
 	if l.jobs == nil {
 		l.jobs = map[string][]Point{}
 	}
+	// Job names come from other processes. Memory must not grow with them.
 	if _, known := l.jobs[job]; !known && len(l.jobs) >= maxJobs {
 		l.forgetOne()
 	}
@@ -222,8 +223,10 @@ func Between(before, now Counted) Sums {
 	return s
 }
 
+// less returns a-b, or 0 if a counter has started over.
 func less(a, b uint64) float64 { return float64(a - min(a, b)) }
 
+// differences returns how much each figure has grown. Figures that are new have grown from 0.
 func differences(now, before []uint64) []float64 {
 	d := make([]float64, len(now))
 	for i, n := range now {

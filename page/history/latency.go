@@ -52,6 +52,8 @@ func (l *Latency) Bars() (micros, counts []uint64) {
 		if bar.Count == 0 {
 			continue
 		}
+		// Coarser than the histogram: a report has many distributions, and bars that meet in
+		// one value are joined.
 		v := coarse(uint64(bar.From+bar.To) / 2)
 		if last := len(micros) - 1; last >= 0 && micros[last] == v {
 			counts[last] += uint64(bar.Count)

@@ -73,6 +73,9 @@ type kill struct {
 func (e kill) kind() string           { return "kill " + e.of }
 func (e kill) String() string         { return "kill -9 " + e.target.String() }
 func (e kill) possible(l *Life) error { return e.running(l) }
+
+// happen kills the process. Only a proxy's death breaks connections: agent and planner carry
+// none. The harm lasts until the next process is ready.
 func (e kill) happen(ctx context.Context, l *Life) error {
 	over := l.harms.begin(e.String(), harmful{breaks: e.of == proxy})
 	if err := e.service(l).stopService(syscall.SIGKILL, time.Minute); err != nil {
@@ -94,6 +97,9 @@ type killMany struct {
 func (e killMany) kind() string         { return "kill several" }
 func (e killMany) String() string       { return "kill -9 " + e.name }
 func (e killMany) possible(*Life) error { return nil }
+
+// happen kills all of them before it waits for any, since a host's agent and proxy may die
+// together, with the whole host.
 func (e killMany) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: true})()
 	for _, t := range e.targets {
@@ -119,6 +125,9 @@ func (e stop) String() string {
 	return fmt.Sprintf("SIGSTOP %s for %.1f s", e.target, e.span.Seconds())
 }
 func (e stop) possible(l *Life) error { return e.running(l) }
+
+// happen suspends and resumes the process. Connections through a stopped proxy wait; they break
+// if the agent kills it meanwhile.
 func (e stop) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: e.of == proxy, holds: e.of == proxy})()
 	s := e.service(l)

@@ -117,6 +117,8 @@ func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 		s := &sidecar{host: h, pins: filepath.Join(bpffs, h.Name)}
 		s.disk = mountAt(t, j.path(h.Name), "tmpfs", "size=96m,mode=755")
 		s.state = filepath.Join(s.disk, "state") // which the agent makes
+		// On the disk that fills up, as with a real host's /run. A short name, since paths of
+		// sockets are bounded.
 		socket := filepath.Join(s.disk, "s")
 		args := []string{"--intercept", "--adopt", "--host", h.Name, "--http", h.Address(agentHTTP), "--planner", first.Address(plannerAPI),
 			"--proxy-socket", socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins}

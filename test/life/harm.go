@@ -73,6 +73,7 @@ func (h *harms) excused(from time.Time) time.Time {
 	now := time.Now()
 	until := from
 	for _, x := range h.during(from, now) { // in the order in which they began
+		// A harm that begins within mayHang of the end of the one before extends the excuse.
 		if !x.holds || x.from.After(until.Add(mayHang)) {
 			continue
 		}

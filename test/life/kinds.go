@@ -19,6 +19,7 @@ const lossySlot = 2
 // displaced keys while the other's jobs go on.
 var groups = []string{"job", "other"}
 
+// groupOf returns the cgroup in which a slot's jobs run.
 func groupOf(slot int) string {
 	if slot == lossySlot {
 		return groups[1]
@@ -49,9 +50,12 @@ func drawJob(seed uint64, slot, n int) spec {
 	r := rand.New(rand.NewPCG(seed, uint64(slot+1)<<32|uint64(n)))
 	s := spec{servers: 1 + r.IntN(hostCount), workers: 2 + r.IntN(hostCount-1)}
 	s.ipv6 = r.IntN(8) == 0
+	// Every draw is made whether or not its result is used, in this order: another order would
+	// give each seed other jobs.
 	if r.IntN(2) == 0 {
 		s.repeating(r)
 	}
+	// Without barriers between steps, losses depend on who is faster.
 	s.async = r.IntN(3) == 0
 	switch pick := r.IntN(10); {
 	case slot == lossySlot || slot == 1 && pick < 4:
@@ -113,6 +117,8 @@ func (s *spec) old(r *rand.Rand) (dialect string) {
 // move.
 func (s *spec) counting(r *rand.Rand) {
 	s.model = "count"
+	// Favourites make up nearly all uses, and change within the job, so that a planner has
+	// something to move, and to move again.
 	s.args = []string{"--model", "count", "--count-keys", strconv.Itoa(2000 + r.IntN(8000)), "--count-batch", strconv.Itoa(200 + r.IntN(400)),
 		"--count-favourites", strconv.Itoa(620 + r.IntN(400)), "--count-common", "0.05", "--count-wander", strconv.Itoa(500 + r.IntN(500)),
 		"--count-compute", fmt.Sprintf("%dms", 10+r.IntN(20)), "--steps", strconv.Itoa(500 + r.IntN(1500)), "--seed", strconv.Itoa(1 + r.IntN(1000))}

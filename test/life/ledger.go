@@ -43,6 +43,7 @@ func (x *ledger) ended(r *run, what string, broken bool) {
 	defer x.mu.Unlock()
 	x.runs[what]++
 	x.kinds[r.model]++
+	// PS-lite itself may stall then. The ledger shows how often that happened.
 	if broken && !r.resend {
 		x.broken++
 	}

@@ -21,6 +21,8 @@ func (e order) kind() string { return strings.Join(e.args[:min(len(e.args), 2+e.
 func (e order) String() string {
 	return fmt.Sprintf("slot %d: psidecar %s", e.slot, strings.Join(e.args, " "))
 }
+
+// possible requires a job, whose name the command needs.
 func (e order) possible(l *Life) error {
 	if !l.isBusy(e.slot) {
 		return fmt.Errorf("slot %d has no job", e.slot)
@@ -28,6 +30,7 @@ func (e order) possible(l *Life) error {
 	return nil
 }
 
+// happen runs the command and notes its output. Its error is no failure.
 func (e order) happen(ctx context.Context, l *Life) error {
 	// Before the command: rules may hold although it fails, while rules that were to be removed
 	// stay until it succeeds.

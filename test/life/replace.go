@@ -20,6 +20,9 @@ type replace struct {
 
 func (e replace) kind() string   { return "replace " + e.name }
 func (e replace) String() string { return fmt.Sprintf("replace %v", e.targets) }
+
+// possible requires that all of them run and are ready. A service that is replaced while it
+// recovers would be another event.
 func (e replace) possible(l *Life) error {
 	var errs []error
 	for _, t := range e.targets {
@@ -35,6 +38,8 @@ func (e replace) possible(l *Life) error {
 // proxy that has just begun does not know yet which hosts have one.
 const apart = 5 * time.Second
 
+// happen ends the services one after the other, each when the one before is back, or all at
+// once. It does no harm, unless a proxy cannot write down what is in flight.
 func (e replace) happen(ctx context.Context, l *Life) error {
 	if l.hasNoRoom(e.targets) {
 		defer l.harms.begin(e.String()+" on a full disk", harmful{breaks: true})()
@@ -81,9 +86,13 @@ func (e rise) String() string {
 func (e rise) possible(l *Life) error {
 	return replace{targets: proxiesOf(e.hosts)}.possible(l)
 }
+
+// happen starts the successors. A host's proxy that does not yield within the time of a
+// recovery is a failure.
 func (e rise) happen(ctx context.Context, l *Life) error {
 	for _, t := range proxiesOf(e.hosts) {
 		s := t.service(l)
+		// The old process ends when the new one asks for its turn.
 		s.mayEnd()
 		old := s.Current()
 		if err := s.Succeed(func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--replace") }); err != nil {
@@ -120,6 +129,8 @@ type upgrade struct{}
 func (upgrade) kind() string           { return "upgrade" }
 func (upgrade) String() string         { return "upgrade all hosts, one after the other" }
 func (upgrade) possible(l *Life) error { return replace{targets: sidecars()}.possible(l) }
+
+// happen replaces the hosts' services with the pause that upgrades are to keep.
 func (upgrade) happen(ctx context.Context, l *Life) error {
 	for host := range hostCount {
 		if host > 0 && !pause(ctx, apart) {
@@ -142,12 +153,16 @@ func (e leave) String() string {
 	return fmt.Sprintf("all hosts are without agent and proxy for %.1f s", e.span.Seconds())
 }
 func (e leave) possible(l *Life) error { return replace{targets: sidecars()}.possible(l) }
+
+// happen ends the services and holds their restarts back for the time. Connections of jobs that
+// begin meanwhile may have to wait for agents to adopt them.
 func (e leave) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{holds: true})()
 	if l.hasNoRoom(sidecars()) {
 		defer l.harms.begin(e.String()+" on a full disk", harmful{breaks: true})()
 	}
 	for _, t := range sidecars() {
+		// All of them before any ends, so that none is started again in between.
 		t.service(l).StayAway(true)
 	}
 	var errs []error

@@ -98,6 +98,7 @@ func (f *fleet) rest(ctx context.Context) (r rest, err error) {
 		}
 		r.pins = append(r.pins, pins...)
 	}
+	// A job's processes are gone, so no cgroup of theirs may be left that an agent made.
 	r.cgroups, err = below(f.net.Cgroup())
 	if err != nil {
 		return r, err

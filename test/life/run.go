@@ -97,6 +97,7 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 	defer l.occupy(r, false)
 	l.journal.say("begins: %s", s.name)
 	folder := l.journal.path("logs", "job-"+strings.Map(plain, s.name[:min(len(s.name), 20)]))
+	// Before the job starts: its nodes write to the track from their first line on.
 	r.track = newTrack(&l.patience, s.workers, folder)
 	node, worker := s.programs(l.fleet.programs, l.data)
 	runs, cancel := context.WithCancel(ctx)
@@ -122,9 +123,12 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 		if why := l.hangs(r); why != "" {
 			r.ended = time.Now()
 			state := l.snapshot(slot)
+			// A dump ends all services, so it is made only when the life ends with this failure
+			// anyway.
 			if _, m := r.track.waiting(); l.excuse(r, m.at) == "" && l.journal.isLast() {
 				l.fleet.dump() // while the connections are there
 			}
+			// After the snapshot: it ends the job's connections.
 			r.dump(ended)
 			cancel()
 			<-ended
@@ -215,6 +219,7 @@ func (l *Life) hangs(r *run) string {
 		since = m.at // what is lost does not come later
 	}
 	crawl := time.Since(since)
+	// The time that is excused counts as spent, whether or not there was a processor to spare.
 	spare := l.patience.now() - m.spare - since.Sub(m.at)
 	if spare < mayHang && crawl < mayCrawl {
 		return ""

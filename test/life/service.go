@@ -53,6 +53,8 @@ func (s *service) startAgain() error {
 		if dumped {
 			return
 		}
+		// A planner whose disk is full ends again and again until there is room, and is
+		// reported once.
 		again := failing && time.Since(s.Begun()) < recovery // the same as before, as a rule
 		failing = !expected || err != nil && !hosts.Killed(err)
 		if failing && !again {

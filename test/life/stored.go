@@ -21,6 +21,8 @@ type damage struct {
 }
 
 func (e damage) kind() string { return "damage a state file" }
+
+// String returns what is lost; which file and where is logged when it happens.
 func (e damage) String() string {
 	how := "a byte of"
 	if e.cut {
@@ -29,6 +31,8 @@ func (e damage) String() string {
 	return fmt.Sprintf("kill -9 proxy on host%d and lose %s a state file", e.host, how)
 }
 func (e damage) proxy() target { return target{proxy, e.host} }
+
+// possible requires a proxy that has written state, which it does for jobs with displaced keys.
 func (e damage) possible(l *Life) error {
 	if err := e.proxy().running(l); err != nil {
 		return err
@@ -39,6 +43,8 @@ func (e damage) possible(l *Life) error {
 	return nil
 }
 
+// happen kills the proxy, damages a file and lets the next process start. Killed, since a proxy
+// that ends in order may remove the file.
 func (e damage) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: true, forgets: true})()
 	s := e.proxy().service(l)
@@ -105,6 +111,9 @@ type loseStore struct{}
 func (loseStore) kind() string           { return "lose the planner's store" }
 func (loseStore) String() string         { return "kill -9 planner and lose its store" }
 func (loseStore) possible(l *Life) error { return target{of: planner}.running(l) }
+
+// happen kills the planner, removes its store and lets the next process start with an empty
+// one. Plans that it has made are known to the proxies alone then.
 func (loseStore) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin("the planner's store is lost", harmful{forgets: true})()
 	s := l.fleet.planner

@@ -28,6 +28,9 @@ func (e cut) String() string {
 	return fmt.Sprintf("cut host%d's link for %.1f s", e.host, e.span.Seconds())
 }
 func (e cut) possible(*Life) error { return nil }
+
+// happen cuts the link and heals it. TCP retransmits what was in flight, with pauses that
+// double, so that a job may wait for as long again.
 func (e cut) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{holds: true})()
 	h := l.fleet.net.Host(e.host)
@@ -45,6 +48,8 @@ type fill struct {
 }
 
 func (e fill) kind() string { return "fill a disk" }
+
+// String returns whose disk.
 func (e fill) String() string {
 	if e.host < 0 {
 		return fmt.Sprintf("fill the planner's disk for %.1f s", e.span.Seconds())
@@ -52,6 +57,9 @@ func (e fill) String() string {
 	return fmt.Sprintf("fill host%d's disk for %.1f s", e.host, e.span.Seconds())
 }
 func (e fill) possible(*Life) error { return nil }
+
+// happen fills the disk and empties it again. A proxy must go on without it, and so must the
+// planner; neither may lose what is there already.
 func (e fill) happen(ctx context.Context, l *Life) error {
 	dir := filepath.Dir(l.fleet.store)
 	if e.host >= 0 {
@@ -95,6 +103,8 @@ func (e setClock) kind() string { return "set a clock" }
 func (e setClock) String() string {
 	return fmt.Sprintf("set the clock of %s %v ahead for %.1f s", e.target, e.ahead, e.span.Seconds())
 }
+
+// possible requires a process whose clock can be set.
 func (e setClock) possible(l *Life) error {
 	if runtime.GOARCH != "amd64" {
 		return hosts.ErrClock
@@ -102,6 +112,8 @@ func (e setClock) possible(l *Life) error {
 	return e.running(l)
 }
 
+// happen sets the clock, and right again. It does no harm: nothing but logs and certificates
+// may go by the time of day.
 func (e setClock) happen(ctx context.Context, l *Life) error {
 	p := e.service(l).Current()
 	if err := p.SetClock(e.ahead); err != nil {
@@ -150,6 +162,9 @@ type load struct{ span time.Duration }
 func (e load) kind() string         { return "load" }
 func (e load) String() string       { return fmt.Sprintf("all processors busy for %.1f s", e.span.Seconds()) }
 func (e load) possible(*Life) error { return nil }
+
+// happen starts twice as many busy loops as there are processors. It does no harm; hangs are
+// told by the patient clock.
 func (e load) happen(ctx context.Context, l *Life) error {
 	ctx, cancel := context.WithTimeout(ctx, e.span)
 	defer cancel()
