@@ -46,6 +46,7 @@ func (f *Settings) rules() (p *Planner, err error) {
 	if p.Credentials, err = r.Credentials(); err != nil {
 		return nil, err
 	}
+	// The planner shows this host by that name, and reports on codecs are listed under it.
 	p.Host, err = cli.HostName(r.Host)
 	return p, err
 }

@@ -74,6 +74,7 @@ func (f *Settings) Options() (proxy.Options, error) {
 		return o, cli.Usagef("--mesh-only with --mesh-port 0 would refuse everything")
 	}
 	for _, cidr := range f.Allow {
+		// A single address needs a prefix length, too: /32 or /128.
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
 			return o, cli.Usagef("--mesh-allow %q: %w", cidr, err)
