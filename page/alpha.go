@@ -177,8 +177,8 @@ func costsOf(f *FormFigure, on *FormCluster) Compared {
 // pushed returns what each worker pushed of each block, or, in a job that pushes nothing,
 // pulled. h has the workers' names, in the order of the figures.
 func pushed(state State, job string, blocks int) (ranges []FormRange, h Heatmap, err error) {
-	// Pushes first: a pull may fetch values that a worker does not use in the step, while it
-	// pushes what it has a gradient for.
+	// What a worker uses in a step shows in its pushes. A job without any is judged by its
+	// pulls.
 	for _, measures := range [][2]Measure{{Pushes, PushedBytes}, {Pulls, PulledBytes}} {
 		q := HeatmapQuery{Blocks: blocks, Last: math.MaxUint64, Measure: measures[0]}
 		if h, err = state.Heatmap(job, q); err != nil {

@@ -140,7 +140,8 @@ func (c *FormCluster) Loads(held []float64, alpha float64) (l FormLoads) {
 	for m, has := range held {
 		n, sum := float64(c.Machines[m].Workers), 0.0
 		if n > 0 {
-			// The ring has no part in the machine's workers: they are summed before, by memory.
+			// The fraction that the machine's workers use together, which host sums and
+			// all-gather move once.
 			sum = shared(alpha, c.Machines[m].Workers)
 			l[FormAllReduce][m] = 4 * bytes * (machines - 1) / machines
 			l[FormAllGather][m] = bytes * (sum*(machines-1) + sums - sum)

@@ -141,7 +141,7 @@ func Handler(state State, opts Options) http.Handler {
 	if opts.Open != nil {
 		mux.HandleFunc("POST "+recordingsPath, s.readRecording(opts.Open))
 	}
-	// Without this, an unknown path below /api/ would be answered with the page.
+	// Unknown paths below /api/ are answered as the interface answers, in JSON.
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})
 	})

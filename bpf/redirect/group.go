@@ -88,6 +88,7 @@ func (r *Redirect) Attach(cgroup string, p Policy) (GroupID, error) {
 	if err != nil {
 		return 0, err
 	}
+	// From the check of other groups to the entry, nobody else may attach one.
 	unlock, err := r.lock()
 	if err != nil {
 		return 0, err
@@ -100,6 +101,7 @@ func (r *Redirect) Attach(cgroup string, p Policy) (GroupID, error) {
 		return 0, err
 	}
 	var before redirectGroup
+	// Keys may still be displaced, and a connect that goes direct would read stale values.
 	if r.maps["groups"].Lookup(uint64(id), &before) == nil {
 		p.FailClosed = p.FailClosed || before.Flags&failClosed != 0
 	}
@@ -129,10 +131,12 @@ func stands(id GroupID, path string) bool {
 	return err == nil && now == id
 }
 
+// within reports whether path a is b or below it.
 func within(a, b string) bool {
 	return a == b || strings.HasPrefix(a, strings.TrimSuffix(b, "/")+"/")
 }
 
+// flags returns the policy as it is in the map.
 func (p Policy) flags() (f uint32) {
 	if p.FailClosed {
 		f |= failClosed
@@ -175,6 +179,7 @@ func (r *Redirect) putGroup(id GroupID, path string, flags uint32) error {
 	return nil
 }
 
+// groups returns the entries of all groups, exempt cgroups included.
 func (r *Redirect) groups() (map[GroupID]redirectGroup, error) {
 	all := map[GroupID]redirectGroup{}
 	var id uint64
@@ -205,6 +210,7 @@ func (r *Redirect) Groups() ([]Group, error) {
 	return list, nil
 }
 
+// policyOf is the inverse of Policy.flags.
 func policyOf(flags uint32) Policy {
 	return Policy{FailClosed: flags&failClosed != 0, Loopback: flags&loopback != 0}
 }

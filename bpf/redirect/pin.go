@@ -34,6 +34,7 @@ func (r *Redirect) pin(prefix string, id GroupID, path string, hooks []hook) (er
 		return err
 	}
 	defer programs.Close()
+	// An earlier process has attached the group, perhaps of another version.
 	if _, err := os.Stat(dir); err == nil {
 		return replace(dir, programs, hooks)
 	}
@@ -96,6 +97,8 @@ func (r *Redirect) programs(id GroupID, hooks []hook) (*ebpf.Collection, error) 
 		return nil, fmt.Errorf("setting the constants of the BPF object: %w", err)
 	}
 	for _, name := range mapNames {
+		// A replacement must have the size that the program was declared with, and sizes are
+		// those of whoever created the state.
 		spec.Maps[name].MaxEntries = r.maps[name].MaxEntries()
 	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.maps})

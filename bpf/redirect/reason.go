@@ -18,10 +18,12 @@ const (
 	ClassUnanswered              // a query of the proxy's that could not be answered
 )
 
+// String returns the class as in metrics.
 func (c Class) String() string {
 	return [...]string{"redirected", "direct", "refused", "answered", "unanswered"}[c]
 }
 
+// A reasonText is an entry of the generated list.
 type reasonText struct {
 	name  string
 	class Class

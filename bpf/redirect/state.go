@@ -35,6 +35,8 @@ type Options struct {
 	Sockets int
 }
 
+// normal returns the options with defaults filled in and an absolute folder, or an error about
+// them.
 func (o Options) normal() (Options, error) {
 	if o.Dir == "" {
 		o.Dir = DefaultDir
@@ -101,6 +103,7 @@ func Open(o Options) (*Redirect, error) {
 		return nil, err
 	}
 	defer unlock()
+	// Under the lock nobody is working on what is unfinished, so whoever began it is gone.
 	if err := sweep(o.Dir); err != nil {
 		return nil, err
 	}
@@ -181,6 +184,8 @@ func (r *Redirect) load() error {
 	return nil
 }
 
+// setMark sets the mark by which the programs know the proxy's sockets. A group's programs read
+// it at each connect.
 func (r *Redirect) setMark(mark uint32) error {
 	return r.setting(func(s *redirectSettings) { s.Mark = mark })
 }
@@ -239,6 +244,8 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil // which unlocks; nothing was written
 }
 
+// lock locks the state. The lock is on the parent, since the state's own folder may not exist
+// yet, or no longer.
 func (r *Redirect) lock() (unlock func(), err error) { return lock(filepath.Dir(r.dir)) }
 
 // sweep removes what a process that was killed left unfinished: a state, or groups in it. None
@@ -266,6 +273,7 @@ func sweep(dir string) error {
 // may unmount it.
 const mountSource = "psidecar"
 
+// bpfMagic is the type of a BPF file system in statfs.
 const bpfMagic = 0xcafe4a11 // BPF_FS_MAGIC
 
 // mount makes sure that a folder is in a BPF file system, mounting one if the folder is empty.

@@ -73,6 +73,8 @@ func (e Exclusion) key() (redirectExclusion, error) {
 		}
 		return redirectExclusion{Prefix: 16, Port: bigEndian(e.Port)}, nil
 	}
+	// The 16 bits of the port come first. An IPv4 prefix lies below the 96 bits of the mapped
+	// form.
 	bits := 16 + e.Addresses.Bits()
 	if e.Addresses.Addr().Is4() {
 		bits += 96
@@ -141,6 +143,8 @@ func (r *Redirect) Exempt(cgroup string) error {
 	if err := r.putGroup(id, cgroup, exempt); err != nil {
 		return err
 	}
+	// While the count is 0, the programs save the lookup of the connecting process's own
+	// cgroup.
 	return r.setting(func(s *redirectSettings) { s.ExemptGroups++ })
 }
 
@@ -150,6 +154,8 @@ func (r *Redirect) Exempt(cgroup string) error {
 func (r *Redirect) Destination(cookie uint64) (netip.AddrPort, bool) {
 	var s redirectRemembered
 	err := r.maps["sockets"].Lookup(cookie, &s)
+	// The entry moves between the two maps when the socket closes: sockets first, then ended,
+	// finds it whenever that happens.
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = r.maps[endedMap].Lookup(cookie, &s)
 	}

@@ -99,6 +99,7 @@ func remove(dir string) (removed []string, err error) {
 	}
 	slices.SortStableFunc(paths, func(a, b string) int { return rank(a) - rank(b) })
 	for _, path := range paths {
+		// Folders go at the end, when they are empty.
 		if info, err := os.Lstat(path); err != nil || info.IsDir() {
 			continue
 		}

@@ -24,6 +24,8 @@ func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	if v := head[len(magic)]; v < 1 || v > version {
 		return Header{}, Totals{}, fmt.Errorf("recording of version %d; this psidecar reads versions 1 to %d", v, version)
 	}
+	// Bounded, because the file may come from anybody: its frame could otherwise ask for a
+	// window of gigabytes.
 	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 	if err != nil {
 		return Header{}, Totals{}, fmt.Errorf("reading the recording: %w", err)
@@ -124,10 +126,14 @@ func (r *reader) readEntry(kind byte) error {
 
 // takeList reads a list of keys, each as the difference to the one before.
 func (r *reader) takeList(c *cursor) error {
+	// Each key takes a byte at least, so a number above the body's length is damage, and is
+	// refused before memory is allocated for it.
 	n := c.uvarint()
 	if n > uint64(len(c.b)) || len(r.lists) >= maxLists {
 		return errors.New("not a list of keys")
 	}
+	// Differences wrap around: keys that descend have negative ones, and 64-bit arithmetic
+	// gives the key all the same.
 	keys, before := make([]uint64, n), uint64(0)
 	for i := range keys {
 		before += uint64(c.varint())
@@ -192,6 +198,7 @@ func (r *reader) takeEnd() error {
 	if err := json.Unmarshal(r.body, &end); err != nil {
 		return err
 	}
+	// Two figures are known to the writer alone.
 	counted := r.totals
 	counted.Dropped, counted.EndedNanos = end.Dropped, end.EndedNanos
 	if counted != end {

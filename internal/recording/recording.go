@@ -74,6 +74,7 @@ type Use struct {
 	OneIn          uint32  // requests that it stands for; 0 means 1
 }
 
+// Flags of a use, in the order in which appendUse sets them.
 const (
 	flagPush = 1 << iota
 	flagPull
@@ -109,6 +110,7 @@ func appendUse(b []byte, u *Use, worker, server, list uint64, since int64) []byt
 // before is valid.
 var ErrCutOff = errors.New("the recording was cut off")
 
+// errEntry is the cursor's error, of an entry whose length is right and whose content is not.
 var errEntry = errors.New("an entry ends too early")
 
 // A cursor decodes the body of an entry. After an error it returns zeros; callers check err at
@@ -129,6 +131,7 @@ func (c *cursor) uvarint() uint64 {
 	return v
 }
 
+// varint reads a signed varint.
 func (c *cursor) varint() int64 {
 	v, n := binary.Varint(c.b)
 	if n <= 0 {
@@ -139,6 +142,7 @@ func (c *cursor) varint() int64 {
 	return v
 }
 
+// byte reads a byte.
 func (c *cursor) byte() byte {
 	if len(c.b) == 0 {
 		c.err = errEntry
@@ -149,6 +153,7 @@ func (c *cursor) byte() byte {
 	return v
 }
 
+// wrap adds to an error which entry it is about, counted from 0.
 func wrap(entry int, kind byte, err error) error {
 	return fmt.Errorf("recording, entry %d (%q): %w", entry, kind, err)
 }

@@ -36,6 +36,8 @@ func (i *Summary) OneIn() string {
 func Summarize(in io.Reader) (Summary, error) {
 	var info Summary
 	var first, last int64
+	// Timestamps, not a count of uses: a step has uses at several servers, as a request and an
+	// answer.
 	steps := map[string]map[int32]bool{}
 	add := func(list *[]string, name string) {
 		if !slices.Contains(*list, name) {

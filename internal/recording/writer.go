@@ -26,6 +26,7 @@ type Writer struct {
 	err    error
 }
 
+// A list is a list of keys that the reader still has.
 type list struct {
 	number uint64
 	keys   []uint64
@@ -36,6 +37,8 @@ func NewWriter(out io.Writer, h Header) (*Writer, error) {
 	if _, err := out.Write(append([]byte(magic), version)); err != nil {
 		return nil, fmt.Errorf("beginning the recording: %w", err)
 	}
+	// Fast rather than small, and in one thread: recording must not take the job's processors.
+	// The checksum shows damage.
 	z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return nil, fmt.Errorf("beginning the recording: %w", err)
@@ -113,6 +116,7 @@ func (w *Writer) list(keys []uint64) uint64 {
 		w.entry = binary.LittleEndian.AppendUint64(w.entry, k)
 	}
 	hash := xxhash.Sum64(w.entry)
+	// Compared in full, as a hash alone could make two lists one.
 	if l, ok := w.lists[hash]; ok && slices.Equal(l.keys, keys) {
 		return l.number
 	}
@@ -149,6 +153,7 @@ func (w *Writer) Flush() error {
 func (w *Writer) Close(endedNanos int64, dropped uint64) (Totals, error) {
 	w.totals.EndedNanos, w.totals.Dropped = endedNanos, dropped
 	w.json('E', w.totals)
+	// Closed also after an error, which releases the encoder.
 	if err := w.out.Close(); w.err == nil {
 		w.err = err
 	}
