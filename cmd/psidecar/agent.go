@@ -17,12 +17,12 @@ import (
 // agentFlags are the flags of psidecar agent and of the other verbs that watch.
 type agentFlags struct {
 	daemon.Settings
-	http        string
+	http        string        // // address of the page; empty: none
 	names       []string      // for http
 	namesSocket string        // where names of keys are set
 	users       control.Users // who may
-	pprof       bool
-	planner     plannerLink
+	pprof       bool          // // serve profiles, too
+	planner     plannerLink   // // without an address: it reports to none
 	intercept   daemon.InterceptSettings
 	pods        daemon.PodSettings
 	otlp        daemon.ExportSettings
@@ -114,6 +114,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
+	// Listeners first: an agent whose address is taken must not touch the kernel.
 	ports := ports{names: f.names}
 	defer ports.close()
 	front, err := ports.page(ctx, "--http", f.http)
@@ -124,6 +125,7 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
+	// After the pods: a node's annotation may say how fast its link is.
 	opts.Machine = f.Machine(named)
 	opts.Health = &health.Loops{}
 	orders := control.NewServer(page.NamesControl(opts.Names), f.users)
@@ -144,6 +146,8 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	if err != nil {
 		return err
 	}
+	// Each of these ends when ctx does. The agent's own end takes longest, as it reads what the
+	// kernel still holds.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return opts.Health.Watch(ctx) })
 	g.Go(func() error { return d.Run(ctx) })

@@ -71,6 +71,8 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 				fmt.Fprintf(e.stdout, "%s: a new authority, valid for %s\n", filepath.Join(out, identity.CAFile), authority)
 			}
 			for _, s := range all {
+				// Every subject gets a key of its own. ca.key alone is shared, and stays in
+				// out.
 				dir := filepath.Join(out, s.Folder)
 				if err := ca.Issue(dir, s.Names, s.Grants, valid); err != nil {
 					return fmt.Errorf("%s: %w", s.Folder, err)

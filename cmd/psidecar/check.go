@@ -44,6 +44,8 @@ addresses, as a headless Service's does, means all of them.`,
 // and a port. It resolves no names: one that does not resolve yet is a part that is not well,
 // for which --patience waits.
 func checkArguments(targets []client.CheckTarget) error {
+	// Empty lists are the default, so that one flag is enough. None at all would make a check
+	// that always passes.
 	given := false
 	for _, t := range targets {
 		for _, name := range t.Names {

@@ -49,6 +49,7 @@ func addCompletion(cmd *cobra.Command) {
 			must(cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 				return list, cobra.ShellCompDirectiveNoFileComp
 			}))
+		// Addresses: without this, shells offer the files of the folder.
 		case f.Name == "agent" || f.Name == "live" || f.Name == "proxy" || f.Name == "planner" || f.Name == "host":
 			must(cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions))
 		}
@@ -98,5 +99,6 @@ func completeJob(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completi
 			}
 		}
 	}
+	// cobra does not filter what a completion function returns.
 	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, typed) }), cobra.ShellCompDirectiveNoFileComp
 }

@@ -33,6 +33,7 @@ value of any parameter, nor any process's arguments or environment.`,
 				out = folder + ".tar.gz"
 			}
 			sources := client.BundleSources(buildVersion(), agent, proxy, planner)
+			// To a pipe it goes as it is: the filter for terminals would damage it.
 			if out == "-" {
 				missing, err := client.WriteBundle(cmd.Context(), e.bareOut, folder, each, sources)
 				tellMissing(e, missing)

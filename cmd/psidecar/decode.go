@@ -92,7 +92,9 @@ func decode(stdout io.Writer, in io.Reader, asJSON bool) error {
 		fmt.Fprintf(out, "%d messages, %d frames with %d bytes, %d bytes unsynced, %d connections\n",
 			totals.Messages, totals.Frames, totals.BodyBytes, totals.UnsyncedBytes, totals.Connections)
 	}
+	// On standard error, so that the output stays what programs expect.
 	warnDecoded(&totals)
+	// The error about the capture is the more telling one.
 	if flushErr := out.Flush(); err == nil {
 		err = flushErr
 	}

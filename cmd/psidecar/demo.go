@@ -51,6 +51,7 @@ Needs root. Everything it makes is gone when it ends.`,
 			if err := o.FindPrograms(); err != nil {
 				return err
 			}
+			// Progress is drawn in place on a terminal, so it is cleared on every way out.
 			out := newDemoOutput(e, asJSON, hold)
 			defer out.live.Clear()
 			o.Page, o.Say, o.Observed = out.opened, out.live.Say, out.observed
@@ -101,6 +102,7 @@ func (d *demoOutput) report(r demo.Result) error {
 	if d.asJSON {
 		return json.NewEncoder(d.stdout).Encode(r)
 	}
+	// The header comes with the first row: a demo that fails before prints no empty table.
 	if len(d.results) == 1 {
 		if _, err := fmt.Fprintln(d.stdout, demo.Columns()); err != nil {
 			return err

@@ -48,6 +48,8 @@ func addNames(cmd *cobra.Command, names *[]string) {
 // only, so that this is no error.
 func (g *guests) policy(flag string, own *identity.Identity) (*control.Policy, error) {
 	p := &control.Policy{Open: g.insecure}
+	// Rules are read even without certificates, so that their mistakes are reported in any
+	// case.
 	for _, text := range g.roles {
 		r, err := identity.ParseRoleRule(text)
 		if err != nil {
@@ -61,6 +63,7 @@ func (g *guests) policy(flag string, own *identity.Identity) (*control.Policy, e
 		}
 		return p, nil
 	}
+	// The planner itself works without the role. Whoever calls it decides.
 	if cert, _ := own.Current(); !identity.GrantsOf(cert.Leaf, p.Rules...).Has(identity.PlannerRole) {
 		slog.Warn("agents, proxies and psidecar plan take this planner's certificate only with --planner-name",
 			"error", identity.MissingRole(cert.Leaf, identity.GrantsOf(cert.Leaf), identity.PlannerRole, "--planner-name"))
@@ -94,6 +97,7 @@ func (g *guests) open(flag string, ports *ports) (*control.Listener, error) {
 	if g.socket == "" {
 		return nil, nil
 	}
+	// The folder is open to all users, and the socket checks who calls.
 	err := os.MkdirAll(filepath.Dir(g.socket), 0o755)
 	if err == nil {
 		var l *control.Listener

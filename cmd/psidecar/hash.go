@@ -68,6 +68,7 @@ func (f *hashFlags) run(ctx context.Context, e env) error {
 		Input: prerun.Input{Path: f.input, Hash: o, Progress: cli.NewProgress(e.bareErr, "reading")},
 		K:     f.k, Seed: f.seed, Algorithm: algorithms[0], Out: f.out,
 	}
+	// Reports are printed at the end, when before and after can be compared.
 	report, err := t.Run(ctx)
 	if err != nil {
 		return err

@@ -55,6 +55,7 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 					query.Set(name, value)
 				}
 			}
+			// Always sent: the default is that of this command.
 			query.Set("blocks", strconv.Itoa(blocks))
 			if by == "time" {
 				query.Set("by", by)
@@ -75,6 +76,7 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 			switch {
 			case asJSON:
 				return json.NewEncoder(e.stdout).Encode(h)
+			// An image and a drawing of the same would be too much.
 			case image != "":
 				return nil
 			}

@@ -122,6 +122,7 @@ did it.`,
 			if len(text) > control.MaxBody {
 				return cli.Usagef("%s: %d bytes, at most %d are taken; --names of agent, planner and up reads larger ones", args[0], len(text), control.MaxBody)
 			}
+			// The server tells the formats apart by this, as it does not see the file's name.
 			media := "application/yaml"
 			if strings.HasSuffix(strings.ToLower(args[0]), ".csv") {
 				media = "text/csv"

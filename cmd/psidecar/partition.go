@@ -101,11 +101,13 @@ func (f *partitionFlags) check() error {
 	if f.budget < 0 {
 		return cli.Usagef("--time-budget %v: want a positive time", f.budget)
 	}
+	// Lists have a number for each machine, or are left out.
 	for name, list := range map[string]int{"capacity": len(f.capacity), "link-speed": len(f.speed), "server-ranks": len(f.servers)} {
 		if list != 0 && list != f.k {
 			return cli.Usagef("--%s has %d numbers: want one for each of %d machines", name, list, f.k)
 		}
 	}
+	// A permutation of 0 to k-1, as PS-lite assigns ranks.
 	if ranks := slices.Sorted(slices.Values(f.servers)); slices.ContainsFunc(ranks, func(r int) bool { return r < 0 || r >= f.k }) || len(slices.Compact(ranks)) != len(f.servers) {
 		return cli.Usagef("--server-ranks %v: want each of 0 to %d once", f.servers, f.k-1)
 	}
@@ -143,6 +145,8 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	if err != nil {
 		return err
 	}
+	// Tables compare all algorithms side by side, so they wait for the last one. JSON has an
+	// object for each.
 	if !f.json {
 		return f.tables(e, reports)
 	}
@@ -173,6 +177,7 @@ func (f *partitionFlags) task(ctx context.Context, e env) (*prerun.Task, error) 
 	if err != nil {
 		return nil, err
 	}
+	// What the user says about machines overrides what the planner has measured.
 	if len(t.Speed) == 0 {
 		t.Speed = speed
 	}

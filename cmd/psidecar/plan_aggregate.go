@@ -126,6 +126,8 @@ func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks 
 		}
 		return a, client.Get(ctx, at, "/api/v1/alpha", query, &a)
 	}
+	// Recordings are read as psidecar show reads them, into a state that answers the same
+	// queries.
 	state, err := agent.OpenRecordings(ctx, version, recordings)
 	if err != nil {
 		return a, err
@@ -155,6 +157,7 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 		more = " or less"
 	}
 	fmt.Fprintf(out, "job %s: alpha %s%s, %d keys, %s of values, steps of %d workers\n", cli.Clean(a.Job), draw.ShareText(a.Alpha), more, a.Keys, page.BytesText(a.Bytes), a.Workers)
+	// An agent knows its own host only, and forms are of several.
 	if a.Forms == nil {
 		fmt.Fprintln(out, "the forms are of several machines: ask the planner, or say --machines")
 	} else {
@@ -180,6 +183,8 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 		printForms(w, &r.Compared)
 	}
 	fmt.Fprintf(w, "all\t%d\t%s\t%s", a.Keys, page.BytesText(a.Bytes), draw.ShareText(a.Alpha))
+	// The last row is of all ranges together. Its busiest machine need not be that of any
+	// range.
 	printForms(w, &a.Compared)
 	if err := w.Flush(); err != nil || a.Forms == nil {
 		return err

@@ -69,6 +69,7 @@ know that the job's servers add (--handler add), and leave its pushes alone.`,
 				if form == "" {
 					return measuredSums(cmd.Context(), at, f.job)
 				}
+				// First, as the first rule that covers a key decides.
 				rule := measure.SumRule{Keys: keys, Form: form}
 				return append([]measure.SumRule{rule}, client.WithoutSums(before, rule.Range())...), nil
 			})

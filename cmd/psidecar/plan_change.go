@@ -50,6 +50,8 @@ type rulesProposal interface {
 // line that reports success.
 func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint string) error {
 	return f.planner.CallCodecs(ctx, func(ctx context.Context, c api.CodecsClient) error {
+		// Proposed in any case: with --act as well, the rules that are set are those computed
+		// here.
 		before, after, err := change.Propose(ctx, c)
 		if err != nil {
 			return err

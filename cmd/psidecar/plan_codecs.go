@@ -103,6 +103,7 @@ rules by a list as ` + daemon.RulesKey + ` of proxies' configuration file has it
 				return err
 			case f.job == "":
 				return cli.Usagef("--job: want the job's scheduler, host:port")
+			// Each of these says all of what is to be set.
 			case off && len(own) > 0 || file != "" && (off || len(own) > 0 || f.keys != ""):
 				return cli.Usagef("--off, --file and the codecs' flags exclude each other")
 			case file != "":

@@ -137,6 +137,8 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if err != nil {
 		return o, err
 	}
+	// Identity and policy come before the listener: who may call must be settled when the first
+	// caller can come.
 	if o.Identity, err = client.IdentityOf(f.tls, flag+"tls-"); err != nil {
 		return o, err
 	}
@@ -154,6 +156,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if strings.HasPrefix(f.store, "kubernetes") && f.advertise != "" && o.Identity == nil && !f.insecure {
 		return o, cli.Usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
 	}
+	// After the address has been found to be safe. This socket alone may be missing.
 	if o.Control, err = f.guests.open(flag, ports); err != nil {
 		return o, err
 	}
@@ -193,6 +196,7 @@ func (f *plannerFlags) shared(flag string) (*planner.Shared, error) {
 			return nil, cli.Usagef("%sadvertise %q: want an IP address: %w", flag, f.advertise, err)
 		}
 	}
+	// The namespace of this pod, or of the kubeconfig.
 	var own string
 	if o.Config, own, err = daemon.FindCluster(); err != nil {
 		return nil, fmt.Errorf("%sstore %s: %w", flag, f.store, err)

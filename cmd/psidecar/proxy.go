@@ -56,6 +56,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	addRoutingFlags(cmd, &f.Routing)
 	flags.Int64Var(&f.Memory, "proxy-memory", 1<<30, "bytes for large messages while they are encoded or decoded, and for what codecs remember of them (half of it at most), all connections together")
 	flags.StringVar(&f.Share, "share-pulls", daemon.ShareAuto, "send values that several workers of a host pull once to that host, where both proxies do: true, false, or auto, which does not where answers come sooner as they are, as on links as fast as memory; what is kept for it counts towards --proxy-memory, a quarter of it at most")
+	// --share-pulls alone means true, as of a flag without values.
 	flags.Lookup("share-pulls").NoOptDefVal = "true"
 	flags.StringVar(&f.Aggregate, "aggregate", daemon.AggregateNone, "sum what workers of this host push to a server before it leaves: host does so while the links there are busy, for jobs whose servers add up what they get, at once (--handler add); auto does, and leaves a job alone whose pushes are answered sooner one by one; asked does it for jobs for which the planner (psidecar plan aggregate apply) or their owners (psidecar.io/aggregate, PSIDECAR_AGGREGATE) say so; none")
 	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, auto or asked, how long a push waits on purpose for those of the host's other workers")
@@ -117,6 +118,7 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	if err != nil {
 		return err
 	}
+	// Once for the process: carry may be tried several times.
 	next, signals := newNextProxy()
 	defer signal.Stop(signals)
 	return f.inTurn(ctx, func() error {
@@ -148,6 +150,7 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, next *nextProx
 	if err != nil {
 		return err
 	}
+	// Names of keys are of no use to a proxy.
 	orders := f.orders(d.Proxy(), nil)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return next.start(ctx, signals) })

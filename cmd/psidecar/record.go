@@ -49,6 +49,7 @@ SIGTERM. With --info, say what a recording holds instead.`,
 				ctx, cancel = context.WithTimeout(ctx, span)
 				defer cancel()
 			}
+			// Ends in order when ctx does; what the kernel has copied by then is in the file.
 			totals, err := agent.Record(ctx, opts, out, force)
 			if err != nil {
 				return err

@@ -33,6 +33,7 @@ func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
 	if !f.replace {
 		return carry()
 	}
+	// The turn is asked for again each time: another proxy may have been given it meanwhile.
 	for n := 1; ; n++ {
 		if err := daemon.AwaitTurn(ctx, f.socket); err != nil {
 			if ctx.Err() != nil {
@@ -87,6 +88,7 @@ func (n *nextProxy) begin() error {
 	if n.process != nil {
 		return fmt.Errorf("process %d waits for its turn already", n.process.Pid)
 	}
+	// Not bound to a context: it is to go on when this process ends.
 	cmd := exec.Command(n.program, os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
@@ -116,6 +118,7 @@ func (n *nextProxy) begin() error {
 func (n *nextProxy) takesOver() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// It was started by hand or by another unit, and systemd knows it already.
 	if n.process == nil {
 		return
 	}

@@ -49,6 +49,7 @@ func run(ctx context.Context, e env) int {
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
+	// Errors are printed here and nowhere else; cobra is silenced.
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0

@@ -45,6 +45,7 @@ func (p *ports) close() {
 // guard, whose metrics others collect.
 func (p *ports) page(ctx context.Context, flag, address string) (page.Server, error) {
 	if address == "" {
+		// A guard without names suffices where nobody asks.
 		return page.Server{Guard: page.NewGuard()}, nil
 	}
 	l, err := p.listen(ctx, flag, address)

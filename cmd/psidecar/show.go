@@ -52,6 +52,7 @@ func showPage(ctx context.Context, front page.Server, paths []string, live strin
 	// The page may be sent recordings, which is the one request here that is no GET.
 	front.Guard.Opens = true
 	if live == "" {
+		// Open: recordings can be dropped on the page, within the bound that the state has.
 		return front.Serve(ctx, page.Handler(state, page.Options{History: state.History, Open: state.Open}))
 	}
 	beside := &agent.BesideLive{Recorded: state, Ask: func(path string, query url.Values, v any) error {

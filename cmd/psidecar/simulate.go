@@ -56,6 +56,7 @@ would wait under a threshold, in norms of what one step pushes.`,
 			if err := o.Check(); err != nil {
 				return cli.UsageError{Err: err}
 			}
+			// All strategies see the same uses, in the order of their times.
 			report, err := simulate.RunRecorded(paths, o)
 			if err != nil {
 				return err

@@ -50,6 +50,8 @@ processor time, too: about as much as the planner.`,
 			if err != nil {
 				return fmt.Errorf("a folder for the planner's store: %w", err)
 			}
+			// The planner in it is killed and started again during the run, with the same
+			// store.
 			defer os.RemoveAll(dir)
 			o.Say = func(what string) { fmt.Fprintln(e.stderr, what) }
 			result, failed := loadtest.Run(cmd.Context(), program, dir, o)

@@ -54,6 +54,7 @@ func newStatusCommand(e env) *cobra.Command {
 			report.Jobs = jobs.Jobs
 			report.Named = client.HottestKeys(cmd.Context(), agent, report.Jobs, shownHottest)
 			report.Alpha = client.Alphas(cmd.Context(), agent, report.Jobs)
+			// An agent and a proxy in one process: the agent's page has the connections too.
 			if report.Agent.Proxy && report.Proxy == nil { // psidecar up
 				report.Proxy = &proxy.State{}
 				if err := client.Get(cmd.Context(), agent, "/api/v1/connections", nil, report.Proxy); err != nil {

@@ -48,6 +48,7 @@ func (f *partitionFlags) runStream(cmd *cobra.Command, e env) error {
 			return cli.Usagef("--%s is not for --stream, which has one algorithm and balances equal machines", name)
 		}
 	}
+	// Resolved here, since the task needs a folder that exists.
 	if f.stream.scratch == "" {
 		f.stream.scratch = os.TempDir()
 	}

@@ -42,6 +42,7 @@ what is there once.`,
 			if t.once || !ok || !term.IsTerminal(int(out.Fd())) {
 				return t.printOnce(cmd.Context(), e)
 			}
+			// Fit cleans errors; the data of a screen are cleaned where they are fetched.
 			v := draw.View{Fetch: t.fetch, Job: t.job, Every: t.every, Fit: cli.Clean, Colours: draw.ColoursOf(e.lookup)}
 			return v.Run(cmd.Context(), e.stdin, out)
 		},

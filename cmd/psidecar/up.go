@@ -124,6 +124,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	}
 	carry.Health = h.health
 	h.followFile = func(ctx context.Context) { f.proxy.Values.Follow(ctx, carry.Values) }
+	// Both bounds are of this one process.
 	debug.SetMemoryLimit(f.agent.MemoryLimit() + carry.MemoryBytes)
 	if h.front, err = ports.page(ctx, "--http", f.agent.http); err != nil {
 		return nil, err
@@ -179,7 +180,9 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 	if h.interception != nil {
 		h.interception.Own(h.proxy.Proxy().Owns)
 	}
+	// The cost of carrying must not count as the cost of watching.
 	watch.WithProxy = true
+	// In one process the page can say of each job which measures hold on how many connections.
 	watch.Carried.Measures = h.proxy.Proxy().MeasuresOf
 	watch.Saved = func() (job, far uint64, ok bool) {
 		job, far = h.proxy.Proxy().Carried()
@@ -208,6 +211,8 @@ func reachable(a net.Addr) string {
 // run runs all parts until ctx ends or one fails. Either way each part then ends in order, and
 // run returns when all have.
 func (h *host) run(ctx context.Context) error {
+	// The proxy ends after --grace, and the agent needs the interception's tables until it has
+	// read everything, so the parts end in their own time.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.health.Watch(ctx) })
 	if h.planner != nil {
