@@ -42,6 +42,8 @@ func run(args []string) error {
 	if !*check {
 		return os.WriteFile(path, text, 0o644)
 	}
+	// Compared byte by byte, so that the file in the repository is the one that the command
+	// writes.
 	if have, err := os.ReadFile(path); err != nil {
 		return err
 	} else if !bytes.Equal(have, text) {

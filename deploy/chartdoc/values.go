@@ -66,10 +66,12 @@ func read(values, schemaText []byte) ([]section, error) {
 		return nil, fmt.Errorf("values.schema.json: %w", err)
 	}
 	r.sections = []section{{}}
+	// A comment at the head of the file is about all values.
 	if about := words(doc.HeadComment); about != "" {
 		r.sections[0].text = about
 	}
 	r.walk("", doc.Content[0], r.root)
+	// A block whose values all have sections of their own leaves an empty one.
 	r.sections = slices.DeleteFunc(r.sections, func(s section) bool { return len(s.rows) == 0 })
 	return r.sections, errors.Join(r.wrong...)
 }
@@ -105,6 +107,7 @@ func (r *reader) walk(prefix string, mapping *yaml.Node, s *schema) {
 		if own == "" {
 			r.wrong = append(r.wrong, fmt.Errorf("values.yaml says nothing of %s: put a comment above it", path))
 		}
+		// The newest section: values follow the comment that introduces them.
 		last := &r.sections[len(r.sections)-1]
 		last.rows = append(last.rows, row{path, r.kind(of), flow(value), own})
 	}

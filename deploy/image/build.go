@@ -44,6 +44,7 @@ func checkBinary(binary []byte, p v1.Platform) error {
 	case f.Machine != want:
 		return fmt.Errorf("built for %s, not for %s", f.Machine, p)
 	}
+	// An interpreter is the dynamic linker, which the image does not have.
 	for _, section := range f.Progs {
 		if section.Type == elf.PT_INTERP {
 			return fmt.Errorf("dynamically linked; build it with CGO_ENABLED=0")

@@ -47,6 +47,7 @@ func run(args []string, out io.Writer) error {
 	if flags.NArg() == 0 {
 		return fmt.Errorf("no binaries given; want OS/ARCH=FILE ..., such as linux/amd64=bin/psidecar")
 	}
+	// One time for all files of all images, and for their configuration.
 	made, err := created()
 	if err != nil {
 		return err
@@ -63,6 +64,7 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// An older image of a platform that is not made any more must not stay.
 	if err := os.RemoveAll(*dir); err != nil {
 		return fmt.Errorf("removing what was in %s: %w", *dir, err)
 	}

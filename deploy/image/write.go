@@ -32,6 +32,8 @@ func writeLayout(dir string, images []image) error {
 		}
 		referrers = append(referrers, r)
 	}
+	// The index of the layout has the image index and the bills. Tools push the first by its
+	// media type.
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return fmt.Errorf("image layout in %s: %w", dir, err)

@@ -83,6 +83,7 @@ func (a *archive) write(path string) (err error) {
 
 // writeTar writes the entries, sorted.
 func (a *archive) writeTar(out io.Writer) error {
+	// Maps and folders are read in any order.
 	slices.SortFunc(a.entries, func(x, y entry) int { return strings.Compare(x.name, y.name) })
 	w := tar.NewWriter(out)
 	for _, e := range a.entries {

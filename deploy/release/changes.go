@@ -21,6 +21,7 @@ func (o *options) changes() ([]byte, error) {
 		return nil, err
 	}
 	title := "Unreleased"
+	// A version between tags has its changes under Unreleased still.
 	if released.MatchString(o.version) {
 		title = strings.TrimPrefix(o.version, "v")
 	}

@@ -58,6 +58,8 @@ func run(args []string, environment func(string) string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// Deriving the key from a password takes a second, and its failure is to come before the
+	// old release is removed.
 	sign, err := signer(o.key, o.password)
 	if err != nil {
 		return err
@@ -122,6 +124,8 @@ func parse(args []string, environment func(string) string) (*options, error) {
 	if strings.HasSuffix(o.version, "-dirty") {
 		return nil, fmt.Errorf("--version %s: the source has changes that are not committed, so that nobody could make this release again; commit them", o.version)
 	}
+	// 1970 without the variable: a release that says nothing of its time is still the same each
+	// time.
 	seconds := int64(0)
 	if text := environment("SOURCE_DATE_EPOCH"); text != "" {
 		var err error

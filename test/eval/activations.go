@@ -64,6 +64,7 @@ func activations(ctx context.Context, e *evaluation) error {
 	}
 	variants := splitVariants(recommenderSplits, map[int][]float64{1: {0.75, 0.9, 0.95, 0.98}, 2: {0.75, 0.9, 0.95}, 4: {0.75, 0.9, 0.95}},
 		func(float64) []values.Rule { return nil })
+	// Variants from here on are of table 3.
 	n := len(variants)
 	dense := func(eta float64) []values.Rule {
 		return []values.Rule{{Threshold: eta, LeastValues: values.DenseValues, Unpulled: true}}

@@ -52,6 +52,8 @@ func (j job) bytesOn(m int) []float64 {
 	g, n := float64(hostWorkers), float64(m*hostWorkers)
 	remote := float64(m-1) / float64(m)
 	dense, used, together := 4*j.dense, 4*j.sparse*j.alpha, 4*j.sparse*j.union
+	// A ring sends and receives each value twice, once to sum it and once to spread the sum,
+	// but for an nth part.
 	ring := 4 * dense * (n - 1) / n
 	// A machine's workers exchange so much with other machines' servers, and its
 	// server as much with other machines' workers.
@@ -159,6 +161,7 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 // that this runs on; nothing else should run there.
 func (s *subject) job(ctx context.Context) (job, error) {
 	const tries = 4
+	// All of the training data: which keys a batch uses depends on what there is to draw from.
 	m, err := s.load(ctx, model.Share{Index: 0, Of: 1}, false, 1)
 	if err != nil {
 		return job{}, err

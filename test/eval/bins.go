@@ -35,6 +35,7 @@ func bins(ctx context.Context, e *evaluation) error {
 	volume := report.Panel{Title: "DW23 Fig. 5: volume by bins, k = 8", X: "bins", Y: "values between machines", LogX: true, Legend: true,
 		Lines: []report.Line{{Name: "random"}, {Name: "MGP"}, {Name: "DPPA"}}}
 	right := report.Panel{Title: "DW23 Fig. 5: accuracy by bins", X: "bins", Y: "test accuracy %", LogX: true, Legend: true, Lines: []report.Line{{Name: "logistic regression"}}}
+	// 0 stands for rows that are not hashed, the last line of the table.
 	for _, n := range append(sizes, 0) {
 		e.progress("DW23 Fig. 5: %d bins", n)
 		hashed, name := rows, "not hashed"
@@ -54,6 +55,7 @@ func bins(ctx context.Context, e *evaluation) error {
 		}
 		t.addRow(name, fmt.Sprint(g.Params()), fmt.Sprint(g.Edges()), fmt.Sprintf("%.0f", volumes[0]), fmt.Sprintf("%.0f", volumes[1]), fmt.Sprintf("%.0f", volumes[2]),
 			fmt.Sprintf("%.3f", volumes[2]/volumes[0]), fmt.Sprintf("%.2f", 100*accuracy.Test))
+		// It has no place on the axis of bins.
 		if n == 0 {
 			continue
 		}

@@ -21,6 +21,7 @@ func bleu(translations, references [][]uint32) float64 {
 				all += times
 			}
 		}
+		// A mean of logarithms has no value for 0.
 		if found == 0 {
 			return 0
 		}
@@ -51,6 +52,7 @@ func (w *trainee) translated(m *model.Translate, step int32) (float64, error) {
 	const most = 400
 	batch := whole(m)
 	batch = batch[:min(most, len(batch))]
+	// Scoring is no part of the job's traffic: the figure is restored below.
 	pulled := w.pulled
 	if err := w.pull(m.Groups(batch), step); err != nil {
 		return 0, err

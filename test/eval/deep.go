@@ -43,6 +43,7 @@ func translation(e *evaluation) (*subject, error) {
 			if isTest {
 				path = test
 			}
+			// The set and the model must place ids alike.
 			spread := keys()
 			set, err := model.LoadSentences(ctx, path, share, spread, words+1)
 			if err != nil {

@@ -81,6 +81,7 @@ func (e *evaluation) graphOf(ctx context.Context, name string, rows int) (*graph
 			b.AddRow(ids)
 			left--
 		}
+		// The file is not read to its end for a few rows.
 		if left == 0 {
 			return errEnough
 		}

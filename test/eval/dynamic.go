@@ -36,6 +36,7 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 			p.Snapshots = 8
 		}
 		var report train.PruningReport
+		// The net is trained and pruned for real. What its workers use is the trace.
 		uses, err := p.Trace(&report)
 		if err != nil {
 			return err
@@ -49,6 +50,7 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 		if err := errors.Join(r.Print(e.out), fence(e.out)); err != nil {
 			return err
 		}
+		// The larger net alone is compared with the paper's claim.
 		if hidden == 48 {
 			t := volumes(r.Results)
 			t.title = fmt.Sprintf("DW23 Fig. 8, volumes: bytes over all epochs, a net of %d parameters", report.Parameters)

@@ -32,6 +32,7 @@ func (w *gradientWatch) see(groups []model.Group, grads [][]float32) {
 	if n == 0 {
 		return
 	}
+	// The layer's size is known with the first step, and stays.
 	if w.waits == nil {
 		w.waits = make([]float32, n)
 	}
@@ -42,6 +43,7 @@ func (w *gradientWatch) see(groups []model.Group, grads [][]float32) {
 	w.taus = append(w.taus, float64(tau))
 	for i, v := range w.waits {
 		if float32(math.Abs(float64(v))) >= tau {
+			// What is at or above the threshold goes, and nothing of it waits.
 			w.waits[i] = 0
 		}
 	}

@@ -65,6 +65,7 @@ func (e *evaluation) live(ctx context.Context, pkg, test, name string) error {
 	c.WaitDelay = 30 * time.Second
 	var said bytes.Buffer
 	c.Stdout, c.Stderr = &said, &said
+	// Not returned at once: a test that fails on a figure has written the others.
 	failed := c.Run()
 	text, err := os.ReadFile(file)
 	if err != nil {

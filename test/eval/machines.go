@@ -66,6 +66,7 @@ func byMachines(ctx context.Context, e *evaluation) error {
 			return err
 		}
 		panels = append(panels, panel)
+		// The paper's claim is about the growth from 8 machines on.
 		cells, eight := []string{row.file}, slices.Index(counts, 8)
 		for _, l := range panel.Lines {
 			cells = append(cells, fmt.Sprintf("%.2f", l.Points[len(l.Points)-1].Y/l.Points[eight].Y))

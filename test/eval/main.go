@@ -117,6 +117,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	for _, p := range chosen {
 		began := time.Now()
 		if err := p.run(ctx, e); err != nil {
+			// Without data most parts still run, which is better than none.
 			if reason := e.absence(err); reason != "" && *what == "all" {
 				e.progress("%s skipped: %s", p.name, reason)
 				continue
@@ -166,6 +167,7 @@ func (e *evaluation) writeFile(name string, draw func(io.Writer) error) error {
 	if err := draw(f); err != nil {
 		return err
 	}
+	// Closed here for its error. The deferred call then does nothing.
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}

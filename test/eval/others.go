@@ -88,6 +88,7 @@ func splitBy(splitter func() model.Splitter) func([]model.Model) *splits {
 	return func(models []model.Model) *splits {
 		for _, m := range models {
 			at := recommenderSplits[0]
+			// Each model gets a splitter of its own, whose state belongs to its worker.
 			nets := [2]map[int]model.Splitter{{}, {}}
 			nets[at.net][at.layer] = splitter()
 			put(m, nets)

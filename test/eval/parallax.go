@@ -52,6 +52,7 @@ func scaling(e *evaluation) error {
 	most := table{title: "Parallax Fig. 8 and 9: throughput with 48 GPUs, of one GPU's; what a byte costs is that with which the paper's HYB comes out", head: append([]string{"model"}, architectures...)}
 	most.head = append(most.head, "HYB by NaïvePS", "HYB by AR")
 	var panels []report.Panel
+	// Images or words a second by servers, divided by those by AllReduce.
 	paper := []float64{5.8 / 7.6, 3.8 / 5.9, 98.9 / 45.5, 102 / 68.3}
 	for i, m := range scaledModels() {
 		with := m.speedups(hosts)

@@ -112,6 +112,7 @@ func byStreaming(k int) func(context.Context, *graph.Graph) (int64, time.Duratio
 		var ids []uint64
 		source := func(ctx context.Context, _ int, each func([]uint64) (int, error)) error {
 			for s := range g.Samples() {
+				// Asked rarely, since it takes a lock.
 				if s%1024 == 0 && ctx.Err() != nil {
 					return ctx.Err()
 				}
@@ -193,6 +194,7 @@ func reading(ctx context.Context, e *evaluation) error {
 	results := make([]result, len(ways))
 	for i, way := range ways {
 		for try := range 3 {
+			// Freed before the next try, so that its memory is not part of that one's.
 			g = nil
 			began := time.Now()
 			peak, err := peakHeap(way.read)

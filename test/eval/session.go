@@ -91,6 +91,7 @@ func (s *session) train(ctx context.Context) (*result, error) {
 		if w.up, err = dial(near, far, uint64(2*i), fmt.Sprintf("ps%d", 9+2*i), memory); err != nil {
 			return nil, err
 		}
+		// Links are closed at the end of the run, with what the codecs remember of them.
 		defer w.up.close()
 		if w.down, err = dial(far, near, uint64(2*i+1), "ps8", memory); err != nil {
 			return nil, err
@@ -116,6 +117,7 @@ func (s *session) train(ctx context.Context) (*result, error) {
 			r.curve = append(r.curve, scored{step + 1, tally})
 		}
 	}
+	// Before the pushes of finish, which the codec would count too.
 	r.sent = s.share(r.values, near.Counts())
 	for _, w := range workers {
 		tally, err := w.score(w.model, int32(s.steps))

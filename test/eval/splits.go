@@ -78,6 +78,7 @@ func (s *splitter) Backward(gradients []float32, _ int) {
 		s.counts.back.encoded += len(s.bytes)
 		return
 	}
+	// The positions are those of the activations, which the receiver has.
 	s.vector.At = s.vector.At[:0]
 	s.vector.Gather(s.bytes)
 	s.counts.back.encoded += len(s.vector.Append(nil))

@@ -102,6 +102,7 @@ func (e *evaluation) unpacked(name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("unpacking %s: %w", name, err)
 	}
+	// Two that have unpacked the same at once replace each other's file by an equal one.
 	return path, os.Rename(f.Name(), path)
 }
 

@@ -143,6 +143,7 @@ func (m means) improvement() float64 { return (m.random/m.max - 1) * 100 }
 // meansOf partitions graphs of one shape, with seeds from 1 on, by every algorithm.
 func meansOf(ctx context.Context, shape graph.Random, k, graphs int) ([]means, error) {
 	all := make([]means, len(prerun.AllAlgorithms()))
+	// Seeds are the same at each point, so that points differ by x alone as far as they can.
 	for seed := range graphs {
 		shape.Seed = uint64(seed) + 1
 		g, err := shape.Build(ctx)

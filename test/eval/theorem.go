@@ -82,6 +82,7 @@ func theorem(ctx context.Context, e *evaluation) error {
 	for _, steps := range []int{0, 100, 1000} {
 		put(m, [2]map[int]model.Splitter{})
 		for ; done < steps; done++ {
+			// Batches in a fixed order: the check needs some training, not a good one.
 			from := done * batch % (len(all) - batch)
 			for i, g := range gradientOf(m, params, all[from:from+batch]) {
 				params[i] -= 0.1 * g / batch

@@ -110,6 +110,7 @@ func lifespans(ctx context.Context, e *evaluation) error {
 	for _, l := range spans {
 		variants = append(variants, variant{name: fmt.Sprint(l), rules: []values.Rule{{Threshold: 0.95, Lifespan: l, Unpulled: true}}})
 	}
+	// One at a time, since the codec's time is measured.
 	all, err := rec.measure(ctx, e, 0, 1, variants)
 	if err != nil {
 		return err

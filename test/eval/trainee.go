@@ -72,11 +72,13 @@ func (w *trainee) learn(step int32, tally *model.Tally) error {
 			grads[g][i] *= scale
 		}
 	}
+	// The worker's own, before the codec: what waits is of the steps as they would be pushed.
 	w.momentum.Apply(grads)
 	if w.watch != nil && w.model == w.models[0] {
 		w.watch.see(groups, grads)
 	}
 	for g, group := range groups {
+		// Encoding and decoding, without the server's work.
 		began := time.Now()
 		vals, err := w.up.carry(w.frames(group, grads[g], true), 2, &w.pushed)
 		if err != nil {

@@ -28,6 +28,8 @@ func transfers(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
+		// Bytes of a step hardly change while a model trains, so a short run suffices, without
+		// scores.
 		run.steps, run.test = min(e.steps(s), 100), nil
 		r, err := run.train(ctx)
 		if err != nil {

@@ -32,6 +32,7 @@ func dial(from, to *values.Codec, id uint64, node string, memory *relay.Memory) 
 		ID: id, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
 		Destination: netip.MustParseAddrPort("198.18.0.2:9000"), Origin: "here",
 	}
+	// Both directions are of one link, whose ends change places for the way back.
 	if id%2 == 1 {
 		l.Dialer, l.Acceptor = l.Acceptor, l.Dialer
 	}

@@ -139,6 +139,7 @@ func (e *evaluation) save(ctx context.Context, p part) error {
 	}
 	host, _ := os.Hostname()
 	header := fmt.Sprintf("%s, %s on %s, took %v", e.mode(), began.UTC().Format(time.DateOnly), host, time.Since(began).Round(time.Second))
+	// A part that has skipped all of its data sets writes nothing.
 	if text.Len() == 0 {
 		return absentError("no data: the folder " + e.datasets + " has none of its files (--datasets names the folder)")
 	}

@@ -98,6 +98,7 @@ func (p *Panel) plot(legend *plot.Legend) (*plot.Plot, error) {
 	if p.Ticks != nil {
 		var marks plot.ConstantTicks
 		for _, t := range p.Ticks {
+			// The axis reaches its outermost marks even if no line does.
 			drawn.X.Min, drawn.X.Max = min(drawn.X.Min, t), max(drawn.X.Max, t)
 			marks = append(marks, plot.Tick{Value: t, Label: strconv.FormatFloat(t, 'g', 4, 64)})
 		}

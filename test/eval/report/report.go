@@ -50,6 +50,8 @@ func Save(dir, name, header, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("making the parts' folder: %w", err)
 	}
+	// Renamed when it is complete: an interrupted run must not leave a part that looks
+	// finished.
 	if err := os.WriteFile(path+".new", []byte(headerMark+header+" -->\n"+text), 0o644); err != nil {
 		return fmt.Errorf("writing a part: %w", err)
 	}
@@ -83,6 +85,7 @@ func find(parts map[string]Part, c Cell) string {
 	head, inside := []string(nil), false
 	for line := range strings.SplitSeq(parts[c.Part].Text, "\n") {
 		switch {
+		// A line of text between tables is the next one's title.
 		case !strings.HasPrefix(line, "|"):
 			if line != "" {
 				inside = strings.HasPrefix(strings.TrimLeft(line, "# "), c.Table)

@@ -24,6 +24,7 @@ func (h *Comparison) line(parts map[string]Part) line {
 	l.Command = part.Command()
 	mode, _, _ := strings.Cut(part.Header, ",")
 	switch l.Ours = find(parts, h.Ours); {
+	// The reason comes before an older cell, of a run before.
 	case part.Missing != "" && part.Missing != notRun:
 		l.Ours = "not run: " + part.Missing
 	case part.Text == "":
