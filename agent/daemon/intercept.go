@@ -194,6 +194,7 @@ func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Op
 		}
 		before = now
 	}
+	// Before anything is found.
 	if len(named) > 0 {
 		reconcile(nil)
 	}
@@ -204,6 +205,8 @@ func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Op
 		case s := <-i.found:
 			all, left := listeners.Discovered(s, opts.Proc, opts.CgroupRoot, a.Called)
 			for _, p := range left {
+				// A host may start such processes without end. The bound keeps log and memory
+				// small.
 				if !told[p.PID] && len(told) < 1024 {
 					told[p.PID] = true
 					slog.Warn("connections are not intercepted: the process must be in a cgroup v2 below the root, and use TCP", "pid", p.PID, "cgroup", p.Cgroup)

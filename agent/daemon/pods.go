@@ -40,6 +40,8 @@ func (f *PodSettings) Open(opts *agent.Options) (*discover.Pods, error) {
 	if err != nil {
 		return nil, cli.Usagef("--kubernetes: %w", err)
 	}
+	// Otherwise nothing can leave a pod out, and the agent need not wait for the API server to
+	// name it.
 	if f.Selector != "" || opts.Allowed[policy.Observe] {
 		opts.Selects = p.Selected
 	}

@@ -84,6 +84,7 @@ func findLoop(proc *discover.ProcFS, pid int, inode uint32) (l loop, err error) 
 	}
 	found := 0
 	for _, e := range epolls {
+		// An epoll that was closed meanwhile watches nothing any more.
 		info, err := discover.ReadProc(proc, fmt.Sprintf("%d/fdinfo/%d", pid, e), mostInfo)
 		if err != nil {
 			continue
@@ -95,6 +96,7 @@ func findLoop(proc *discover.ProcFS, pid int, inode uint32) (l loop, err error) 
 		found++
 		l.epoll, l.signals = e, nil
 		for _, w := range all {
+			// ZeroMQ wakes its loops by eventfds.
 			if links[w.number] != "" {
 				l.signals = append(l.signals, w)
 			}

@@ -63,6 +63,7 @@ func (f *Settings) Options(version string) (agent.Options, error) {
 	}
 	o.Locality.Counts.MemoryBytes = f.Memory
 	switch f.Sample {
+	// What is sampled until a job's cost is known.
 	case "auto":
 		if f.Budget <= 0 || f.Budget > 10000 {
 			return o, cli.Usagef("--cpu-budget %v: want percent of one core, above 0", f.Budget)

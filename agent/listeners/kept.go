@@ -145,6 +145,8 @@ func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
 	if failed != nil {
 		return fmt.Errorf("holding a connection: %w", failed)
 	}
+	// Checked before the lock: a descriptor that is not a job's connection must not be kept
+	// open by the agent.
 	protocol, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -243,6 +245,7 @@ func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 	defer k.mu.Unlock()
 	delete(k.here, conn)
 	defer k.notify()
+	// Two processes must never use one connection.
 	if !dead || k.closed {
 		for _, p := range of.pairs {
 			p.close()
@@ -250,6 +253,8 @@ func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 		of.pairs = nil
 	}
 	for other, o := range k.here {
+		// Preferably a proxy that is there now. One that has just died as well would only make
+		// these wait again.
 		if o.takes && !o.peer.gone(0) && !k.closed {
 			k.give(other, of.pairs)
 			return
@@ -261,6 +266,7 @@ func (k *kept) leaves(conn *handover.Conn, within time.Duration) {
 	if k.orphans == nil {
 		k.orphans = map[uint64]keptPair{}
 	}
+	// Under the numbers that the proxy gave them, by which the next one refers to them too.
 	for id, p := range of.pairs {
 		k.orphans[id] = p
 	}

@@ -280,6 +280,8 @@ func (l *Listeners) accept(ctx context.Context) error {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		close(l.leaving)
+		// Proxies that count on this agent are still served here, and so is a new one that
+		// comes for what they left.
 		if !l.kept.awaitHandover(keptFor) {
 			l.log.Warn("the agent ends, and connections of a proxy that has ended, or is about to, with it", "waited", keptFor)
 		}
@@ -290,6 +292,7 @@ func (l *Listeners) accept(ctx context.Context) error {
 	for {
 		raw, err := l.incoming.AcceptUnix()
 		select {
+		// An error after that is the closed socket's, and no failure.
 		case <-ended:
 			if err == nil {
 				return raw.Close()
@@ -373,6 +376,7 @@ func (l *Listeners) closeListeners(keep bool) error {
 		l.without.Stop()
 	}
 	var failed error
+	// Closing this process's copy does not end what a proxy accepts with its own.
 	for _, o := range l.mesh {
 		if keep {
 			failed = errors.Join(failed, o.close())
@@ -389,6 +393,7 @@ func (l *Listeners) closeListeners(keep bool) error {
 		}
 		failed = errors.Join(failed, l.close(at))
 	}
+	// Their readers see the end and dismiss them, which finds closed set and touches nothing.
 	for conn := range l.proxies {
 		conn.Close()
 	}

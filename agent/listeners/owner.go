@@ -104,6 +104,7 @@ func (o *owners) later(m handover.Message, find func(answer *handover.Message) e
 func (l *Listeners) owner(netns uint64, at netip.AddrPort, ended <-chan struct{}) (group redirect.GroupID, found bool, err error) {
 	for {
 		l.mu.Lock()
+		// Taken before the sockets are listed, so that a Reconcile in between is not missed.
 		news := l.news
 		l.mu.Unlock()
 		sockets, err := l.listening(netns, at)
@@ -181,6 +182,7 @@ func (l *Listeners) listening(netns uint64, at netip.AddrPort) (sockets []discov
 	var others []discover.ListeningSocket
 	for _, s := range all {
 		switch {
+		// An exact binding takes precedence over the wildcard one, in the kernel as well.
 		case s.Address.Addr() == at.Addr().Unmap():
 			sockets = append(sockets, s)
 		case s.Address.Addr().IsUnspecified():

@@ -45,6 +45,8 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	if m.Kind != handover.Hello || m.Version != handover.Version {
 		return refuse(conn, fmt.Errorf("process %d speaks version %d of the protocol, the agent speaks %d", who.Pid, m.Version, handover.Version))
 	}
+	// It is a successor. It gets no listeners on this connection, and comes again when its turn
+	// has come.
 	if m.Waits {
 		return l.awaitTurn(conn, who)
 	}
@@ -159,6 +161,8 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 		case handover.Drop:
 			l.kept.drop(conn, m.ID)
 			continue
+		// The one message that is answered below: the proxy moves no key before the kernel has
+		// the policy.
 		case handover.FailClosed:
 		default:
 			for _, f := range files {
@@ -196,10 +200,12 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, Keeps: l.kept.most, Holds: keptFor.Milliseconds()}, nil); err != nil {
 		return err
 	}
+	// Before the listeners: a connection that is accepted at once already needs its job's name.
 	if err := l.tellTitles(conn); err != nil {
 		return err
 	}
 	for _, o := range l.listeners() {
+		// A version that does not know mesh listeners would take one for a job's.
 		if o.mesh && !links {
 			continue
 		}
@@ -216,6 +222,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 		l.linking[conn] = true
 	}
 	l.yields[conn] = yields
+	// A successor may have come while this one was being admitted.
 	l.haveYield(conn)
 	if err := l.steer(before); err != nil {
 		l.log.Warn("connects are not sent where they should go", "error", err)
@@ -250,6 +257,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 	if err := l.steer(before); err != nil {
 		l.log.Warn("connects are not sent where they should go", "error", err)
 	}
+	// The others go on serving the same listeners.
 	if len(l.proxies) > 0 {
 		return
 	}

@@ -67,6 +67,7 @@ func (l *Listeners) enterNext(s *successor) bool {
 	if l.closed {
 		return false
 	}
+	// Of two that wait, the later one was started by whoever knows better.
 	if l.next != nil {
 		close(l.next.refuse)
 	}

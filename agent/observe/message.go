@@ -131,6 +131,7 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	o.place(s, at)
 	s.message = message{open: true, sampled: r.Has(bpf.Sampled)}
 	msg := &s.message
+	// Neither end is known. The message counts as unplaced when it ends.
 	if msg.job = s.job(); msg.job == nil {
 		s.skipped = true
 		return
@@ -253,6 +254,7 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 		o.misses.Unplaced++
 		o.misses.UnplacedBytes += size
 		return
+	// Control messages, and those whose ends are not both known, count as traffic of the job.
 	case !msg.data:
 		msg.job.Sums.Other(at, size, leftHost)
 		if s.sender == nil || s.receiver == nil {
@@ -266,6 +268,7 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 	msg.job.Sums.Moved(request, !msg.answer, size, leftHost, !msg.fresh)
 	if msg.fresh && !msg.answer {
 		if keyed := s.list.len() > 0 && msg.flushed == 0; keyed {
+			// Flushed keys are gone from the list, whose ends would then be those of the rest.
 			first, last := s.list.ends()
 			msg.job.Sums.Describe(msg.exchange, size, frames[1]/8, true, first, last)
 		} else {
@@ -355,6 +358,7 @@ func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 		msg.job.Sums.Use(msg.exchange.Time, b)
 	}
 	if !msg.answer {
+		// A server's rank shows in the keys that it is asked for.
 		s.receiver.asked(s.list.ends())
 	}
 	if o.opts.Uses != nil {

@@ -97,6 +97,7 @@ func (o *Observer) view(j *Job) JobView {
 		Servers: j.serverCount, Workers: j.workerCount, SampledOneIn: j.sampledAtMost, Looked: j.looked.view(),
 		Unread: j.unread, Fork: j.fork,
 	}
+	// Absorbed nodes are no longer in j.nodes, only in the lists by index below.
 	for _, n := range j.nodes {
 		rank, from := n.rank()
 		v.Nodes = append(v.Nodes, NodeView{n.Name(), n.role.String(), rank, from, n.address, n.process})
