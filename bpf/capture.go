@@ -57,6 +57,7 @@ const (
 
 var ingressModes = [...]string{"off", "metas", "all"}
 
+// String returns the name that [ParseIngressMode] reads.
 func (m IngressMode) String() string {
 	if int(m) < len(ingressModes) {
 		return ingressModes[m]
@@ -168,6 +169,7 @@ func (c *Capture) Attach(cgroup string) error {
 	if err != nil {
 		return fmt.Errorf("cgroup %s: %w", cgroup, err)
 	}
+	// Held while attaching, so that two calls cannot watch the same segments.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for other := range c.attached {
@@ -183,6 +185,7 @@ func (c *Capture) Attach(cgroup string) error {
 	for hook, program := range programs {
 		l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: hook, Program: program})
 		if err != nil {
+			// Half of it would be worse than nothing: what is attached already is detached.
 			return errors.Join(fmt.Errorf("attaching %v to cgroup %s (cgroup v2?): %w", hook, path, err), closeLinks(links))
 		}
 		links = append(links, l)
@@ -209,10 +212,12 @@ func (c *Capture) Detach(cgroup string) error {
 	if !ok {
 		return fmt.Errorf("cgroup %s is not watched: %w", path, os.ErrNotExist)
 	}
+	// Even if closing fails: closing a link again would not succeed either.
 	delete(c.attached, path)
 	return closeLinks(links)
 }
 
+// closeLinks detaches programs. It goes on after an error, so that none stays attached.
 func closeLinks(links []link.Link) error {
 	var failed error
 	for _, l := range links {
@@ -242,6 +247,7 @@ func (c *Capture) SetSampling(s Sampling) error {
 	return nil
 }
 
+// flag returns a truth value as the C programs have it.
 func flag(b bool) uint8 {
 	if b {
 		return 1
@@ -287,6 +293,7 @@ func (c *Capture) Unread() (nanos uint64, ok bool) {
 func (c *Capture) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// First, so that what is called from now on does not touch a map that is gone.
 	c.closed = true
 	var failed error
 	for _, links := range c.attached {

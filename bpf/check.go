@@ -54,6 +54,8 @@ func older(release, than string) bool {
 	return a[0] < b[0] || a[0] == b[0] && a[1] < b[1]
 }
 
+// numbers returns the first two numbers of a release; what is no number is 0, which makes the
+// release too old rather than unknown.
 func numbers(release string) (n [2]int) {
 	for i, part := range strings.SplitN(release, ".", 3) {
 		if i == 2 {
@@ -112,8 +114,10 @@ func capabilities(f Facts) []Finding {
 	return findings
 }
 
+// has reports whether a capability is in the effective set.
 func has(f Facts, capability int) bool { return f.Capabilities>>capability&1 == 1 }
 
+// cgroup2 checks that there is a hierarchy to attach to.
 func cgroup2(f Facts) Finding {
 	if f.Cgroup2 != "" {
 		return good("cgroup v2", true, "mounted at "+f.Cgroup2)
@@ -162,6 +166,8 @@ func kernelFeature(f Facts, k feature) Finding {
 	return bad(k.name, k.needed, why, MissingError{What: k.what, Since: k.since, Detail: why}, do, k.without)
 }
 
+// jit checks that programs are compiled. If the setting cannot be read (-1), it counts as on,
+// as it is by default.
 func jit(f Facts) Finding {
 	if f.JIT != 0 {
 		return good("BPF JIT", false, "on")
@@ -170,6 +176,7 @@ func jit(f Facts) Finding {
 		"sysctl net.core.bpf_jit_enable=1", "everything, at several times the cost a segment")
 }
 
+// btf checks the kernel's own type information.
 func btf(f Facts) Finding {
 	if f.BTF {
 		return good("BTF", true, "/sys/kernel/btf/vmlinux")
@@ -178,6 +185,7 @@ func btf(f Facts) Finding {
 		"use a kernel built with CONFIG_DEBUG_INFO_BTF=y: the verifier needs it to check the programs' functions one by one", noWatching)
 }
 
+// bpffs checks for the file system in which the redirecting programs are pinned.
 func bpffs(f Facts) Finding {
 	if f.BPFFS != "" {
 		return good("BPF file system", false, "mounted at "+f.BPFFS)
@@ -186,6 +194,7 @@ func bpffs(f Facts) Finding {
 		"mount -t bpf bpf /sys/fs/bpf", "watching, which pins nothing; the proxy mounts one for its pinned programs where it may")
 }
 
+// tracefs checks for the file system that shows what BPF programs print.
 func tracefs(f Facts) Finding {
 	if f.Tracefs != "" {
 		return good("tracefs", false, "mounted at "+f.Tracefs)
@@ -194,6 +203,7 @@ func tracefs(f Facts) Finding {
 		"mount -t tracefs tracefs /sys/kernel/tracing", "everything: it is of use for debugging only")
 }
 
+// orNone returns a text for a report.
 func orNone(s string) string {
 	if s == "" {
 		return "none"

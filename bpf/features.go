@@ -111,6 +111,7 @@ func closed(p *ebpf.Program, err error) error {
 		}
 		return err
 	}
+	// It was only to be accepted by the verifier; it is never attached.
 	return p.Close()
 }
 
@@ -118,6 +119,8 @@ func closed(p *ebpf.Program, err error) error {
 func askKernel() map[string]string {
 	answers := map[string]string{}
 	for _, f := range kernelFeatures() {
+		// An empty answer is a yes; a name that is absent was not asked, as in facts that an
+		// older version has recorded.
 		answers[f.name] = ""
 		if err := f.ask(); err != nil {
 			answers[f.name] = err.Error()

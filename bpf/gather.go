@@ -90,11 +90,14 @@ func lockdown() string {
 	return mode
 }
 
+// exists reports whether there is a file that this process can see.
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
+// number reads a file that holds one number. It is -1 if the file cannot be read, so that a
+// setting that cannot be seen is not taken for one that is off.
 func number(path string) int {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -117,6 +120,7 @@ func memlock() int64 {
 	return int64(limit.Max)
 }
 
+// list returns the names in a folder, nil if it cannot be read.
 func list(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -140,6 +144,7 @@ func ReadFacts(path string) (Facts, error) {
 		Facts *Facts `json:"facts"`
 	}
 	var facts Facts
+	// Both are tried, since either text is valid JSON for the other, with nothing in it.
 	if err := errors.Join(json.Unmarshal(text, &report), json.Unmarshal(text, &facts)); err != nil {
 		return Facts{}, fmt.Errorf("recorded facts %s: %w", path, err)
 	}

@@ -26,12 +26,14 @@ func loadObjects(o Options, keyByAddress bool) (objects, error) {
 	if err != nil {
 		return objects{}, fmt.Errorf("counting CPUs: %w", err)
 	}
+	// The sizes in the object are placeholders: these are known only now.
 	spec.Maps["events"].MaxEntries = uint32(o.RingBytes)
 	spec.Maps["streams"].MaxEntries = uint32(o.Streams)
 	spec.Maps["rates"].MaxEntries = uint32(o.Streams)
 	slots := uint32(max(cpus*slotsPerCPU, minSlots))
 	// At least as many as a program tries, however few CPUs there are.
 	spec.Maps["runs"].MaxEntries = slots
+	// Both are volatile const in the C source, so they are in the object's read-only data.
 	constants := map[string]uint32{"slots": slots, "key_by_address": uint32(flag(keyByAddress))}
 	for name, value := range constants {
 		if err := spec.Variables[name].Set(value); err != nil {

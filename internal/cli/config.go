@@ -37,6 +37,7 @@ func flagsFromEnvironment(cmd *cobra.Command, lookup func(string) (string, bool)
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := variableOf(f.Name)
 		value, ok := lookup(name)
+		// VisitAll cannot be stopped, so it runs on without doing anything.
 		if !ok || f.Changed || failed != nil {
 			return
 		}
@@ -54,6 +55,8 @@ func flagsFromFile(cmd *cobra.Command, path string, others []string) error {
 	if err != nil {
 		return fmt.Errorf("reading --config: %w", err)
 	}
+	// Nodes rather than values, for the line numbers in errors and for the text as it was
+	// written: a duration or a size would otherwise be read as YAML's idea of it.
 	var values map[string]yaml.Node
 	if err := yaml.Unmarshal(text, &values); err != nil {
 		return Usagef("--config %s: %w", path, err)
@@ -68,6 +71,7 @@ func flagsFromFile(cmd *cobra.Command, path string, others []string) error {
 			return Usagef("--config %s, line %d: %q is no flag of psidecar%s", path, node.Line, key, DidYouMean(key, known))
 		}
 		f := cmd.Flags().Lookup(key)
+		// It is another command's flag, or has a value that takes precedence.
 		if f == nil || f.Changed {
 			continue
 		}

@@ -35,6 +35,7 @@ type Group struct {
 // Split divides a command's own flags by subject. A command with few flags has one group
 // without a title.
 func (all *FlagGroups) Split(cmd *cobra.Command) []Group {
+	// Only root shows persistent flags as its own; below it they are shown as inherited.
 	own := cmd.LocalNonPersistentFlags()
 	if !cmd.HasParent() {
 		own = cmd.LocalFlags()
@@ -54,6 +55,7 @@ func (all *FlagGroups) Split(cmd *cobra.Command) []Group {
 		byTitle[title] = append(byTitle[title], f)
 	})
 	var groups []Group
+	// The empty group, without a title, holds the flags that belong to no subject.
 	for _, g := range slices.Concat([]FlagGroup{{}}, all.All) {
 		flags := byTitle[g.Title]
 		// A group of help alone would be noise.
@@ -62,6 +64,7 @@ func (all *FlagGroups) Split(cmd *cobra.Command) []Group {
 		}
 		slices.SortStableFunc(flags, func(a, b *pflag.Flag) int { return g.place(a.Name) - g.place(b.Name) })
 		set := pflag.NewFlagSet(g.Title, pflag.ContinueOnError)
+		// Otherwise pflag would sort them by name again.
 		set.SortFlags = false
 		for _, f := range flags {
 			set.AddFlag(f)
@@ -74,6 +77,7 @@ func (all *FlagGroups) Split(cmd *cobra.Command) []Group {
 // groupOf returns the group of a command's flag, without a title if there is none. Exact names
 // take precedence over prefixes in any group.
 func (all *FlagGroups) groupOf(cmd *cobra.Command, flag string) FlagGroup {
+	// A command may have a flag of the same name as another's with a different meaning.
 	flag = all.Subject(cmd, flag)
 	for _, g := range all.All {
 		if slices.Contains(g.Names, flag) {

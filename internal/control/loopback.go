@@ -23,10 +23,13 @@ func loopbackUser(c *net.TCPConn) (int, error) {
 	if !far.IP.IsLoopback() || !near.IP.IsLoopback() {
 		return -1, fmt.Errorf("%s is not on loopback", far)
 	}
+	// Asked for from the peer's side: its local address is our remote one.
 	s, err := netlink.SocketGet(far, near)
 	if err != nil {
 		return -1, fmt.Errorf("asking the kernel for the user at %s: %w", far, err)
 	}
+	// The kernel may answer with a listener at that address if the connection is gone, hence
+	// the comparison of both addresses.
 	if s.State != tcpEstablished || s.INode == 0 || !s.ID.Source.Equal(far.IP) || !s.ID.Destination.Equal(near.IP) {
 		return -1, fmt.Errorf("the connection from %s has ended", far)
 	}

@@ -15,10 +15,12 @@ type httpConn struct{}
 // complete, and again from the answer to the next request. It replaces the server's hooks and
 // wraps its handler; call it before Serve.
 func BoundHTTP(s *http.Server, set *Set) {
+	// The server calls its hooks in the goroutines of the connections.
 	var mu sync.Mutex
 	ends := map[net.Conn]func() bool{}
 	end := func(c net.Conn) {
 		mu.Lock()
+		// Taken out under the lock and called outside of it: the set has a lock of its own.
 		over := ends[c]
 		delete(ends, c)
 		mu.Unlock()
@@ -26,6 +28,7 @@ func BoundHTTP(s *http.Server, set *Set) {
 			over()
 		}
 	}
+	// The handler needs the connection itself, which a request otherwise does not tell.
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, httpConn{}, c)
 	}
@@ -42,6 +45,8 @@ func BoundHTTP(s *http.Server, set *Set) {
 	}
 	next := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The server calls the handler once the header is read. From then on a slow body or
+		// answer is the handler's concern.
 		if c, ok := r.Context().Value(httpConn{}).(net.Conn); ok {
 			end(c)
 		}

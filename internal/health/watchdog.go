@@ -22,6 +22,8 @@ func (l *Loops) Watch(ctx context.Context) error {
 	go l.Run(ctx)
 	ticker := time.NewTicker(dog.every)
 	defer ticker.Stop()
+	// The log gets one line when something gets stuck, not one each second until it recovers.
+	// The watchdog is not notified meanwhile, so that systemd restarts the service.
 	for told := ""; ; {
 		if err := l.Late(); err != nil {
 			if told == "" {
@@ -95,6 +97,7 @@ func (w *watchdog) tell(state string) {
 	}
 }
 
+// close ends the connection, if there is one.
 func (w *watchdog) close() {
 	if w.conn != nil {
 		w.conn.Close()

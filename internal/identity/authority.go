@@ -54,6 +54,7 @@ func OpenAuthority(dir string, valid time.Duration) (*Authority, error) {
 	case certErr != nil || keyErr != nil:
 		return nil, fmt.Errorf("the authority in %s is not whole: %w", dir, errors.Join(certErr, keyErr))
 	}
+	// An authority that was not made by psidecar is welcome too, if its key has this form.
 	cert, err := parsePEM(certPEM, "CERTIFICATE", x509.ParseCertificate)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, CAFile), err)
@@ -62,6 +63,8 @@ func OpenAuthority(dir string, valid time.Duration) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, CAKeyFile), err)
 	}
+	// Go would sign with a certificate that is no authority's too, and peers would refuse what
+	// it has signed.
 	if !cert.IsCA || !key.PublicKey.Equal(cert.PublicKey) {
 		return nil, fmt.Errorf("%s: certificate and key are not those of one authority", dir)
 	}
@@ -111,6 +114,8 @@ func draftCertificate(name string, valid time.Duration) (*x509.Certificate, *ecd
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a key: %w", err)
 	}
+	// Random rather than counted, since nothing but the files is kept between runs. 127 bits
+	// stay positive and within the 20 octets that RFC 5280 allows.
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, nil, fmt.Errorf("choosing a serial number: %w", err)
@@ -130,6 +135,7 @@ func (a *Authority) Issue(dir string, names []string, grants Grants, valid time.
 	if len(names) == 0 {
 		return errors.New("a certificate needs a name")
 	}
+	// Peers check the whole chain, so it would end with the authority, earlier than it says.
 	if until := time.Now().Add(valid); until.After(a.cert.NotAfter) {
 		return fmt.Errorf("a certificate for %s would outlive its authority, which ends on %s", names[0], a.cert.NotAfter.Format(time.DateOnly))
 	}
@@ -138,8 +144,10 @@ func (a *Authority) Issue(dir string, names []string, grants Grants, valid time.
 		return err
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
+	// Every host is both: agents and planner serve, and they call each other.
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	for _, name := range names {
+		// Verification looks for an address among the addresses only, never among the names.
 		if ip := net.ParseIP(name); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
 		} else {
@@ -174,6 +182,8 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 
 // writeNew replaces a file atomically.
 func writeNew(path string, text []byte, mode fs.FileMode) error {
+	// In the same folder, since a file can only be renamed within a file system. CreateTemp
+	// gives it mode 0600, so a key is never readable by others, not even for a moment.
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err

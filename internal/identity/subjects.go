@@ -22,6 +22,7 @@ var HostRoles = []string{string(AgentRole), string(ProxyRole)}
 func ParseSubjects(hosts, planners, operators, roles []string, anyHost bool) ([]Subject, error) {
 	var all []Subject
 	add := func(flag, prefix, text string, grants func(names []string) (Grants, error)) error {
+		// The first name is also the name of the folder, so it must be a single path element.
 		names := strings.Split(text, ",")
 		if names[0] == "" || filepath.Base(names[0]) != names[0] {
 			return fmt.Errorf("%s %q: want names, separated by commas", flag, text)
@@ -34,6 +35,8 @@ func ParseSubjects(hosts, planners, operators, roles []string, anyHost bool) ([]
 	for _, host := range hosts {
 		failed = errors.Join(failed, add("--host", "", host, func(names []string) (g Grants, err error) {
 			if anyHost {
+				// In the roles only: the certificate still names the host's own addresses,
+				// which the clients of its servers check.
 				names = []string{AnyHost}
 			}
 			for _, word := range roles {

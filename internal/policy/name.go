@@ -36,6 +36,8 @@ const (
 	Annotation               // psidecar.io/job
 )
 
+// String returns the word for a source in the protocol and in reports. A value out of range
+// gets that of the nearest source.
 func (s Source) String() string {
 	return [...]string{"scheduler", "owner", "environment", "annotation"}[min(max(s, 0), Annotation)]
 }
@@ -97,6 +99,7 @@ func ClaimOf(tenant, owner string, annotations, environment Settings, allowed Al
 		name string
 		from Source
 	}{{annotations[Job], Annotation}, {environment[Job], Variables}, {owner, Owner}} {
+		// The owner comes from Kubernetes, not from the job, so it needs no permission.
 		if s.from != Owner && !allowed[Job] || checkName(s.name) != nil {
 			continue
 		}
@@ -158,6 +161,7 @@ type Title struct {
 // agree.
 func Assign(all []Named) map[string]Title {
 	all = slices.Clone(all)
+	// The first to claim a name gets it, whatever the order in which the jobs were found.
 	slices.SortFunc(all, func(a, b Named) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.Scheduler, b.Scheduler))
 	})
@@ -170,6 +174,7 @@ func Assign(all []Named) map[string]Title {
 			continue
 		}
 		if !j.Running {
+			// The last one wins, since they are sorted by their beginning.
 			newest[j.Claim] = j.Scheduler
 		} else if holders[j.Claim] == "" {
 			holders[j.Claim] = j.Scheduler
