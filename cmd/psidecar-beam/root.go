@@ -26,11 +26,11 @@ import (
 
 // partitionFlags are the flags of the command.
 type partitionFlags struct {
-	input, memory string // // as given; memory with a unit
-	workers       int    // // processes, on Prism
-	runner        string // // as Beam calls it; "prism" is ours
+	input, memory string // as given; memory with a unit
+	workers       int    // processes, on Prism
+	runner        string // as Beam calls it; "prism" is ours
 	json, verbose bool
-	config        pipeline.Config // // what travels to the workers
+	config        pipeline.Config // what travels to the workers
 }
 
 // beamFlags are the flags of Beam that the command takes over. Beam has defined them, and many

@@ -17,12 +17,12 @@ import (
 // agentFlags are the flags of psidecar agent and of the other verbs that watch.
 type agentFlags struct {
 	daemon.Settings
-	http        string        // // address of the page; empty: none
+	http        string        // address of the page; empty: none
 	names       []string      // for http
 	namesSocket string        // where names of keys are set
 	users       control.Users // who may
-	pprof       bool          // // serve profiles, too
-	planner     plannerLink   // // without an address: it reports to none
+	pprof       bool          // serve profiles, too
+	planner     plannerLink   // without an address: it reports to none
 	intercept   daemon.InterceptSettings
 	pods        daemon.PodSettings
 	otlp        daemon.ExportSettings

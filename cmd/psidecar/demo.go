@@ -76,9 +76,9 @@ Needs root. Everything it makes is gone when it ends.`,
 type demoOutput struct {
 	env
 	asJSON, hold bool
-	live         *cli.LiveLine // // what happens right now; cleared before anything else is printed
-	page         string        // // URL
-	results      []demo.Result // // of all phases so far, for the verdict
+	live         *cli.LiveLine // what happens right now; cleared before anything else is printed
+	page         string        // URL
+	results      []demo.Result // of all phases so far, for the verdict
 }
 
 // newDemoOutput returns the output of a demo. hold makes it wait at the end until the context

@@ -18,10 +18,10 @@ import (
 // guests has the flags that say who may call a planner: everybody, users of the same host by
 // loopback or the unix socket, and holders of certificates.
 type guests struct {
-	insecure bool          // // everybody who reaches the planner may do everything
-	users    control.Users // // of this host, besides root and the planner's own
-	socket   string        // // unix socket for psidecar plan; empty: none
-	roles    []string      // // rules for certificates that name no role, ROLE=PATTERN
+	insecure bool          // everybody who reaches the planner may do everything
+	users    control.Users // of this host, besides root and the planner's own
+	socket   string        // unix socket for psidecar plan; empty: none
+	roles    []string      // rules for certificates that name no role, ROLE=PATTERN
 }
 
 // addFlags adds the flags that a process of several parts has once. insecure is the usage text

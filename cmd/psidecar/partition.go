@@ -20,12 +20,12 @@ type partitionFlags struct {
 	algorithm, keyMap       string
 	hashScheme              string
 	k, hashBins, hashBits   int
-	seed                    uint64        // // of all random choices: the same seed gives the same result
-	theta                   int64         // // bound on what a machine uses as a worker; 0: none
-	capacity, speed         []float64     // // of each machine, relative; empty: as machines says
-	servers                 []int         // // PS-lite rank of each machine's server; empty: its number
-	budget                  time.Duration // // for going on after the first result
-	from, resume            string        // // files of earlier work
+	seed                    uint64        // of all random choices: the same seed gives the same result
+	theta                   int64         // bound on what a machine uses as a worker; 0: none
+	capacity, speed         []float64     // of each machine, relative; empty: as machines says
+	servers                 []int         // PS-lite rank of each machine's server; empty: its number
+	budget                  time.Duration // for going on after the first result
+	from, resume            string        // files of earlier work
 	moveAtMost              float64       // percent
 	all, json               bool
 	stream                  streamFlags

@@ -16,8 +16,8 @@ import (
 
 // planFlags are the flags of all verbs that ask a planner about a job.
 type planFlags struct {
-	planner plannerLink // // [client.LocalPlanner] by default
-	job     string      // // scheduler's host:port; empty: the planner takes the only one, or all
+	planner plannerLink // [client.LocalPlanner] by default
+	job     string      // scheduler's host:port; empty: the planner takes the only one, or all
 	json    bool
 }
 

@@ -84,8 +84,8 @@ is chosen for each range; the others would be another job.`,
 
 // imagined is a cluster to reckon with in place of the one that the job is on.
 type imagined struct {
-	machines, each int       // // machines with workers, and workers on each; machines 0: the real cluster
-	speeds         []float64 // // Mbit/s; empty: all alike
+	machines, each int       // machines with workers, and workers on each; machines 0: the real cluster
+	speeds         []float64 // Mbit/s; empty: all alike
 }
 
 // register adds the flags.

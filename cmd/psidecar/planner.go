@@ -22,9 +22,9 @@ import (
 // plannerFlags are the flags of psidecar planner and of psidecar up, which may have a planner
 // in it.
 type plannerFlags struct {
-	listen, http, store string // // listen: for agents, proxies and tools
-	lease, advertise    string // // of planners that share a store
-	act                 bool   // // carry plans out without being asked
+	listen, http, store string // listen: for agents, proxies and tools
+	lease, advertise    string // of planners that share a store
+	act                 bool   // carry plans out without being asked
 	live                live.Options
 	tls                 identity.Files
 	names               []string // for http

@@ -19,13 +19,13 @@ import (
 // proxyFlags are the flags of psidecar proxy and of psidecar up, which has a proxy in it.
 type proxyFlags struct {
 	daemon.Settings
-	planner plannerLink   // // whose rules and plans are followed; without an address: none
-	http    string        // // of state and metrics; empty: none
+	planner plannerLink   // whose rules and plans are followed; without an address: none
+	http    string        // of state and metrics; empty: none
 	names   []string      // for http
-	socket  string        // // where the agent hands over listeners; empty: none does
-	replace bool          // // see replace.go
-	control string        // // socket as given; see controlPath
-	users   control.Users // // who may use that
+	socket  string        // where the agent hands over listeners; empty: none does
+	replace bool          // see replace.go
+	control string        // socket as given; see controlPath
+	users   control.Users // who may use that
 }
 
 // relaying adds the flags of what is carried and how. psidecar proxy and up have them; flags

@@ -58,7 +58,7 @@ func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
 // A nextProxy is the process that replaces this one, if this one has started it. Its methods
 // may be called concurrently.
 type nextProxy struct {
-	program string // // path of this program, where an update may have put another by then
+	program string // path of this program, where an update may have put another by then
 
 	mu      sync.Mutex  // guards process
 	process *os.Process // nil: there is none

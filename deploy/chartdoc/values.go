@@ -48,8 +48,8 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 // It goes on after a fault, so that all of them are reported at once.
 type reader struct {
 	root     *schema
-	sections []section // // the last is being filled
-	wrong    []error   // // faults found so far
+	sections []section // the last is being filled
+	wrong    []error   // faults found so far
 }
 
 // read returns the sections in the order of values.yaml, or all faults of both files.

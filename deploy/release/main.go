@@ -35,8 +35,8 @@ func main() {
 
 // options are what a release is made of.
 type options struct {
-	out, version, root, image, man, completions, key, password string    // // all but version and password are paths
-	made                                                       time.Time // // in archives
+	out, version, root, image, man, completions, key, password string    // all but version and password are paths
+	made                                                       time.Time // in archives
 	platforms                                                  []platform
 }
 

@@ -32,7 +32,7 @@ type job struct {
 	union         float64   // share that the workers of a machine use together
 	compute       float64   // seconds of a step; 0: not looked at
 	samples       float64   // of a worker's step
-	paper         []float64 // // throughputs that the paper prints, without psidecar's; nil: none
+	paper         []float64 // throughputs that the paper prints, without psidecar's; nil: none
 }
 
 // bytes returns what each of the machines of section 6.1 sends and receives in a step, by

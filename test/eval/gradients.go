@@ -20,9 +20,9 @@ import (
 // looks: what is pushed is the session's business.
 type gradientWatch struct {
 	sparsity float64
-	waits    []float32 // // values of the layer that no push has taken along
+	waits    []float32 // values of the layer that no push has taken along
 	selector vector.Selector
-	taus     []float64 // // of each step
+	taus     []float64 // of each step
 }
 
 // see takes the gradients of a step, group by group. A step that pushes no layer whole is

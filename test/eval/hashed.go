@@ -24,7 +24,7 @@ var hashedNames = []string{"mbp", "dppa"}
 // A hashedPoint is one place of a figure, with what is sent between machines there: at random,
 // by MGP and by DPPA.
 type hashedPoint struct {
-	x       float64 // // number of machines, or of samples for each parameter
+	x       float64 // number of machines, or of samples for each parameter
 	volumes []float64
 }
 

@@ -49,7 +49,7 @@ type evaluation struct {
 	dir         string    // for the plots
 	scratch     string    // for what only this run reads; removed at its end
 	datasets    string    // folder of the data sets
-	quick, full bool      // // less and more than usual; not both
+	quick, full bool      // less and more than usual; not both
 	fiveSeeds   bool      // a part needs narrow errors
 	out         io.Writer // for the tables
 	log         io.Writer // for progress

@@ -15,7 +15,7 @@ import (
 // S' for rows x, where S has only a share of as many columns as the rows have. Gradients go
 // whole.
 type sketcher struct {
-	left float64 // // share of the values that is left, above 0
+	left float64 // share of the values that is left, above 0
 	rng  *rand.Rand
 	// width rows of random values, drawn for the first activations and kept
 	s     []float32

@@ -21,7 +21,7 @@ const (
 // A scaledModel is a model of Parallax's table 1.
 type scaledModel struct {
 	job
-	parallax float64 // // times the throughput of one GPU, by Parallax with 48 (figure 9)
+	parallax float64 // times the throughput of one GPU, by Parallax with 48 (figure 9)
 }
 
 // scaledModels returns the models of table 1, dense ones first.

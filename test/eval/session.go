@@ -45,7 +45,7 @@ type result struct {
 	sent        float64       // values in a push, of all that the model has; mean
 	values      int           // that all workers pushed
 	pushed      traffic       // of values' frames and what took the place of messages
-	pulled      traffic       // // // requests and answers
+	pulled      traffic       // requests and answers
 	bleu        float64       // of a translation's test data, as worker 0 sees the model
 	taus        []float64     // what watched, if anything did
 	splits      *splits       // nil: the model was in one piece

@@ -26,9 +26,9 @@ type splitter struct {
 	counts   *splits
 	sparsity float64       // 0: nothing is left out
 	looked   []float64     // sparsities whose thresholds are noted
-	chooser  rows.Chooser  // // of the proxies: which values of the rows go
-	vector   sparse.Vector // // what goes; its mask is kept for the gradients
-	bytes    []byte        // // the values as in a message
+	chooser  rows.Chooser  // of the proxies: which values of the rows go
+	vector   sparse.Vector // what goes; its mask is kept for the gradients
+	bytes    []byte        // the values as in a message
 	pending  traffic       // of the last forward pass
 	taus     []float64
 }

@@ -28,8 +28,8 @@ type subject struct {
 	name     string
 	steps    int
 	quick    int              // steps with --quick; 0: a quarter of all
-	batch    int              // // samples of a worker's step
-	settings kv.StoreSettings // // of the server
+	batch    int              // samples of a worker's step
+	settings kv.StoreSettings // of the server
 	momentum float32          // see [model.Momentum]
 	decay    float64          // see [session.rate]
 	load     func(ctx context.Context, share model.Share, test bool, seed uint64) (model.Model, error)

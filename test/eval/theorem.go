@@ -14,7 +14,7 @@ import (
 // code is compared with. Each row has its own threshold, or all rows the same.
 type cutter struct {
 	sparsity float64
-	tau      float64   // // of all rows; 0: each has its own
+	tau      float64   // of all rows; 0: each has its own
 	taus     []float64 // of the rows that were seen
 	sum      []float64 // of what the rows became
 	// which activations of the last Forward went

@@ -44,11 +44,11 @@ type trainee struct {
 	*result
 	model    model.Model
 	server   *kv.Store
-	up, down *way // // to the server and back
+	up, down *way // to the server and back
 	order    *rand.Rand
 	left     []int32     // samples of this epoch
-	stamp    int32       // // timestamp of the last message
-	params   [][]float32 // // of the last pull, by group
+	stamp    int32       // timestamp of the last message
+	params   [][]float32 // of the last pull, by group
 	momentum model.Momentum
 }
 

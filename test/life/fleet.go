@@ -45,7 +45,7 @@ type programs struct{ psidecar, psjob, peer string }
 // sidecar is what a host has beside jobs.
 type sidecar struct {
 	host         *hosts.Host
-	pins         string // // folder of the agent's pinned programs
+	pins         string // folder of the agent's pinned programs
 	disk         string // a small file system of its own, with the state in it
 	state        string // folder of the proxy's state
 	agent, proxy *service

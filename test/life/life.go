@@ -35,7 +35,7 @@ import (
 // Config says how to live.
 type Config struct {
 	For  time.Duration
-	Seed uint64 // // of all that is drawn
+	Seed uint64 // of all that is drawn
 	// Late is how long after that time jobs may go on that have not ended yet; 0 means
 	// until they do. Those that would go on are ended, and counted.
 	Late time.Duration

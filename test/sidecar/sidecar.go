@@ -51,8 +51,8 @@ type Sidecar struct {
 	Pins string
 	// Control is where its proxy takes orders.
 	Control string
-	client  http.Client // // dials from the host's network namespace
-	log     hosts.Log   // // its standard error
+	client  http.Client // dials from the host's network namespace
+	log     hosts.Log   // its standard error
 }
 
 // Start runs program as psidecar up in the host's cgroup of that name, with these flags besides

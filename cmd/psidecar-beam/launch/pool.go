@@ -62,9 +62,9 @@ func WithoutMetrics() error {
 // A Pool is a process of this host that serves as a worker pool. The caller of StartPool or
 // StartSelf owns it and stops it.
 type Pool struct {
-	Address string // // host:port at which it listens
+	Address string // host:port at which it listens
 	cmd     *exec.Cmd
-	stdin   io.Closer // // its end is what ends the process
+	stdin   io.Closer // its end is what ends the process
 }
 
 // patience is how long a worker may take to end when it is told to, before it is killed.

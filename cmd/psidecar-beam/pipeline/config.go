@@ -102,7 +102,7 @@ func number(key int64) int64 { return key & (1<<below - 1) }
 type Meta struct {
 	blocks.Layout
 	Buckets int
-	Edges   int64    // // features of all samples together
+	Edges   int64    // features of all samples together
 	First   []int64  // number of each shard's first sample, and the number of all
 	Splits  []uint64 // features up to each go to a part of the outcome of its own
 }

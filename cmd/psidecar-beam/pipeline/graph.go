@@ -75,7 +75,7 @@ func joined(flows ...flow) flow {
 // it sets.
 type builder struct {
 	Config
-	root   beam.Scope         // // of the pipeline
+	root   beam.Scope         // of the pipeline
 	shards []beam.PCollection // of each lane
 	meta   beam.PCollection   // one string
 }

@@ -79,9 +79,9 @@ func (m *Meta) keyPart(key uint64, keyMap string) int {
 
 // A sums is what a bucket adds to the report, as JSON.
 type sums struct {
-	Params, Total int64   // // Total counts what all machines move in a step
-	PerMachine    []int64 // // what each moves
-	Used          []int64 // // parameters that each uses
+	Params, Total int64   // Total counts what all machines move in a step
+	PerMachine    []int64 // what each moves
+	Used          []int64 // parameters that each uses
 }
 
 // ownFn finds the owners of a bucket's features, when all blocks have their machines.

@@ -29,7 +29,7 @@ func init() {
 
 // A Shard is one of the files of the data. Its fields are encoded by Beam.
 type Shard struct {
-	Number int // // its place in the order of the samples
+	Number int // its place in the order of the samples
 	Path   string
 }
 
@@ -58,7 +58,7 @@ func (s *Shard) eachRow(ctx context.Context, each func(n int64, ids []uint64) er
 // A count is what the first reading finds in a shard, as JSON.
 type count struct {
 	Shard        Shard
-	Rows, Edges  int64    // // samples, and their features together
+	Rows, Edges  int64    // samples, and their features together
 	Distinct     []uint64 // an even sample of the features, see [sketch]
 	DistinctFull bool     // features were left out
 }
@@ -95,7 +95,7 @@ func (f *countFn) ProcessElement(ctx context.Context, s Shard, emit func(int64, 
 // planFn makes the plan from the counts of all shards, in one call.
 type planFn struct {
 	Config Config
-	Shards int // // how many there are
+	Shards int // how many there are
 }
 
 // ProcessElement emits the [Meta]. Counts come in any order, and a missing one is an error.

@@ -17,7 +17,7 @@ const sketchSize = 4096
 // that shards can be read apart from each other. It is not for concurrent use.
 type sketch struct {
 	size  int
-	heap  hashes // // the largest hash first
+	heap  hashes // the largest hash first
 	has   map[uint64]bool
 	limit uint64 // features with this hash or above were left out, MaxUint64: none
 }

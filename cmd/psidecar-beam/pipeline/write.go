@@ -47,7 +47,7 @@ type written struct {
 	Kind  kind
 	Part  int
 	Count int64
-	Data  []int64 // // samples on each machine; zero for other kinds
+	Data  []int64 // samples on each machine; zero for other kinds
 }
 
 // writeFn writes a part of the outcome to a file of its own, so that all workers write at once.

@@ -28,7 +28,7 @@ import (
 type Part struct {
 	Name    string
 	Text    string // markdown
-	Header  string // // how it was run: mode, date, host and time taken
+	Header  string // how it was run: mode, date, host and time taken
 	Missing string // why there is none; empty: there is
 }
 
