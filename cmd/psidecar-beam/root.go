@@ -46,30 +46,30 @@ func newRoot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "psidecar-beam --input SHARDS -k MACHINES --out FOLDER",
 		Short: "Divide training data of any size among machines, on Flink, Spark, Dataflow or this host",
-		Long: `Reads libsvm or libffm text (plain, .gz, .bz2, .xz, .zst) in local files, gs://
-or s3://, twice, and divides its samples and the parameters that they use among k
-machines, as psidecar partition does. Writes assignment.txt and placement.json as
-that does, and report.json, which it also prints.
+		Long: `Read libsvm or libffm text (plain, .gz, .bz2, .xz, .zst) from local files, gs://
+or s3://, twice, and divide its samples and their parameters among k machines, as
+psidecar partition does. Write assignment.txt, placement.json, and report.json,
+which is also printed.
 
-Without --runner the engine is Prism, inside this process, with --workers
-processes besides. With --runner flink, spark or dataflow, Beam's own flags say
-where that is.`,
+Without --runner the engine is Prism, in this process, with --workers worker
+processes. With --runner flink, spark or dataflow, Beam's own flags give the
+address of the engine.`,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.input, "input", "", "the data: files, folders or patterns such as gs://bucket/day-*.gz, with commas between")
+	flags.StringVar(&f.input, "input", "", "input data: comma-separated files, directories or patterns such as gs://bucket/day-*.gz")
 	flags.IntVarP(&f.config.K, "machines", "k", 0, "number of machines")
-	flags.StringVar(&f.config.Out, "out", "", "folder for assignment.txt, placement.json and report.json, on any of these file systems")
-	flags.IntVar(&f.config.Passes, "passes", blocks.DefaultPasses, "passes over the data after the first that assigns, in memory of the workers")
-	flags.Uint64Var(&f.config.Seed, "seed", 1, "of all random choices")
-	flags.StringVar(&f.memory, "memory", "1GiB", "bytes (or KiB, MiB, GiB) that a worker process may take, at least 192MiB")
-	flags.StringVar(&f.config.KeyMap, "key-map", "identity", "keys on the wire for the ids in the files: identity or spread")
-	flags.IntSliceVar(&f.config.Servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers; default 0,1,...")
-	flags.IntVar(&f.workers, "workers", 2, "on Prism: worker processes on this host")
-	flags.StringVar(&f.runner, "runner", "prism", "prism, flink, spark, dataflow or universal")
+	flags.StringVar(&f.config.Out, "out", "", "output directory for assignment.txt, placement.json and report.json, on any of these file systems")
+	flags.IntVar(&f.config.Passes, "passes", blocks.DefaultPasses, "number of passes over the data after the first assignment pass, in the workers' memory")
+	flags.Uint64Var(&f.config.Seed, "seed", 1, "random seed")
+	flags.StringVar(&f.memory, "memory", "1GiB", "memory limit of a worker process in bytes (or KiB, MiB, GiB), at least 192MiB")
+	flags.StringVar(&f.config.KeyMap, "key-map", "identity", "mapping of feature IDs to PS-lite keys: identity or spread")
+	flags.IntSliceVar(&f.config.Servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers (default 0,1,...)")
+	flags.IntVar(&f.workers, "workers", 2, "with Prism: number of worker processes on this host")
+	flags.StringVar(&f.runner, "runner", "prism", "engine: prism, flink, spark, dataflow or universal")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
-	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print what the engine says")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print the engine's log")
 	for _, name := range beamFlags {
 		// The command's own flags come first where the names are the same. Which flags there
 		// are depends on Beam's version.
@@ -89,7 +89,7 @@ func newPoolCommand() *cobra.Command {
 	var untilStdinEnds bool
 	cmd := &cobra.Command{
 		Use:   "worker-pool",
-		Short: "Start workers for an engine that asks, for --environment_type=EXTERNAL",
+		Short: "Serve a worker pool for an engine with --environment_type=EXTERNAL",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			quiet(false)
@@ -115,8 +115,8 @@ func newPoolCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&port, "port", 50000, "port of localhost; 0: any, which is printed")
-	cmd.Flags().BoolVar(&untilStdinEnds, "until-stdin-ends", false, "for Prism on this host: end with standard input")
+	cmd.Flags().IntVar(&port, "port", 50000, "port on localhost; 0: any free port, which is printed")
+	cmd.Flags().BoolVar(&untilStdinEnds, "until-stdin-ends", false, "exit at the end of standard input (used with Prism on this host)")
 	return cmd
 }
 

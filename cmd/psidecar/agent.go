@@ -32,31 +32,31 @@ type agentFlags struct {
 // and record have them.
 func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.Cgroups, "cgroup", nil, "cgroups to watch; default: those of all PS-lite processes found")
-	flags.IntSliceVar(&f.PIDs, "pid", nil, "processes whose cgroups to watch")
-	flags.StringSliceVar(&f.Jobs, "job", nil, "jobs to show, by their names or their schedulers' host:port; default: all")
-	flags.StringSliceVar(&f.Allowed, "allow-annotations", daemon.DefaultAllowed, "what the owners of jobs may say by annotations of their pods (psidecar.io/threshold) and in the environment of their processes (PSIDECAR_THRESHOLD): job, observe, codec, threshold, move, aggregate; none: nothing. The default names a job and changes no value; with threshold and move owners answer for their results, and with observe for what is watched")
-	flags.StringVar(&f.Sample, "sample", "auto", "look at the keys of one in that many windows of requests; 1: all; auto: as --cpu-budget allows")
-	flags.Float64Var(&f.Budget, "cpu-budget", 1, "with --sample auto: percent of one core, over a minute, that copying out and counting keys may take; those of a step every few seconds are looked at whatever that takes")
-	flags.IntVar(&f.Ring, "ring-size", 32<<20, "bytes of the buffer between kernel and agent, a power of two")
-	flags.IntVar(&f.Streams, "streams", 16384, "connections that are followed at a time, each direction counted")
-	flags.IntVar(&f.Memory, "memory", 160<<20, "bytes for keys and their counters, of all jobs together")
-	flags.StringVar(&f.Ingress, "ingress", daemon.DefaultIngress, "what to watch of what is received: off; metas, to time answers from other hosts; all, where the senders' hosts have no agent")
-	flags.StringVar(&f.Proc, "proc", "/proc", "where the host's processes are listed")
-	flags.StringVar(&f.CgroupRoot, "cgroup-root", "", "where cgroup v2 is mounted; default: as /proc/self/mounts says")
+	flags.StringSliceVar(&f.Cgroups, "cgroup", nil, "cgroups to watch (default: those of all discovered PS-lite processes)")
+	flags.IntSliceVar(&f.PIDs, "pid", nil, "PIDs of processes whose cgroups to watch")
+	flags.StringSliceVar(&f.Jobs, "job", nil, "jobs to show, by name or scheduler host:port (default: all)")
+	flags.StringSliceVar(&f.Allowed, "allow-annotations", daemon.DefaultAllowed, "settings that job owners may request by pod annotation (psidecar.io/threshold) or environment variable (PSIDECAR_THRESHOLD): job, observe, codec, threshold, move, aggregate, or none. The default allows job names and lossless codecs. With threshold and move, owners are responsible for their results; with observe, they decide what is watched")
+	flags.StringVar(&f.Sample, "sample", "auto", "inspect the keys of one in this many request windows; 1: all windows; auto: as --cpu-budget permits")
+	flags.Float64Var(&f.Budget, "cpu-budget", 1, "with --sample auto: CPU budget for copying and counting keys, in percent of one core, averaged over a minute; one step every few seconds is always inspected")
+	flags.IntVar(&f.Ring, "ring-size", 32<<20, "size of the ring buffer between kernel and agent in bytes, a power of two")
+	flags.IntVar(&f.Streams, "streams", 16384, "maximum number of connections followed at a time; each direction counts")
+	flags.IntVar(&f.Memory, "memory", 160<<20, "memory limit for keys and their counters in bytes, all jobs together")
+	flags.StringVar(&f.Ingress, "ingress", daemon.DefaultIngress, "ingress traffic to watch: off; metas, to measure the latency of answers from other hosts; all, if the senders' hosts have no agent")
+	flags.StringVar(&f.Proc, "proc", "/proc", "path of the host's procfs")
+	flags.StringVar(&f.CgroupRoot, "cgroup-root", "", "mount point of cgroup v2 (default: from /proc/self/mounts)")
 }
 
 // showing adds the flags of what an agent serves and reports. psidecar agent and up have them;
 // record shows nothing.
 func (f *agentFlags) showing(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "address of the page, the interface and the metrics; empty: none")
+	flags.StringVar(&f.http, "http", "127.0.0.1:9810", "listen address of the web page, the API and the metrics; empty: disabled")
 	addNames(cmd, &f.names)
 	addKeyNames(cmd, &f.KeyNames)
-	flags.BoolVar(&f.pprof, "pprof", false, "serve profiles at /debug/pprof/")
+	flags.BoolVar(&f.pprof, "pprof", false, "serve pprof profiles at /debug/pprof/")
 	addExport(cmd, &f.otlp)
-	flags.StringVar(&f.Host, "host", "", "name of this host in reports and on the page; default: its hostname")
-	flags.Uint32Var(&f.Link, "link-mbit", 0, "speed of this host's link in Mbit/s, which the planner counts with; 0: as the node's annotation "+daemon.LinkAnnotation+" or the interface of the default route says")
+	flags.StringVar(&f.Host, "host", "", "name of this host in reports and on the page (default: the hostname)")
+	flags.Uint32Var(&f.Link, "link-mbit", 0, "speed of this host's link in Mbit/s, used by the planner; 0: from the node annotation "+daemon.LinkAnnotation+" or from the interface of the default route")
 }
 
 // newAgentCommand returns psidecar agent, which runs until it gets a signal or a part of it
@@ -66,20 +66,20 @@ func newAgentCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Watch the PS-lite jobs of this host",
-		Long: `Watch the PS-lite jobs of this host: who uses which parameter, what crosses
-the network, how long requests take. Nothing is put in the data path; when the
-agent ends, however it ends, nothing of it stays in the kernel.
+		Long: `Watch the PS-lite jobs of this host: which worker uses which parameter, what
+crosses the network, and how long requests take. The agent is not in the data
+path. When it exits or is killed, nothing of it remains in the kernel.
 
-With --intercept it also has the jobs' connections sent to a proxy on this
-host, and hands that proxy, which needs no privileges, its listeners. What it
-loads for this stays when the agent is killed, and goes at its orderly end or
-with psidecar unload. Connections of jobs that are found, rather than named by
---cgroup, are intercepted some hundredths of a second after their processes
-start; a connection that one makes before goes direct.
+With --intercept the agent also redirects the jobs' connections to a proxy on
+this host, and passes the listeners to that proxy, which needs no privileges.
+The redirection survives a kill of the agent; a graceful shutdown or psidecar
+unload removes it. If jobs are discovered rather than selected with --cgroup,
+interception starts some hundredths of a second after their processes start;
+earlier connections go direct.
 
-The page, the JSON interface (/api/v1) and the metrics (/metrics) are served
-at --http, which changes nothing; --names-socket takes names of keys (PUT
-/api/v1/names) from users of this host who may.`,
+--http serves the web page, the JSON API (/api/v1) and the metrics (/metrics);
+all are read-only. --names-socket accepts key names (PUT /api/v1/names) from
+authorized users of this host.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts, err := f.Options(version)

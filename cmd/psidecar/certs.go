@@ -22,24 +22,25 @@ func newCertsCommand(e env) *cobra.Command {
 	var valid, authority time.Duration
 	cmd := &cobra.Command{
 		Use:   "certs",
-		Short: "Make certificates for hosts, planners and operators",
-		Long: `Make certificates for the links between hosts, and to the planner, where there
-is no authority that does: an authority in --out (ca.crt, ca.key), unless there
-is one already, and a folder with tls.crt, tls.key and ca.crt for each --host
-(NAME), --planner (planner-NAME) and --operator (operator-NAME). Run it again to
-renew: psidecar reads changed files by itself. Keep ca.key from the hosts.
+		Short: "Issue certificates for hosts, planners and operators",
+		Long: `Issue certificates for links between hosts and for the planner, if you have no CA
+for this. The command creates a CA in --out (ca.crt, ca.key) unless one exists,
+and a directory with tls.crt, tls.key and ca.crt for each --host (NAME),
+--planner (planner-NAME) and --operator (operator-NAME). Run it again to renew:
+psidecar reloads changed files. Keep ca.key off the hosts.
 
-A certificate says what its holder may be, by URIs such as psidecar://proxy/node1:
-a host's agent and proxy, which speak for that host alone; a planner; an
-operator, who applies plans and sets rules. What one made before has no role, and
-is refused: run this again with the same names. --role gives hosts' certificates
-other roles: agent and proxy may have one each, psidecar up with a planner of its
-own wants agent,proxy,planner. deploy/SECURITY.md says what each may do.
+URIs in a certificate, such as psidecar://proxy/node1, define its roles: a host's
+agent and proxy, valid for that host only; a planner; an operator, who may apply
+plans and set rules. Certificates from earlier versions have no role and are
+refused: run this command again with the same names. --role changes the roles of
+host certificates: agent and proxy may have one certificate each; psidecar up with
+its own planner needs agent,proxy,planner. deploy/SECURITY.md describes the
+permissions of each role.
 
   psidecar certs --out ca --host node1,10.0.0.1 --host node2,10.0.0.2 \
     --planner planner.example --operator alice
 
-In Kubernetes the nodes' agents have one certificate, and their proxies another:
+In Kubernetes all agents share one certificate, and all proxies another:
 
   psidecar certs --out ca --any-host --role agent --host psidecar-agent
   psidecar certs --out ca --any-host --role proxy --host psidecar-proxy
@@ -82,13 +83,13 @@ In Kubernetes the nodes' agents have one certificate, and their proxies another:
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&out, "out", "", "folder for the authority and the certificates")
-	cmd.Flags().StringArrayVar(&hosts, "host", nil, "NAME[,NAME...]: a host and the names and addresses of its certificate; can be repeated")
-	cmd.Flags().StringArrayVar(&planners, "planner", nil, "NAME[,NAME...]: a planner and the names and addresses at which it is reached; can be repeated")
-	cmd.Flags().StringArrayVar(&operators, "operator", nil, "NAME: somebody who may apply plans and set rules; can be repeated")
-	cmd.Flags().StringSliceVar(&roles, "role", identity.HostRoles, "roles of the certificates of --host: agent, proxy, planner")
-	cmd.Flags().BoolVar(&anyHost, "any-host", false, "the certificates of --host are for agents and proxies of any host: for one that many hosts share")
-	cmd.Flags().DurationVar(&valid, "valid", 365*24*time.Hour, "how long the certificates are valid")
-	cmd.Flags().DurationVar(&authority, "ca-valid", 10*365*24*time.Hour, "how long a new authority is valid")
+	cmd.Flags().StringVar(&out, "out", "", "output directory for the CA and the certificates")
+	cmd.Flags().StringArrayVar(&hosts, "host", nil, "host certificate to issue: NAME[,NAME...], the host and further names and addresses; may be repeated")
+	cmd.Flags().StringArrayVar(&planners, "planner", nil, "planner certificate to issue: NAME[,NAME...], the names and addresses of the planner; may be repeated")
+	cmd.Flags().StringArrayVar(&operators, "operator", nil, "operator certificate to issue: NAME of a person who may apply plans and set rules; may be repeated")
+	cmd.Flags().StringSliceVar(&roles, "role", identity.HostRoles, "roles of the --host certificates: agent, proxy, planner")
+	cmd.Flags().BoolVar(&anyHost, "any-host", false, "make the --host certificates valid for agents and proxies of any host, so that many hosts can share one")
+	cmd.Flags().DurationVar(&valid, "valid", 365*24*time.Hour, "validity of the certificates")
+	cmd.Flags().DurationVar(&authority, "ca-valid", 10*365*24*time.Hour, "validity of a new CA")
 	return cmd
 }

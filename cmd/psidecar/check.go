@@ -18,11 +18,11 @@ func newCheckCommand(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say whether agents, proxies and planners work, at all addresses of a name; exit code 1 where one does not",
-		Long: `Asks each part whether every loop of it turns (/healthz) and whether it is ready
-(/readyz), and each agent that has a planner whether that takes its reports. An agent
-outside of Kubernetes is ready once it has found a job. A name that stands for several
-addresses, as a headless Service's does, means all of them.`,
+		Short: "Check the health of agents, proxies and planners; exit code 1 if one is not healthy",
+		Long: `Check liveness (/healthz) and readiness (/readyz) of each component, and for each
+agent with a planner, whether the planner accepts its reports. Outside of Kubernetes,
+an agent is ready once it has found a job. If a name resolves to several addresses,
+as with a headless Service, all of them are checked.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkArguments(targets); err != nil {
@@ -32,10 +32,10 @@ addresses, as a headless Service's does, means all of them.`,
 			return client.PrintChecked(e.stdout, results, asJSON)
 		},
 	}
-	cmd.Flags().StringSliceVar(&targets[0].Names, "agents", nil, "HOST:PORT of agents' pages, such as 127.0.0.1:9810")
-	cmd.Flags().StringSliceVar(&targets[1].Names, "proxies", nil, "HOST:PORT at which proxies show their state, such as 127.0.0.1:9813")
-	cmd.Flags().StringSliceVar(&targets[2].Names, "planners", nil, "HOST:PORT of planners' pages, such as planner-host:9812")
-	cmd.Flags().DurationVar(&patience, "patience", 0, "how long to ask again until all is well")
+	cmd.Flags().StringSliceVar(&targets[0].Names, "agents", nil, "HOST:PORT of the agents' HTTP endpoints, such as 127.0.0.1:9810")
+	cmd.Flags().StringSliceVar(&targets[1].Names, "proxies", nil, "HOST:PORT of the proxies' HTTP endpoints, such as 127.0.0.1:9813")
+	cmd.Flags().StringSliceVar(&targets[2].Names, "planners", nil, "HOST:PORT of the planners' HTTP endpoints, such as planner-host:9812")
+	cmd.Flags().DurationVar(&patience, "patience", 0, "how long to retry until all components are healthy")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -19,12 +19,12 @@ func newDebugCommand(e env) *cobra.Command {
 	var each time.Duration
 	cmd := &cobra.Command{
 		Use:   "debug",
-		Short: "Collect what is needed to say what is the matter, in one file",
-		Long: `Collect what is needed to say what is the matter, in one compressed tar file:
-version, what doctor finds, and of agent, proxy and planner their state, metrics
-and, from an agent with --pprof, stacks and memory. What cannot be had is named
-in missing.txt. It holds addresses, names of jobs and counts by key, and no
-value of any parameter, nor any process's arguments or environment.`,
+		Short: "Collect diagnostic data for a bug report in one file",
+		Long: `Collect diagnostic data in one compressed tar file: the version, the results of
+doctor, the state and metrics of agent, proxy and planner, and from an agent
+with --pprof its stacks and heap profile. missing.txt lists data that could not
+be collected. The file contains addresses, job names and counts by key, but no
+parameter values and no arguments or environment of any process.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now().UTC()
@@ -56,11 +56,11 @@ value of any parameter, nor any process's arguments or environment.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&out, "out", "", "file to write, which must not be there; -: standard output; default: psidecar-debug-TIME.tar.gz")
-	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent to ask; empty: none")
-	flags.StringVar(&proxy, "proxy", "http://127.0.0.1:9813", "URL of the proxy to ask; empty: none")
-	flags.StringVar(&planner, "planner-http", "http://127.0.0.1:9812", "URL of the planner's page; empty: none")
-	flags.DurationVar(&each, "patience", 20*time.Second, "how long to wait for each answer")
+	flags.StringVar(&out, "out", "", "output file, which must not exist; -: standard output (default: psidecar-debug-TIME.tar.gz)")
+	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent; empty: none")
+	flags.StringVar(&proxy, "proxy", "http://127.0.0.1:9813", "URL of the proxy; empty: none")
+	flags.StringVar(&planner, "planner-http", "http://127.0.0.1:9812", "URL of the planner's HTTP endpoint; empty: none")
+	flags.DurationVar(&each, "patience", 20*time.Second, "timeout for each response")
 	return cmd
 }
 

@@ -38,11 +38,11 @@ func newDecodeCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "decode CAPTURE",
 		Short: "List the PS-lite messages in a pcap or pcapng file",
-		Long: `List the PS-lite messages in a file recorded with tcpdump -w, and how much of
-the traffic they are. CAPTURE may be - for standard input.
+		Long: `List the PS-lite messages in a file written by tcpdump -w, and their share of
+the traffic. CAPTURE may be - for standard input.
 
-With --json, one object a line for each message and a last one with the totals.
-An unset timestamp or head is 2147483647, as on the wire.`,
+With --json, print one object per line for each message, and a final one with
+the totals. An unset timestamp or head is 2147483647, as on the wire.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := e.stdin
@@ -61,7 +61,7 @@ An unset timestamp or head is 2147483647, as on the wire.`,
 			return nil
 		},
 	}
-	cmd.Flags().Bool("json", false, "print JSON, one object a line")
+	cmd.Flags().Bool("json", false, "print JSON, one object per line")
 	return cmd
 }
 

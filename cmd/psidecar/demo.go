@@ -22,19 +22,19 @@ func newDemoCommand(e env) *cobra.Command {
 	var hold, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Run a training job on hosts made on this machine, and show what psidecar does for it",
-		Long: `Run a training job (logistic regression, psjob) on hosts that are network
-namespaces of this machine, joined by slow links, once for each phase:
+		Short: "Run a training job on simulated hosts and show the effect of each psidecar feature",
+		Long: `Run a training job (logistic regression, psjob) on simulated hosts, which are
+network namespaces on this machine connected by slow links, once per phase:
 
   baseline   the job alone
-  observe    the same with an agent watching on every host, and a planner
-  compact    also with a proxy on every host, and the lossless codec between them
-  placement  also data and keys divided among the hosts before the run
-  reroute    another job, whose hot keys wander: at home, then moved after them
-  threshold  placement, and 99% of what is pushed waits until it adds up; pulls
-             leave out what has not changed
+  observe    the same, with an agent on every host and a planner
+  compact    also a proxy on every host, with the lossless codec between them
+  placement  also data and keys partitioned among the hosts before the run
+  reroute    a different job, whose hot keys wander: at home, then moved
+  threshold  placement, with 99% of pushed values held back until they add up;
+             pulls omit unchanged values
 
-Needs root. Everything it makes is gone when it ends.`,
+Requires root. Everything that it creates is removed at exit.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -59,14 +59,14 @@ Needs root. Everything it makes is gone when it ends.`,
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.Hosts, "hosts", 4, "hosts, each with a server and a worker")
-	f.Uint64Var(&megabits, "link-mbit", 50, "speed of every host's link, Mbit/s; 0 does not limit it")
-	f.StringVar(&o.Data, "data", "", "libsvm text to train on, plain or compressed (default: made from a seed)")
-	f.IntVar(&o.Steps, "steps", 300, "steps of every worker in each phase")
-	f.IntVar(&o.Batch, "batch", 128, "samples of a worker's step")
-	f.StringVar(&o.Psjob, "psjob", "", "the job's program (default: psjob beside psidecar, or on the PATH)")
-	f.BoolVar(&hold, "hold", false, "keep the page up at the end, until interrupted")
-	f.BoolVar(&asJSON, "json", false, "print JSON, one object a phase")
+	f.IntVar(&o.Hosts, "hosts", 4, "number of hosts, each with a server and a worker")
+	f.Uint64Var(&megabits, "link-mbit", 50, "link speed of every host in Mbit/s; 0: unlimited")
+	f.StringVar(&o.Data, "data", "", "training data, libsvm text, plain or compressed (default: generated)")
+	f.IntVar(&o.Steps, "steps", 300, "steps per worker in each phase")
+	f.IntVar(&o.Batch, "batch", 128, "samples per step of a worker")
+	f.StringVar(&o.Psjob, "psjob", "", "path of psjob (default: psjob next to psidecar, or in PATH)")
+	f.BoolVar(&hold, "hold", false, "keep serving the page at the end until interrupted")
+	f.BoolVar(&asJSON, "json", false, "print JSON, one object per phase")
 	return cmd
 }
 

@@ -15,7 +15,7 @@ import (
 func newDoctorCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say whether this host has what psidecar needs, and what to do where not",
+		Short: "Check whether this host meets psidecar's requirements, and how to fix what is missing",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			facts, err := readFacts(cmd)
@@ -34,8 +34,8 @@ func newDoctorCommand(e env) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().Bool("json", false, "print JSON, with the facts that were judged")
-	cmd.Flags().String("facts", "", "judge the facts in this file (the JSON of another host's doctor) instead of this host's")
+	cmd.Flags().Bool("json", false, "print JSON, including the facts that were evaluated")
+	cmd.Flags().String("facts", "", "evaluate the facts in this file (JSON output of doctor on another host) instead of this host")
 	return cmd
 }
 

@@ -13,24 +13,24 @@ import (
 // that begin so. Flags of a command that are in no group come first, without a title. FLAGS.md
 // is made by the same groups.
 var flagGroups = cli.FlagGroups{Subject: flagSubject, All: []cli.FlagGroup{
-	{Title: "What is watched", Names: []string{"job", "allow-annotations", "cgroup", "pid", "ingress", "sample", "cpu-budget", "memory", "streams", "ring-size", "names", "names-socket", "cgroup-root", "proc"}},
+	{Title: "Watching", Names: []string{"job", "allow-annotations", "cgroup", "pid", "ingress", "sample", "cpu-budget", "memory", "streams", "ring-size", "names", "names-socket", "cgroup-root", "proc"}},
 	{Title: "This host", Names: []string{"host", "link-mbit"}},
-	{Title: "Connections of the job", Names: []string{"intercept", "intercept-exclude", "adopt", "forward", "max-connections", "grace", "proxy-grace", "proxy-hang-after", "proxy-socket", "proxy-uid", "outlive", "replace", "bpf-dir", "mark"}},
-	{Title: "Other hosts' proxies", Names: []string{"insecure", "insecure-mesh", "mesh-", "peer-", "no-proxy-retry"}},
+	{Title: "Job connections", Names: []string{"intercept", "intercept-exclude", "adopt", "forward", "max-connections", "grace", "proxy-grace", "proxy-hang-after", "proxy-socket", "proxy-uid", "outlive", "replace", "bpf-dir", "mark"}},
+	{Title: "Proxies on other hosts", Names: []string{"insecure", "insecure-mesh", "mesh-", "peer-", "no-proxy-retry"}},
 	{Title: "Certificates", Names: []string{"tls-"}},
 	{Title: "Lossless codecs", Names: []string{"codec", "unchanged"}},
-	{Title: "Codecs that leave something out", Names: []string{"threshold", "threshold-", "quantize", "quantize-bucket", "slim", "pull-", "row", "activations-pushed", "wire", "char-values", "least-values", "same-host"}},
-	{Title: "Rules and memory of codecs", Names: []string{"follow-codecs", "codec-memory", "proxy-memory", "share-pulls", "aggregate", "aggregate-wait"}},
-	{Title: "Where keys are", Names: []string{"placement", "act", "handler", "allow-probe", "split", "state-dir"}},
-	{Title: "The data", Names: []string{"input", "rules", "key-map", "seed"}},
+	{Title: "Lossy codecs", Names: []string{"threshold", "threshold-", "quantize", "quantize-bucket", "slim", "pull-", "row", "activations-pushed", "wire", "char-values", "least-values", "same-host"}},
+	{Title: "Codec rules, memory, sharing and sums", Names: []string{"follow-codecs", "codec-memory", "proxy-memory", "share-pulls", "aggregate", "aggregate-wait"}},
+	{Title: "Key placement and moves", Names: []string{"placement", "act", "handler", "allow-probe", "split", "state-dir"}},
+	{Title: "Data", Names: []string{"input", "rules", "key-map", "seed"}},
 	{Title: "Algorithms", Names: []string{"algorithm", "all", "theta", "time-budget", "from", "move-at-most", "resume", "hash-"}},
 	{Title: "Machines", Names: []string{"machines", "capacity", "link-speed", "server-ranks", "planner-http", "hosts"}},
-	{Title: "Data beyond memory", Names: []string{"stream", "passes", "scratch"}},
+	{Title: "Data larger than memory", Names: []string{"stream", "passes", "scratch"}},
 	{Title: "Plans", Names: []string{"planner-strategy", "planner-act", "planner-decide-every", "planner-horizon", "planner-store", "strategy", "decide-every", "horizon", "store"}},
-	{Title: "The planner to ask", Names: []string{"planner", "planner-ca", "planner-cert", "planner-key", "planner-name"}},
-	{Title: "The planner in this process", Names: []string{"planner-"}},
-	{Title: "Several planners", Names: []string{"lease", "advertise"}},
-	{Title: "Page, interface, administration", Names: []string{"listen", "http", "http-name", "pprof", "control-socket", "socket", "admin-uid"}},
+	{Title: "Planner connection", Names: []string{"planner", "planner-ca", "planner-cert", "planner-key", "planner-name"}},
+	{Title: "Embedded planner", Names: []string{"planner-"}},
+	{Title: "High availability", Names: []string{"lease", "advertise"}},
+	{Title: "HTTP endpoints and administration", Names: []string{"listen", "http", "http-name", "pprof", "control-socket", "socket", "admin-uid"}},
 	{Title: "OpenTelemetry", Names: []string{"otlp-"}},
 	{Title: "Kubernetes", Names: []string{"kubernetes", "kubernetes-"}},
 }}
@@ -45,7 +45,7 @@ func flagSubject(cmd *cobra.Command, flag string) string {
 	case path == "psidecar planner" && flag == "act":
 		return "strategy"
 	case strings.HasPrefix(path, "psidecar plan ") && (flag == "job" || flag == "act"),
-		path == "psidecar heatmap" && (flag == "job" || flag == "names"):
+		path == "psidecar heatmap" && (flag == "job" || flag == "names" || flag == "from"):
 		return ""
 	}
 	return flag

@@ -33,13 +33,13 @@ func (g *guests) addFlags(cmd *cobra.Command, insecure string) {
 
 // addUsers adds --admin-uid. Agent, proxy and planner have it, each for its own sockets.
 func addUsers(cmd *cobra.Command, users *control.Users) {
-	cmd.Flags().UintSliceVar((*[]uint)(users), "admin-uid", nil, "users who may change things over unix sockets and loopback, besides root and the one that this runs as")
+	cmd.Flags().UintSliceVar((*[]uint)(users), "admin-uid", nil, "UIDs that may make changes over Unix sockets and loopback, in addition to root and this process's user")
 }
 
 // addNames adds --http-name, the names for which the guard of a page lets requests pass; see
 // [page.Guard].
 func addNames(cmd *cobra.Command, names *[]string) {
-	cmd.Flags().StringSliceVar(names, "http-name", nil, "names by which this host's pages are asked for, besides its addresses, localhost and its hostname; requests for others are refused, as those of foreign pages in a browser are")
+	cmd.Flags().StringSliceVar(names, "http-name", nil, "additional host names accepted in HTTP requests, besides this host's addresses, localhost and its hostname; requests for other names are refused, as are cross-site requests")
 }
 
 // policy returns the access policy of a planner with the given identity, which is nil without

@@ -25,24 +25,24 @@ func newHashCommand(e env) *cobra.Command {
 	var f hashFlags
 	cmd := &cobra.Command{
 		Use:   "hash --input FILE --hash-bins BINS",
-		Short: "Hash training data to fewer parameters, and say what that costs",
-		Long: `Reads libsvm or libffm text and hashes every row: to one feature a bin by
-one-permutation hashing (oph, looks at which features a row has) or bin-wise
-consistent weighted sampling (bcws, at their values as well). Reports size,
-traffic between k machines and the accuracy of a logistic regression, before
-and after. --out writes the hashed set as libsvm text.`,
+		Short: "Hash training data to fewer parameters and report the loss",
+		Long: `Read libsvm or libffm text and hash every row to one feature per bin, by
+one-permutation hashing (oph, uses only which features a row has) or bin-wise
+consistent weighted sampling (bcws, also uses their values). Report the size,
+the traffic between k machines and the accuracy of a logistic regression,
+before and after hashing. --out writes the hashed data as libsvm text.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), e) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.input, "input", "", "the data: a libsvm or libffm file")
-	flags.IntVar(&f.bins, "hash-bins", 0, "features of a hashed row")
-	flags.IntVar(&f.bits, "hash-bits", prerun.DefaultHashBits, "bits of a hashed feature's code")
-	flags.StringVar(&f.scheme, "hash-scheme", "oph", "oph for sets, bcws for weights")
-	flags.StringVar(&f.out, "out", "", "file for the hashed set")
-	flags.IntVarP(&f.k, "machines", "k", 8, "number of machines for the report on traffic")
-	flags.StringVar(&f.algorithm, "algorithm", "dppa", "partitioner for the report on traffic: "+strings.Join(prerun.Algorithms(), ", "))
-	flags.Uint64Var(&f.seed, "seed", 1, "of the hash functions, the partitioner and the split into training and test rows")
+	flags.StringVar(&f.input, "input", "", "input data, a libsvm or libffm file")
+	flags.IntVar(&f.bins, "hash-bins", 0, "number of features of a hashed row")
+	flags.IntVar(&f.bits, "hash-bits", prerun.DefaultHashBits, "bits per hashed feature")
+	flags.StringVar(&f.scheme, "hash-scheme", "oph", "hashing scheme: oph for sets, bcws for weights")
+	flags.StringVar(&f.out, "out", "", "output file for the hashed data")
+	flags.IntVarP(&f.k, "machines", "k", 8, "number of machines for the traffic report")
+	flags.StringVar(&f.algorithm, "algorithm", "dppa", "partitioning algorithm for the traffic report: "+strings.Join(prerun.Algorithms(), ", "))
+	flags.Uint64Var(&f.seed, "seed", 1, "random seed of hash functions, partitioner and train/test split")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
 }

@@ -31,10 +31,10 @@ func newHeatmapCommand(e env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "heatmap",
-		Short: "Show which worker uses which keys, or which keys are used when",
-		Long: `Show which worker of a job uses which keys, as an agent (or planner) has
-counted it: in the terminal, with --json as data, with --png as an image. With
---by time a row is a stretch of time instead, of all workers or some (--workers).`,
+		Short: "Show key accesses by worker or over time",
+		Long: `Show which worker of a job uses which keys, as counted by an agent or planner:
+in the terminal, as data with --json, or as an image with --png. With --by time,
+each row is a time interval, for all workers or those given by --workers.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -89,21 +89,21 @@ counted it: in the terminal, with --json as data, with --png as an image. With
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner to ask")
-	flags.StringVar(&job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
+	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner")
+	flags.StringVar(&job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
 	flags.StringVar(&measure, "measure", "", "what to count: accesses (default), pulls, pushes, bytes, pulled_bytes or pushed_bytes")
-	flags.StringVar(&by, "by", "worker", "what a row is: worker, or time, a stretch of it (ten seconds at least)")
-	flags.IntVar(&rows, "rows", 40, "with --by time: how many stretches of time at most, 1 to 120")
-	flags.StringSliceVar(&workers, "workers", nil, "with --by time: what these workers used; default: all")
-	flags.IntVar(&blocks, "blocks", 256, "how many blocks of keys at most")
+	flags.StringVar(&by, "by", "worker", "meaning of a row: worker, or time (an interval of at least ten seconds)")
+	flags.IntVar(&rows, "rows", 40, "with --by time: maximum number of time intervals, 1 to 120")
+	flags.StringSliceVar(&workers, "workers", nil, "with --by time: only these workers (default: all)")
+	flags.IntVar(&blocks, "blocks", 256, "maximum number of key blocks")
 	flags.StringVar(&first, "first", "", "lowest key to show")
 	flags.StringVar(&last, "last", "", "highest key to show")
-	flags.StringVar(&from, "from", "", "start of the time to show: seconds since 1970, or negative: seconds before now")
-	flags.StringVar(&to, "to", "", "end of the time to show")
-	flags.IntVar(&width, "width", 0, "columns to draw in; default: the terminal's")
+	flags.StringVar(&from, "from", "", "start of the time range: Unix time in seconds, or if negative, seconds before now")
+	flags.StringVar(&to, "to", "", "end of the time range, like --from")
+	flags.IntVar(&width, "width", 0, "width in columns (default: the terminal's)")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	addKeyNames(cmd, &namesFile)
-	flags.StringVar(&image, "png", "", "write a PNG to this file")
+	flags.StringVar(&image, "png", "", "write a PNG image to this file")
 	return cmd
 }
 

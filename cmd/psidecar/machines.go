@@ -22,8 +22,8 @@ type machineFlags struct {
 
 // register adds the flags.
 func (f *machineFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.planner, "planner-http", "", "URL of a planner's page: --link-speed and --capacity, where not given, are the links and cores of the hosts that report to it")
-	flags.StringSliceVar(&f.hosts, "hosts", nil, "with --planner-http: the machines' hosts, k names; default: all, by name")
+	flags.StringVar(&f.planner, "planner-http", "", "URL of a planner's HTTP endpoint, which supplies link speeds and cores of its hosts unless --link-speed and --capacity are given")
+	flags.StringSliceVar(&f.hosts, "hosts", nil, "with --planner-http: host names of the k machines (default: all hosts, by name)")
 }
 
 // ask returns the relative link speed and share of samples of each of k machines. Both are nil

@@ -15,7 +15,7 @@ import (
 func newManCommand(e env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "man DIR",
-		Short:   "Write a manual page for each command",
+		Short:   "Write manual pages for all commands",
 		Example: "psidecar man /usr/local/share/man/man1",
 		Hidden:  true,
 		Args:    cobra.ExactArgs(1),

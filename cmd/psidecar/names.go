@@ -11,7 +11,7 @@ import (
 // that show keys have it; each applies names to what it shows, so a tool may use others than
 // the agent it asks.
 func addKeyNames(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVar(path, "names", "", "YAML or CSV file that names ranges of keys (name, first, last) and the rows in them (keys-per-row, row), of all jobs or one (job), read again when it changes")
+	cmd.Flags().StringVar(path, "names", "", "YAML or CSV file with names of key ranges (name, first, last) and of the rows in them (keys-per-row, row), for all jobs or one (job); reloaded when it changes")
 }
 
 // The unix sockets where names of keys are set by default (psidecar names set). They differ, so
@@ -23,7 +23,7 @@ const (
 
 // addNamesSocket adds --names-socket, with the default usual, to an agent or planner.
 func addNamesSocket(cmd *cobra.Command, path *string, usual string) {
-	cmd.Flags().StringVar(path, "names-socket", usual, "unix socket at which root, this process's user and --admin-uid set what keys are called (psidecar names set), until the file of --names changes or this process ends; empty: none")
+	cmd.Flags().StringVar(path, "names-socket", usual, "Unix socket over which root, this process's user and --admin-uid set key names (psidecar names set), until the --names file changes or this process exits; empty: disabled")
 }
 
 // openNames reads the file of --names. Without one it returns nil, whose [page.NameFile.Map]

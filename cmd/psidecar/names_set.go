@@ -22,9 +22,9 @@ import (
 func newNamesCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "names",
-		Short: "Show what keys are called, and set it while agents and planners run",
-		Long: `Show what an agent or planner calls ranges of keys (--names), and set it without
-a restart.`,
+		Short: "Show key names, and set them at run time",
+		Long: `Show the names of key ranges of an agent or planner (--names), and set them
+without a restart.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -39,7 +39,7 @@ func newNamesShowCommand(e env) *cobra.Command {
 	var asCSV, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "Show what ranges of keys are called",
+		Short: "Show the names of key ranges",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{}
@@ -70,9 +70,9 @@ func newNamesShowCommand(e env) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner to ask")
-	flags.StringVar(&job, "job", "", "names of this job's keys, by its scheduler's host:port; default: all")
-	flags.BoolVar(&asCSV, "csv", false, "print CSV, which --names and psidecar names set read")
+	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner")
+	flags.StringVar(&job, "job", "", "only names for this job, given by its scheduler's host:port (default: all)")
+	flags.BoolVar(&asCSV, "csv", false, "print CSV in the format of --names and psidecar names set")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -101,15 +101,14 @@ func newNamesSetCommand(e env) *cobra.Command {
 	var sockets []string
 	cmd := &cobra.Command{
 		Use:   "set FILE",
-		Short: "Set what keys are called, in place of all names",
-		Long: `Give agent, planner and psidecar up on this host the names of keys that are in a
-file, YAML or CSV as --names reads it, in place of all that they have; an empty
-file takes the names away. It holds until the file of their own --names changes,
-or they end: names that are to stay belong into that file. Other hosts' agents
-are not told.
+		Short: "Replace all key names",
+		Long: `Replace the key names of agent, planner and psidecar up on this host with those in
+a file (YAML or CSV, as for --names). An empty file removes all names. The names
+hold until the processes' own --names file changes or they exit; put permanent
+names into that file. Agents on other hosts are not changed.
 
-Root, the user that the process runs as and its --admin-uid may; it logs who
-did it.`,
+Allowed for root, the user of the process and its --admin-uid. The process logs
+who made the change.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := os.ReadFile(args[0])
@@ -133,6 +132,6 @@ did it.`,
 			return client.SetNames(cmd.Context(), e.stdout, usualNamesSockets, true, media, text)
 		},
 	}
-	cmd.Flags().StringSliceVar(&sockets, "control-socket", nil, "unix sockets of who is told: --names-socket of agent and planner, --control-socket of up; default: all that are at their usual places, "+strings.Join(usualNamesSockets, ", "))
+	cmd.Flags().StringSliceVar(&sockets, "control-socket", nil, "Unix sockets to use: --names-socket of agent and planner, --control-socket of up (default: all default sockets that exist, "+strings.Join(usualNamesSockets, ", ")+")")
 	return cmd
 }

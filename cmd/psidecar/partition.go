@@ -39,15 +39,16 @@ func newPartitionCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "partition --input FILE -k MACHINES",
 		Short: "Divide training data and parameters among machines before a run",
-		Long: `Reads libsvm or libffm text (plain, .gz, .bz2, .xz, .zst) and divides its
-samples and the parameters that they use among k machines, each a worker and a
-server, so that the busiest machine moves the fewest parameters per step.
+		Long: `Read libsvm or libffm text (plain, .gz, .bz2, .xz, .zst) and divide its samples
+and their parameters among k machines, each with a worker and a server, so that
+the busiest machine moves the fewest parameters per step.
 
---out writes a shard of the data per machine, assignment.txt, which
-psidecar score reads, and placement.json, which proxy and up take.
+--out writes a data shard per machine, assignment.txt for psidecar score, and
+placement.json for proxy and up.
 
---stream is for data beyond memory: the input, which may also be a folder of
-shards, is read a few times, and tables and buffers stay within --memory.`,
+--stream is for data larger than memory: the input, which may also be a
+directory of shards, is read several times, and tables and buffers stay within
+--memory.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.stream.on {
@@ -60,27 +61,27 @@ shards, is read a few times, and tables and buffers stay within --memory.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.input, "input", "", "the data: a libsvm or libffm file")
+	flags.StringVar(&f.input, "input", "", "input data, a libsvm or libffm file")
 	flags.IntVarP(&f.k, "machines", "k", 0, "number of machines")
 	flags.StringVar(&f.algorithm, "algorithm", "best", strings.Join(prerun.Algorithms(), ", "))
 	flags.BoolVar(&f.all, "all", false, "run all algorithms and compare them")
-	flags.Uint64Var(&f.seed, "seed", 1, "of all random choices")
-	flags.DurationVar(&f.budget, "time-budget", 0, "how long best may go on improving, for instance 30s")
-	flags.StringVar(&f.from, "from", "", "with best: assignment.txt of an earlier run, for data to which samples were added at the end; most stay where they are")
-	flags.Float64Var(&f.moveAtMost, "move-at-most", 10, "with --from: percent of the earlier samples that may move")
-	flags.StringVar(&f.resume, "resume", "", "with best: file for the state of the work, saved every 5 s; where it exists, go on from it: to the end, or after that to something better")
-	flags.Int64Var(&f.theta, "theta", 0, "most parameters (bytes, with --rules) that a machine may use as a worker; 0: no bound")
-	flags.Float64SliceVar(&f.capacity, "capacity", nil, "relative share of the samples per machine: k numbers")
+	flags.Uint64Var(&f.seed, "seed", 1, "random seed")
+	flags.DurationVar(&f.budget, "time-budget", 0, "time limit for best, for example 30s")
+	flags.StringVar(&f.from, "from", "", "with best: assignment.txt of an earlier run on the same data before samples were appended; most old samples keep their machine")
+	flags.Float64Var(&f.moveAtMost, "move-at-most", 10, "with --from: maximum percentage of old samples that may move")
+	flags.StringVar(&f.resume, "resume", "", "with best: state file, saved every 5 s; if it exists, resume from it, or improve the result of a finished run")
+	flags.Int64Var(&f.theta, "theta", 0, "maximum number of parameters (bytes, with --rules) used by a machine as a worker; 0: unlimited")
+	flags.Float64SliceVar(&f.capacity, "capacity", nil, "relative share of samples per machine: k numbers")
 	flags.Float64SliceVar(&f.speed, "link-speed", nil, "relative link speed per machine: k numbers")
-	flags.StringVar(&f.rules, "rules", "", "file of lines: feature ID [bytes=N] [group=NAME] [machine=I], or sample NUMBER [weight=N] [machine=I]")
-	flags.IntVar(&f.hashBins, "hash-bins", 0, "hash every row to that many features first; 0: do not")
-	flags.IntVar(&f.hashBits, "hash-bits", prerun.DefaultHashBits, "bits of a hashed feature's code")
-	flags.StringVar(&f.hashScheme, "hash-scheme", "oph", "oph for sets, bcws for weights")
-	flags.StringVar(&f.keyMap, "key-map", "identity", "keys on the wire for the ids in the file: identity, spread or file:PATH")
-	flags.IntSliceVar(&f.servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers; default 0,1,...")
-	flags.StringVar(&f.out, "out", "", "directory for shards, assignment.txt and placement.json")
-	flags.StringVar(&f.plot, "plot", "", "PNG file for a plot of the traffic per machine")
-	flags.BoolVar(&f.json, "json", false, "print JSON, an object per algorithm")
+	flags.StringVar(&f.rules, "rules", "", "rules file with lines of the form: feature ID [bytes=N] [group=NAME] [machine=I], or sample NUMBER [weight=N] [machine=I]")
+	flags.IntVar(&f.hashBins, "hash-bins", 0, "hash every row to this many features first; 0: disabled")
+	flags.IntVar(&f.hashBits, "hash-bits", prerun.DefaultHashBits, "bits per hashed feature")
+	flags.StringVar(&f.hashScheme, "hash-scheme", "oph", "hashing scheme: oph for sets, bcws for weights")
+	flags.StringVar(&f.keyMap, "key-map", "identity", "mapping of feature IDs to PS-lite keys: identity, spread or file:PATH")
+	flags.IntSliceVar(&f.servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers (default 0,1,...)")
+	flags.StringVar(&f.out, "out", "", "output directory for shards, assignment.txt and placement.json")
+	flags.StringVar(&f.plot, "plot", "", "output file for a PNG plot of the traffic per machine")
+	flags.BoolVar(&f.json, "json", false, "print JSON, one object per algorithm")
 	f.machines.register(flags)
 	f.stream.register(flags)
 	return cmd

@@ -24,7 +24,7 @@ type planFlags struct {
 // addFlags adds the flags.
 func (f *planFlags) addFlags(cmd *cobra.Command) {
 	f.planner.addFlags(cmd, client.LocalPlanner, "host:port of the planner to ask, or unix:PATH; local: "+client.PlannerSocket+" where it is there, else "+client.PlannerAddress)
-	cmd.Flags().StringVar(&f.job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
+	cmd.Flags().StringVar(&f.job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
 
@@ -34,10 +34,10 @@ func (f *planFlags) addFlags(cmd *cobra.Command) {
 func newPlanCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Show, apply and take back plans of where keys live",
-		Long: `Show what the planner would move or has moved, what it predicted and what came
-of it; carry out what it proposed; take the newest plan back. A planner without
---act proposes only.`,
+		Short: "Show, apply and roll back key placement plans",
+		Long: `Show the moves that the planner proposes or has made, with predicted and actual
+savings; apply a proposed plan; roll back the newest plan. A planner without
+--act only proposes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -67,7 +67,7 @@ func newPlanShowCommand(e env) *cobra.Command {
 	var namesFile string
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "Show the plans of all jobs: predicted, moved, refused, and what came of it",
+		Short: "Show the plans of all jobs: predictions, moves, refusals and results",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			called, err := openNames(namesFile)
@@ -134,10 +134,10 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 	}
 	f.addFlags(cmd)
 	if action == api.ActRequest_APPLY {
-		cmd.Flags().Uint64Var(&epoch, "epoch", 0, "the proposed plan; 0: the newest")
+		cmd.Flags().Uint64Var(&epoch, "epoch", 0, "epoch of the proposed plan; 0: the newest")
 	}
 	if action != api.ActRequest_FORGET {
-		cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long until all keys have moved, and fail if some have not")
+		cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until all keys have moved, and fail if some have not")
 	}
 	return cmd
 }

@@ -24,7 +24,7 @@ import (
 func newPlanAggregateCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "aggregate",
-		Short: "Compare ways to keep parameters the same on all machines, and have what a host pushes summed where that saves bytes",
+		Short: "Compare ways to synchronize parameters, and sum a host's pushes where that saves bytes",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -42,23 +42,23 @@ func newAggregateShowCommand(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show [RECORDING...]",
-		Short: "Show how sparsely a job uses ranges of its keys, and what each form would move",
-		Long: `Show alpha, the share of a range's values that a worker uses in a step, as a
-planner (or an agent, of its host's workers) has counted it or recordings have
-it, and the bytes that the busiest machine would send and receive in a step, of
-values alone, in each form (Parallax, Kim and others 2019, section 3.1):
+		Short: "Show how sparsely a job uses its key ranges, and the traffic of each form",
+		Long: `Show alpha, the share of a range's values that a worker uses per step, as counted
+by a planner (or by an agent, for its host's workers) or taken from recordings,
+and the bytes of values that the busiest machine would send and receive per step
+in each form (Parallax, Kim and others 2019, section 3.1):
 
-  servers     each worker pulls and pushes what it uses, as PS-lite does
+  servers     each worker pulls and pushes what it uses, as in PS-lite
   host sums   each host does so once (--share-pulls and --aggregate host of psidecar proxy)
-  all-reduce  all values by a ring of hosts
-  all-gather  each host sends what its workers used to every other
+  all-reduce  all values in a ring of hosts
+  all-gather  each host sends the values used by its workers to all others
 
-A planner reckons with the hosts that workers and servers are on and with the
-speed of their links, where it knows them: the busiest machine is the one whose
-link takes the longest. With --machines servers are taken to be on all machines
-with parameters spread evenly. Workers of a host are taken to choose what they
-use apart from each other. psidecar itself has the first two forms, of which one
-is chosen for each range; the others would be another job.`,
+A planner takes into account the hosts of workers and servers and their link
+speeds, if known: the busiest machine is the one whose link takes the longest.
+With --machines, servers are assumed on all machines, with parameters spread
+evenly. The workers of a host are assumed to choose keys independently. psidecar
+implements the first two forms and chooses one of them per range; the others
+would need a different job.`,
 		RunE: func(cmd *cobra.Command, recordings []string) error {
 			if err := on.check(); err != nil {
 				return err
@@ -74,9 +74,9 @@ is chosen for each range; the others would be another job.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&at, "agent", client.PlannerURL, "URL of the planner's page, or an agent's")
-	flags.StringVar(&job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
-	flags.IntVar(&blocks, "blocks", 64, "how finely keys are looked at; neighbours that are used alike are shown as one range")
+	flags.StringVar(&at, "agent", client.PlannerURL, "URL of the planner's or an agent's HTTP endpoint")
+	flags.StringVar(&job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
+	flags.IntVar(&blocks, "blocks", 64, "number of key blocks to analyze; adjacent blocks with similar use are shown as one range")
 	on.register(flags)
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -90,9 +90,9 @@ type imagined struct {
 
 // register adds the flags.
 func (i *imagined) register(flags *pflag.FlagSet) {
-	flags.IntVar(&i.machines, "machines", 0, "reckon with so many machines that have workers; 0: those that the job is on")
-	flags.IntVar(&i.each, "each", 1, "with --machines: workers on each")
-	flags.Float64SliceVar(&i.speeds, "link-speed", nil, "with --machines: speed of each machine's link in Mbit/s; default: all alike")
+	flags.IntVar(&i.machines, "machines", 0, "compute for this number of machines with workers; 0: the machines of the job")
+	flags.IntVar(&i.each, "each", 1, "with --machines: workers per machine")
+	flags.Float64SliceVar(&i.speeds, "link-speed", nil, "with --machines: link speed of each machine in Mbit/s (default: all equal)")
 }
 
 // check returns a usage error for a cluster that makes no sense. A page that is asked checks by

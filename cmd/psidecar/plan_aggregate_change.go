@@ -45,15 +45,15 @@ func newAggregateApplyCommand(e env) *cobra.Command {
 	var at, form string
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Have pushes of a host's workers be summed, of keys of which that saves bytes or of those that are named",
-		Long: `Have what workers of a host push be summed before it leaves: of the ranges of
-keys of which psidecar plan aggregate show proposes it, in place of all of the
-job's rules, or with --form of the keys of --keys, or all, before its other
-rules. --form none has pushes go one by one, whatever proxies' flags say, and
-keeps a planner with --act from setting rules of itself.
+		Short: "Sum the pushes of each host's workers, for key ranges where that saves bytes or for given keys",
+		Long: `Sum the pushes of a host's workers before they leave. Without --form, this applies
+to the key ranges proposed by psidecar plan aggregate show and replaces all of the
+job's rules. With --form, it applies to --keys, or all keys, and takes precedence
+over the job's other rules. --form none disables sums regardless of the proxies'
+flags, and keeps a planner with --act from setting rules itself.
 
-Proxies with --aggregate host, auto or asked take it up; those without do not
-know that the job's servers add (--handler add), and leave its pushes alone.`,
+Proxies with --aggregate host, auto or asked follow these rules. Other proxies do
+not know that the job's servers add (--handler add), and ignore them.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			keys, err := f.span()
@@ -76,9 +76,9 @@ know that the job's servers add (--handler add), and leave its pushes alone.`,
 		},
 	}
 	f.addFlags(cmd)
-	cmd.Flags().StringVar(&at, "agent", client.PlannerURL, "URL of the planner's page, where alpha is asked for")
-	cmd.Flags().StringVar(&form, "form", "", "host: sum pushes of these keys, none: do not; left out: what is proposed by measured alpha")
-	cmd.Flags().BoolVar(&f.ahead, "ahead", false, "also for a job that nobody knows yet, and where no proxy follows the planner yet")
+	cmd.Flags().StringVar(&at, "agent", client.PlannerURL, "URL of the planner's HTTP endpoint, the source of alpha")
+	cmd.Flags().StringVar(&form, "form", "", "host: sum pushes of these keys; none: do not (default: as proposed from measured alpha)")
+	cmd.Flags().BoolVar(&f.ahead, "ahead", false, "allow jobs that are not known yet, and planners that no proxy follows yet")
 	return cmd
 }
 
@@ -102,7 +102,7 @@ func newAggregateClearCommand(e env) *cobra.Command {
 	var f sumsChange
 	cmd := &cobra.Command{
 		Use:   "clear",
-		Short: "Drop a job's rules on sums, or that for some keys: what proxies' own flags say holds again",
+		Short: "Remove a job's rules on sums, or those for some keys; the proxies' own flags apply again",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			keys, err := f.span()

@@ -29,9 +29,9 @@ type ruleChange struct {
 func (f *ruleChange) addFlags(cmd *cobra.Command) {
 	f.planFlags.addFlags(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.keys, "keys", "", "FIRST-LAST: for these keys only, both included; default: all")
-	flags.BoolVar(&f.act, "act", false, "do it, rather than say what it would do")
-	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all proxies that follow have taken the rules up")
+	flags.StringVar(&f.keys, "keys", "", "only these keys, as FIRST-LAST, inclusive (default: all)")
+	flags.BoolVar(&f.act, "act", false, "apply the change (default: dry run)")
+	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all following proxies have accepted the rules")
 }
 
 // options returns what the flags say about the change, whatever rules it is about.

@@ -21,11 +21,11 @@ import (
 func newPlanCodecsCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "codecs",
-		Short: "Turn codecs for values on, change them and turn them off while a job runs",
-		Long: `Give the planner rules for the values of a job's pushes and pulls, which all
-proxies that follow it take up with their next message: from the planner's
-rules the first that fits a key counts, before what proxies' own flags say.
-Without --act the verbs that change something only say what they would do.`,
+		Short: "Enable, change and disable codecs at run time",
+		Long: `Set rules at the planner for the values of a job's pushes and pulls. All proxies
+that follow the planner apply them from their next message on. The first of the
+planner's rules that matches a key applies, before the proxies' own flags.
+Without --act, commands that make changes are dry runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -90,11 +90,11 @@ func newCodecsSetCommand(e env) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "set",
-		Short: "Set the rule for a job's keys, in place of the one for the same keys",
-		Long: `Set the rule for a job's keys, in place of the one that the planner has for the
-same keys; rules for other keys stay, and come after it. --off makes values go
-as they are, whatever proxies' own flags say. --file replaces all of the job's
-rules by a list as ` + daemon.RulesKey + ` of proxies' configuration file has it.`,
+		Short: "Set the rule for a job's keys, replacing the one for the same keys",
+		Long: `Set the rule for a job's keys, replacing the planner's rule for the same keys.
+Rules for other keys stay and come after it. --off makes values pass unmodified,
+regardless of the proxies' own flags. --file replaces all of the job's rules by a
+list in the format of ` + daemon.RulesKey + ` in the proxies' configuration file.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			own, err := rule.Own()
@@ -132,10 +132,10 @@ rules by a list as ` + daemon.RulesKey + ` of proxies' configuration file has it
 	}
 	f.addFlags(cmd)
 	rule.RegisterRule(cmd.Flags())
-	cmd.Flags().IntVar(&least, "least-values", 0, "leave alone keys that have fewer values")
+	cmd.Flags().IntVar(&least, "least-values", 0, "do not apply to keys with fewer values")
 	f.setting = true
-	cmd.Flags().BoolVar(&f.ahead, "ahead", false, "also for a job that nobody knows yet, and where no proxy follows the planner yet")
-	cmd.Flags().BoolVar(&off, "off", false, "no codec for these keys")
+	cmd.Flags().BoolVar(&f.ahead, "ahead", false, "allow jobs that are not known yet, and planners that no proxy follows yet")
+	cmd.Flags().BoolVar(&off, "off", false, "disable codecs for these keys")
 	cmd.Flags().StringVar(&file, "file", "", "YAML file with a list of rules")
 	return cmd
 }
@@ -163,7 +163,7 @@ func newCodecsClearCommand(e env) *cobra.Command {
 	var f codecsChange
 	cmd := &cobra.Command{
 		Use:   "clear",
-		Short: "Drop a job's rules, or that for some keys: what proxies' own flags say holds again",
+		Short: "Remove a job's rules, or those for some keys; the proxies' own flags apply again",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.job == "" {
@@ -192,12 +192,12 @@ func newCodecsDrainCommand(e env) *cobra.Command {
 	var steps int
 	cmd := &cobra.Command{
 		Use:   "drain",
-		Short: "Have what waits of a job's pushes go along with the next ones, and then no codec",
-		Long: `Have thresholds fall to nothing within --steps pushes of each layer, by whatever
-rule they are, so that what waits goes along with the workers' own pushes, and
-have no codec after that: before workers save a model. Keys that are not pushed
-any more keep what waits of them; psidecar status says how much that is. Without
---keys it is for all of the job's keys, in place of all its rules.`,
+		Short: "Drain a job's residuals with its next pushes, then disable its codecs",
+		Long: `Reduce thresholds to zero within --steps pushes of each layer, whichever rule set
+them, so that residuals are sent with the workers' own pushes, and then disable
+codecs. Use this before workers save a model. Keys that are not pushed any more
+keep their residuals; psidecar status shows how much. Without --keys, this applies
+to all of the job's keys and replaces all of its rules.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -220,6 +220,6 @@ any more keep what waits of them; psidecar status says how much that is. Without
 	}
 	f.addFlags(cmd)
 	f.setting = true
-	cmd.Flags().IntVar(&steps, "steps", 50, "pushes of each layer until nothing waits")
+	cmd.Flags().IntVar(&steps, "steps", 50, "pushes of each layer until no residual is left")
 	return cmd
 }

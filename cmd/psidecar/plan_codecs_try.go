@@ -17,11 +17,11 @@ func newCodecsTryCommand(e env) *cobra.Command {
 	var seconds uint32
 	cmd := &cobra.Command{
 		Use:   "try",
-		Short: "Have all proxies try codecs on live traffic, and show what each would save",
-		Long: `Have all proxies that follow the planner put what their hosts' processes send
-through each codec, beside what is in use, and show what each would save and how
-much of the gradients would wait. It changes nothing; for so many seconds it takes
-the proxies' processors several times what codecs take.`,
+		Short: "Try codecs on live traffic on all proxies, and show what each would save",
+		Long: `Run the traffic of all proxies that follow the planner through each codec, in
+addition to the one in use, and show what each would save and the residual that it
+would leave. The traffic itself does not change. During the trial, proxies use
+several times the CPU time of a codec.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if seconds < 1 || seconds > 60 {
@@ -44,6 +44,6 @@ the proxies' processors several times what codecs take.`,
 		},
 	}
 	f.addFlags(cmd)
-	cmd.Flags().Uint32Var(&seconds, "seconds", 10, "for how long, 1 to 60")
+	cmd.Flags().Uint32Var(&seconds, "seconds", 10, "duration of the trial in seconds, 1 to 60")
 	return cmd
 }

@@ -38,21 +38,21 @@ type plannerFlags struct {
 // same process have too: it is "planner-" in psidecar up and empty otherwise.
 func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "address at which agents report and proxies ask for plans")
-	flags.StringVar(&f.http, prefix+"http", "127.0.0.1:9812", "address of the planner's page and interface; empty: none")
-	flags.StringVar(&f.store, prefix+"store", "", "file in which plans survive, or kubernetes[:NAMESPACE]: objects there; empty: none, plans are proposed and never carried out")
-	flags.StringVar(&f.lease, prefix+"lease", "psidecar-planner", "with "+prefix+"store kubernetes: Lease by which one of several planners has the lead, and beginning of the names of the objects")
-	flags.StringVar(&f.advertise, prefix+"advertise", "", "with "+prefix+"store kubernetes: IP address at which the other planners reach this one: while it has the lead they send on who comes to them")
-	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the certificates that those of agents and of all who ask must be signed by; with it --"+prefix+"listen takes TLS alone")
-	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, read again when it changes")
-	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with its key")
-	flags.StringSliceVar(&f.roles, prefix+"tls-role", nil, "ROLE=PATTERN: certificates with such a DNS name or URI have the role (agent, proxy, planner, operator), besides those that name it themselves as psidecar://ROLE/NAME; {host} in the pattern: for that host alone; can be repeated")
-	flags.StringVar(&f.socket, prefix+"socket", client.PlannerSocket, "unix socket at which root, the planner's own user and --admin-uid may do everything, for psidecar plan on the same host; empty: none")
-	flags.BoolVar(&f.act, prefix+"act", false, "carry plans out without being asked (psidecar plan apply), and have pushes of a host's workers be summed where alpha says that it saves bytes (psidecar plan aggregate apply)")
+	flags.StringVar(&f.listen, prefix+"listen", "127.0.0.1:9811", "listen address for agents' reports and proxies")
+	flags.StringVar(&f.http, prefix+"http", "127.0.0.1:9812", "listen address of the planner's web page and API; empty: disabled")
+	flags.StringVar(&f.store, prefix+"store", "", "file that stores plans, or kubernetes[:NAMESPACE] to store them in Kubernetes objects; empty: no store, plans are proposed but never carried out")
+	flags.StringVar(&f.lease, prefix+"lease", "psidecar-planner", "with "+prefix+"store kubernetes: name of the Lease for leader election, and prefix of the object names")
+	flags.StringVar(&f.advertise, prefix+"advertise", "", "with "+prefix+"store kubernetes: IP address at which other planners reach this one; while it is the leader, they redirect clients to it")
+	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the CA certificates for agents and other clients; with it --"+prefix+"listen accepts only TLS")
+	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, reloaded when it changes")
+	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with the private key of the certificate")
+	flags.StringSliceVar(&f.roles, prefix+"tls-role", nil, "ROLE=PATTERN: grant the role (agent, proxy, planner, operator) to certificates with a matching DNS name or URI, in addition to those that contain psidecar://ROLE/NAME; {host} in the pattern limits the role to that host; may be repeated")
+	flags.StringVar(&f.socket, prefix+"socket", client.PlannerSocket, "Unix socket for psidecar plan on the same host, with full access for root, the planner's user and --admin-uid; empty: disabled")
+	flags.BoolVar(&f.act, prefix+"act", false, "apply plans automatically (as psidecar plan apply does), and enable sums of a host's pushes where alpha shows that they save bytes (as psidecar plan aggregate apply does)")
 	f.live = live.DefaultOptions
-	flags.StringVar(&f.live.Strategy, prefix+"strategy", f.live.Strategy, "how to plan for running jobs: "+strings.Join(live.Strategies(), ", "))
-	flags.Float64Var(&f.live.Horizon, prefix+"horizon", f.live.Horizon, "steps of the workers in which a move must pay back")
-	flags.DurationVar(&f.live.Every, prefix+"decide-every", f.live.Every, "how often to decide what should move")
+	flags.StringVar(&f.live.Strategy, prefix+"strategy", f.live.Strategy, "planning strategy for running jobs: "+strings.Join(live.Strategies(), ", "))
+	flags.Float64Var(&f.live.Horizon, prefix+"horizon", f.live.Horizon, "number of worker steps within which a move must pay off")
+	flags.DurationVar(&f.live.Every, prefix+"decide-every", f.live.Every, "interval between decisions about moves")
 }
 
 // newPlannerCommand returns psidecar planner, which runs until it gets a signal, loses the lead
@@ -61,28 +61,28 @@ func newPlannerCommand(_ env) *cobra.Command {
 	var f plannerFlags
 	cmd := &cobra.Command{
 		Use:   "planner",
-		Short: "Take in what the agents of all hosts report",
-		Long: `Take in what the agents of all hosts report (psidecar agent --planner), and
-show it as one: the page and the JSON interface as an agent has them, at --http.
-Plan where keys should live, so that the busiest host moves the fewest bytes:
-psidecar plan show says what would move. With --store such a plan can be carried
-out (psidecar plan apply) by proxies that have --act, with --act all are.
+		Short: "Collect the reports of all agents, plan moves and serve rules",
+		Long: `Collect the reports of the agents on all hosts (psidecar agent --planner) and
+present them as one: --http serves the same page and JSON API as an agent.
+The planner plans key placement so that the busiest host moves the fewest bytes;
+psidecar plan show shows the proposed moves. With --store, proxies that run with
+--act can carry out a plan (psidecar plan apply); with --act, all plans are.
 
-With --store kubernetes several planners may run: the one that has the Lease
-serves, and one of the others goes on within 15 seconds when it ends. Those that
-wait send on who comes to where the one that serves says that it is (--advertise);
-where it does not say they answer that they do not serve, and are not ready
-(/readyz). It needs the rights to get, create and update the Lease, and to get,
-list, create, update and delete ConfigMaps, in the namespace: this pod's, or that
-of the kubeconfig, by default.
+With --store kubernetes, several planners may run. The holder of the Lease
+serves; if it exits, another one takes over within 15 seconds. Standby planners
+redirect clients to the leader's address (--advertise); if it is unknown, they
+respond that they do not serve and are not ready (/readyz). The planner needs
+permission to get, create and update the Lease, and to get, list, create, update
+and delete ConfigMaps, in the namespace (default: that of this pod or of the
+kubeconfig).
 
-Without --tls-ca, --tls-cert and --tls-key --listen must be on loopback, where
-root, the planner's own user and --admin-uid may report and change things, and
-others may ask; or --insecure lets all who reach it do everything. With them
-callers need a certificate of that CA (--planner-ca, --planner-cert,
---planner-key) with a role: agents and proxies for the host that they speak for,
-operators for psidecar plan apply and the like (psidecar certs issues them).
-deploy/SECURITY.md says who may do what.`,
+Without --tls-ca, --tls-cert and --tls-key, --listen must be on loopback, where
+root, the planner's user and --admin-uid may report and make changes, and others
+may read; or use --insecure to give full access to everyone who can reach it.
+With TLS, clients need a certificate of that CA (--planner-ca, --planner-cert,
+--planner-key) with a role: agents and proxies for their own host, operators for
+psidecar plan apply and other changes (psidecar certs issues them).
+deploy/SECURITY.md describes the permissions.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPlanner(cmd.Context(), &f) },
 	}

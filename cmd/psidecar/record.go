@@ -25,9 +25,9 @@ func newRecordCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "record",
 		Short: "Record which keys each worker uses in each step",
-		Long: `Record which keys each worker of this host's jobs pulls and pushes in each
-step, at which server, and how many bytes that takes. Ends with --for, Ctrl-C or
-SIGTERM. With --info, say what a recording holds instead.`,
+		Long: `Record which keys each worker of this host's jobs pulls and pushes in each step,
+at which server, and the bytes. Stops after --for, or on Ctrl-C or SIGTERM.
+With --info, describe a recording instead.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -67,10 +67,10 @@ SIGTERM. With --info, say what a recording holds instead.`,
 		},
 	}
 	f.watching(cmd)
-	cmd.Flags().StringVar(&out, "out", "", "file to write")
-	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file that --out names")
-	cmd.Flags().StringVar(&info, "info", "", "say what this recording holds")
-	cmd.Flags().DurationVar(&span, "for", 0, "end after this time")
+	cmd.Flags().StringVar(&out, "out", "", "output file")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite the output file")
+	cmd.Flags().StringVar(&info, "info", "", "describe this recording")
+	cmd.Flags().DurationVar(&span, "for", 0, "stop after this time")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -68,7 +68,7 @@ func run(ctx context.Context, e env) int {
 func newRootCommand(e env) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "psidecar",
-		Short:         "A per-host sidecar for parameter-server training that speaks PS-lite",
+		Short:         "A per-host sidecar for parameter-server training with PS-lite",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cli.NoCommand,
@@ -76,8 +76,8 @@ func newRootCommand(e env) *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().String("config", "", "YAML file with flag values, keyed by flag name")
-	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error; logs go to standard error")
-	root.PersistentFlags().String("log-format", "text", "text or json: a line or an object for each entry")
+	root.PersistentFlags().String("log-level", "info", "log level: debug, info, warn or error; logs go to standard error")
+	root.PersistentFlags().String("log-format", "text", "log format: text or json")
 	root.SetFlagErrorFunc(cli.FlagError)
 	// Before every verb: flags from the environment and the file of --config first, as they
 	// include those of the logger. The variable names are checked last, with a logger to warn

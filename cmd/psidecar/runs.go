@@ -17,11 +17,10 @@ func newRunsCommand(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "runs",
-		Short: "Show the runs of jobs, and compare how fast they went and what they moved",
-		Long: `Show the runs of jobs that a planner remembers, by what the jobs are called: the
-name of what owns their pods, psidecar.io/job, PSIDECAR_JOB, or else their
-scheduler's host:port. Runs of one name can be compared. With --store they
-outlive the planner.`,
+		Short: "Show and compare the runs of jobs: speed and traffic",
+		Long: `Show the runs that a planner remembers, by job name: psidecar.io/job, PSIDECAR_JOB,
+the owner of the pods, or the scheduler's host:port. Runs with the same name can
+be compared. With --store they survive a restart of the planner.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{}
@@ -38,8 +37,8 @@ outlive the planner.`,
 			return client.PrintRuns(e.stdout, runs)
 		},
 	}
-	cmd.Flags().StringVar(&planner, "planner-http", client.PlannerURL, "URL of the page of the planner to ask")
-	cmd.Flags().StringVar(&job, "job", "", "the runs of this job, by its name or its scheduler's host:port; default: of all")
+	cmd.Flags().StringVar(&planner, "planner-http", client.PlannerURL, "URL of the planner's HTTP endpoint")
+	cmd.Flags().StringVar(&job, "job", "", "only runs of this job, given by name or scheduler host:port (default: all)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

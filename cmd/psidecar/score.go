@@ -23,17 +23,17 @@ func newScoreCommand(e env) *cobra.Command {
 	var f scoreFlags
 	cmd := &cobra.Command{
 		Use:   "score --input FILE --assignment FILE -k MACHINES",
-		Short: "Judge a partition made by anybody",
-		Long: `Prints the same figures as psidecar partition for an assignment that any
-program made: a text with one machine number, from 0, per line, first for each
-sample of the data, then for each parameter in ascending order of its feature
-id (only those that occur).`,
+		Short: "Evaluate a partition made by any program",
+		Long: `Print the same figures as psidecar partition for an assignment made by any
+program: a text file with one machine number per line, starting at 0, first for
+each sample of the data, then for each parameter that occurs, in ascending order
+of feature ID.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), e) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.input, "input", "", "the data: a libsvm or libffm file")
-	flags.StringVar(&f.assignment, "assignment", "", "the assignment file")
+	flags.StringVar(&f.input, "input", "", "input data, a libsvm or libffm file")
+	flags.StringVar(&f.assignment, "assignment", "", "assignment file")
 	flags.IntVarP(&f.k, "machines", "k", 0, "number of machines")
 	flags.BoolVar(&f.json, "json", false, "print JSON")
 	return cmd

@@ -15,8 +15,8 @@ type plannerLink struct{ client.Planner }
 func (l *plannerLink) addFlags(cmd *cobra.Command, address, usage string) {
 	flags := cmd.Flags()
 	flags.StringVar(&l.Address, "planner", address, usage)
-	flags.StringVar(&l.Files.CA, "planner-ca", "", "PEM file with the certificates that the planner's is signed by; with it the planner is reached by TLS")
-	flags.StringVar(&l.Files.Cert, "planner-cert", "", "PEM file with the certificate to show to the planner, read again when it changes")
-	flags.StringVar(&l.Files.Key, "planner-key", "", "PEM file with its key")
-	flags.StringVar(&l.Name, "planner-name", "", "name that the planner's certificate must have; default: the host of --planner, and a planner's role")
+	flags.StringVar(&l.Files.CA, "planner-ca", "", "PEM file with the CA certificates for the planner; enables TLS")
+	flags.StringVar(&l.Files.Cert, "planner-cert", "", "PEM file with the client certificate for the planner, reloaded when it changes")
+	flags.StringVar(&l.Files.Key, "planner-key", "", "PEM file with the private key of the certificate")
+	flags.StringVar(&l.Name, "planner-name", "", "name required in the planner's certificate (default: the host of --planner, and the planner role)")
 }

@@ -19,12 +19,12 @@ func newShowCommand(_ env) *cobra.Command {
 	var names []string
 	cmd := &cobra.Command{
 		Use:   "show [FILE...]",
-		Short: "Open recordings as a page, one beside another or beside a job that runs",
-		Long: `Serve the page and the interface of an agent for recordings (psidecar record):
-each is a job there, and two of them can be compared. All of what they hold is
-read before; more can be opened in the page, or dropped on it. With --live the
-jobs of an agent or planner that runs are there too, so that a recording can be
-laid beside a job that trains now.`,
+		Short: "Serve a web page that shows recordings, and compares them with each other or with a running job",
+		Long: `Serve the page and the API of an agent for recordings (psidecar record). Each
+recording is shown as a job, and two of them can be compared. Recordings are read
+completely at startup; more can be opened in the page or dropped on it. With
+--live the page also shows the jobs of a running agent or planner, to compare a
+recording with a running job.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ports := ports{names: names}
 			defer ports.close()
@@ -35,8 +35,8 @@ laid beside a job that trains now.`,
 			return showPage(cmd.Context(), front, args, live)
 		},
 	}
-	cmd.Flags().StringVar(&http, "http", "127.0.0.1:9816", "address of the page and the interface")
-	cmd.Flags().StringVar(&live, "live", "", "host:port of an agent's or planner's page whose jobs are shown too (127.0.0.1:9810 is this host's agent); empty: recordings alone")
+	cmd.Flags().StringVar(&http, "http", "127.0.0.1:9816", "listen address of the page and the API")
+	cmd.Flags().StringVar(&live, "live", "", "host:port of an agent or planner whose jobs are shown too (this host's agent is 127.0.0.1:9810); empty: recordings only")
 	addNames(cmd, &names)
 	return cmd
 }

@@ -23,28 +23,29 @@ func newSimulateCommand(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "simulate RECORDING... | simulate --codecs CAPTURE",
-		Short: "Try strategies for moving keys, or codecs, on recordings of a job",
-		Long: `Try strategies on what psidecar record wrote, on one host or on each host of the
-job: what would the busiest machine have sent and received, had the strategy
-moved keys? Bytes are those of keys and values, both ends of what crosses
-between machines count, and a move is paid for by both its machines.
+		Short: "Simulate move strategies or codecs on recordings of a job",
+		Long: `Simulate move strategies on recordings (psidecar record) from one host or from
+each host of the job, and report the bytes that the busiest machine would have
+sent and received. Bytes of keys and values count, at both ends of a transfer
+between machines; a move is charged to both of its machines.
 
-home leaves all keys where PS-lite has them, random puts each anywhere, dppa is
-the dynamic partition of Duan and Wu 2023, mgp partitions anew in every epoch,
-locality is what the planner uses, and reactive moves a key to whoever asks for
-it. In simulation locality does that, too, where it pays; with --planned it only
-plans, as it does for a job that runs. All know the past only.
+The strategies: home leaves all keys where PS-lite has them; random assigns each
+at random; dppa is the dynamic partitioning of Duan and Wu 2023; mgp repartitions
+in every epoch; locality is the planner's strategy; reactive moves a key to each
+requester. In simulation, locality also moves keys on request where that pays
+off; with --planned it only plans, as it does for a running job. All strategies
+know only the past.
 
-Beside that it says what --share-pulls and --aggregate host of psidecar proxy
-would save with all keys at home: values that a host's worker pulls go there once
-until they are pushed again, and pushes of a host's workers with the same keys go
-as one, as far as they come within --aggregate-wait. Both are of values of 4 KiB
-or more, and of recordings made on each host.
+In addition, the savings of --share-pulls and --aggregate host of psidecar proxy
+are shown, with all keys at home: values pulled by several workers of a host are
+sent to it once until they are pushed again, and pushes of a host's workers with
+the same keys are sent as one if they arrive within --aggregate-wait. Both apply
+to values of 4 KiB or more, and need recordings from each host.
 
-With --codecs it is codecs that are tried instead, on a capture of the job's
-packets, which unlike a recording has the values, or live on what passes a
-proxy: bytes that each would leave of pushes and pulls, and the norm of what
-would wait under a threshold, in norms of what one step pushes.`,
+With --codecs, codecs are tried instead: on a packet capture of the job, which
+unlike a recording contains the values, or live on the traffic of a proxy. The
+result is the remaining bytes of pushes and pulls, and the norm of the residual
+under a threshold, relative to the norm of one step's pushes.`,
 		Args: cobra.ArbitraryArgs, // recordings, although there is a command below
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if codecs.wanted {
@@ -74,17 +75,17 @@ would wait under a threshold, in norms of what one step pushes.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Job, "job", "", "the job, by its scheduler's host:port; may be left out where there is one")
-	f.StringSliceVar(&o.Strategies, "strategies", simulate.Strategies(), "what to try: "+strings.Join(simulate.Strategies(), ", "))
-	f.IntVar(&o.EpochSteps, "epoch-steps", 10, "after how many steps of the workers keys may move")
-	f.Float64Var(&o.Horizon, "horizon", 200, "locality: steps in which a move must pay back")
-	f.BoolVar(&o.Planned, "planned", false, "locality: move keys at the ends of epochs only, as the planner does for a job that runs")
-	f.IntVar(&o.Batches, "batches", 4, "dppa and mgp: how many of its newest batches a machine shows in an epoch")
-	f.IntVar(&o.KeyBytes, "key-bytes", 8, "what a key takes in a message")
-	f.Uint64Var(&o.Seed, "seed", 1, "of random choices")
-	f.DurationVar(&o.Wait, "aggregate-wait", 100*time.Millisecond, "how long a push may wait for those of its host's other workers, as of psidecar proxy --aggregate host")
+	f.StringVar(&o.Job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
+	f.StringSliceVar(&o.Strategies, "strategies", simulate.Strategies(), "strategies to simulate: "+strings.Join(simulate.Strategies(), ", "))
+	f.IntVar(&o.EpochSteps, "epoch-steps", 10, "number of worker steps after which keys may move")
+	f.Float64Var(&o.Horizon, "horizon", 200, "locality: number of steps within which a move must pay off")
+	f.BoolVar(&o.Planned, "planned", false, "locality: move keys only at the end of epochs, as the planner does for a running job")
+	f.IntVar(&o.Batches, "batches", 4, "dppa and mgp: number of latest batches per machine that are used in an epoch")
+	f.IntVar(&o.KeyBytes, "key-bytes", 8, "bytes per key in a message")
+	f.Uint64Var(&o.Seed, "seed", 1, "random seed")
+	f.DurationVar(&o.Wait, "aggregate-wait", 100*time.Millisecond, "how long a push waits for those of the host's other workers, as with psidecar proxy --aggregate-wait")
 	codecs.register(f)
-	f.StringVar(&plotFile, "plot", "", "PNG file for a plot of the epochs, or of the codecs")
+	f.StringVar(&plotFile, "plot", "", "output file for a PNG plot of the epochs or of the codecs")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.AddCommand(newSimulateFleetCommand(e))
 	return cmd

@@ -27,9 +27,9 @@ type codecAdvice struct {
 
 // register adds the flags.
 func (c *codecAdvice) register(f *pflag.FlagSet) {
-	f.BoolVar(&c.wanted, "codecs", false, "say instead what each codec for values would save, and how much of the gradients would wait, of a capture with values (tcpdump -w), or live with --proxy")
-	f.StringVar(&c.proxy, "proxy", "", "with --codecs: control socket of this host's proxy, whose traffic is tried, such as "+usualControlSocket)
-	f.IntVar(&c.seconds, "seconds", 10, "with --proxy: for how long, 1 to 60")
+	f.BoolVar(&c.wanted, "codecs", false, "simulate codecs instead: their savings and residuals, on a packet capture (tcpdump -w), or live with --proxy")
+	f.StringVar(&c.proxy, "proxy", "", "with --codecs: control socket of this host's proxy, to use its live traffic, such as "+usualControlSocket)
+	f.IntVar(&c.seconds, "seconds", 10, "with --proxy: duration in seconds, 1 to 60")
 }
 
 // compareCodecs prints the report, after drawing it if plotFile is set. With --proxy it blocks

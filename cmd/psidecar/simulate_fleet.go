@@ -21,18 +21,18 @@ func newSimulateFleetCommand(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "fleet",
-		Short: "Play the hosts of large jobs to a planner, and measure it",
-		Long: `Start a planner and play it the hosts of large jobs, on this machine: agents that
-report and proxies that follow plans and record moves, over connections of their
-own, with made traffic. Each host has a server and a worker of every job. A worker
-uses keys that all use (--zipf, --shared) and keys that it alone uses most (--hot),
-which in a shift it exchanges with other hosts'.
+		Short: "Simulate the hosts of large jobs against a planner and measure it",
+		Long: `Start a planner and simulate the hosts of large jobs on this machine: agents that
+report, and proxies that follow plans and record moves, each over its own
+connection, with synthetic traffic. Each host has a server and a worker of every
+job. A worker uses keys that all workers use (--zipf, --shared) and its own hot
+keys (--hot), which it exchanges with other hosts in a shift.
 
-Measured are the planner's processor time and memory, the bytes that it takes in
-and gives out, how long after a shift plans for the keys are at every proxy, and
-how long after kill -9 of the planner all hosts are back, with the same plans. No
-bytes of a job flow, and moves are said to be done at once. The hosts take
-processor time, too: about as much as the planner.`,
+Measured are the planner's CPU time and memory, its inbound and outbound bytes,
+the time from a shift until plans for the keys have reached every proxy, and the
+time from kill -9 of the planner until all hosts have reconnected, with the same
+plans. No job traffic flows, and moves are reported as done at once. The simulated
+hosts take about as much CPU time as the planner.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if keys < 1 || keys > 1<<62 {
@@ -70,22 +70,22 @@ processor time, too: about as much as the planner.`,
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.Hosts, "hosts", o.Hosts, "how many hosts, each with a server and a worker of every job")
-	f.IntVar(&o.Jobs, "jobs", o.Jobs, "how many jobs share the hosts")
-	f.Float64Var(&keys, "keys", float64(o.Keys), "how many keys each job has: 1e9, say")
-	f.BoolVar(&o.Dense, "dense", o.Dense, "neighbouring keys are used together; else keys are hashed to 64 bits")
-	f.Float64Var(&o.Zipf, "zipf", o.Zipf, "exponent by which all workers draw from all keys")
-	f.IntVar(&o.Hot, "hot", o.Hot, "how many keys each worker uses most, alone")
-	f.IntVar(&o.Shared, "shared", o.Shared, "how many keys all workers use in every step")
-	f.IntVar(&o.Window, "window", o.Window, "how many keys a worker uses in 6.4 s")
-	f.DurationVar(&o.Every, "every", o.Every, "how often agents report")
-	f.DurationVar(&o.Warm, "warm", o.Warm, "how long to run before the load is measured")
-	f.DurationVar(&o.During, "for", o.During, "how long to measure the load")
-	f.IntVar(&o.Shifts, "shifts", o.Shifts, "how many times workers turn to each other's keys")
-	f.IntVar(&o.ShiftPart, "shift-part", o.ShiftPart, "one in so many hosts do")
-	f.DurationVar(&o.Away, "away", o.Away, "for how long the planner is gone after kill -9; 0: it is not killed")
-	f.DurationVar(&o.Patience, "patience", o.Patience, "how long to wait for plans and hosts")
-	f.Uint64Var(&o.Seed, "seed", o.Seed, "of the traffic")
+	f.IntVar(&o.Hosts, "hosts", o.Hosts, "number of hosts, each with a server and a worker of every job")
+	f.IntVar(&o.Jobs, "jobs", o.Jobs, "number of jobs that share the hosts")
+	f.Float64Var(&keys, "keys", float64(o.Keys), "number of keys per job, such as 1e9")
+	f.BoolVar(&o.Dense, "dense", o.Dense, "use adjacent keys together instead of keys hashed to 64 bits")
+	f.Float64Var(&o.Zipf, "zipf", o.Zipf, "Zipf exponent of the keys that all workers draw from")
+	f.IntVar(&o.Hot, "hot", o.Hot, "number of hot keys per worker")
+	f.IntVar(&o.Shared, "shared", o.Shared, "number of keys that all workers use in every step")
+	f.IntVar(&o.Window, "window", o.Window, "number of keys that a worker uses in 6.4 s")
+	f.DurationVar(&o.Every, "every", o.Every, "report interval of the agents")
+	f.DurationVar(&o.Warm, "warm", o.Warm, "warm-up time before the measurement")
+	f.DurationVar(&o.During, "for", o.During, "duration of the measurement")
+	f.IntVar(&o.Shifts, "shifts", o.Shifts, "number of shifts, in which workers exchange their hot keys")
+	f.IntVar(&o.ShiftPart, "shift-part", o.ShiftPart, "one in this many hosts takes part in a shift")
+	f.DurationVar(&o.Away, "away", o.Away, "downtime of the planner after kill -9; 0: it is not killed")
+	f.DurationVar(&o.Patience, "patience", o.Patience, "timeout for plans and hosts")
+	f.Uint64Var(&o.Seed, "seed", o.Seed, "random seed of the traffic")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -31,7 +31,7 @@ func newStatusCommand(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the jobs that an agent watches, what it costs and misses, and a proxy's connections",
+		Short: "Show an agent's jobs, overhead and losses, and a proxy's connections",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var report statusReport
@@ -64,8 +64,8 @@ func newStatusCommand(e env) *cobra.Command {
 			return printReport(e.stdout, report, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner to ask; empty: none")
-	cmd.Flags().StringVar(&proxyURL, "proxy", "", "URL of a proxy to ask too, such as http://127.0.0.1:9813")
+	cmd.Flags().StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner; empty: none")
+	cmd.Flags().StringVar(&proxyURL, "proxy", "", "URL of a proxy to include, such as http://127.0.0.1:9813")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -21,10 +21,10 @@ type streamFlags struct {
 
 // register adds the flags.
 func (s *streamFlags) register(flags *pflag.FlagSet) {
-	flags.BoolVar(&s.on, "stream", false, "for data beyond memory: read it several times instead of holding it")
-	flags.StringVar(&s.memory, "memory", "1GiB", "with --stream: bytes (or KiB, MiB, GiB) of tables and buffers; reading and decompressing take theirs besides")
-	flags.IntVar(&s.passes, "passes", prerun.DefaultPasses, "with --stream: passes over the data that assign, after one that counts")
-	flags.StringVar(&s.scratch, "scratch", "", "with --stream: folder on disk for what exceeds the memory; default: TMPDIR or /tmp")
+	flags.BoolVar(&s.on, "stream", false, "read the data several times instead of keeping it in memory")
+	flags.StringVar(&s.memory, "memory", "1GiB", "with --stream: memory for tables and buffers in bytes (or KiB, MiB, GiB), in addition to reading and decompression")
+	flags.IntVar(&s.passes, "passes", prerun.DefaultPasses, "with --stream: number of assignment passes over the data, after the counting pass")
+	flags.StringVar(&s.scratch, "scratch", "", "with --stream: directory for temporary files (default: TMPDIR or /tmp)")
 }
 
 // unused returns a usage error for flags that mean nothing without --stream.

@@ -26,11 +26,10 @@ func newTopCommand(e env) *cobra.Command {
 	var t top
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch jobs in the terminal: rates, who waits for whom, servers, workers and hosts",
-		Long: `Watch the jobs of an agent or a planner in the terminal: their rates, who waits
-for whom, the last hour, servers, workers and hosts. Arrows choose the job of
-which there is more, q ends it. Where standard output is no terminal, it prints
-what is there once.`,
+		Short: "Watch jobs live in the terminal: rates, stalls, servers, workers and hosts",
+		Long: `Watch the jobs of an agent or a planner in the terminal: rates, stalls, the last
+hour, servers, workers and hosts. Select a job with the arrow keys; press q to
+quit. If standard output is not a terminal, print the state once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if t.every < 100*time.Millisecond {
@@ -48,10 +47,10 @@ what is there once.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&t.agent, "agent", client.AgentURL, "URL of the agent or planner to ask")
-	flags.StringVar(&t.job, "job", "", "the job of which to show more, by its scheduler's host:port; default: the first that is not over")
-	flags.DurationVar(&t.every, "every", 2*time.Second, "how often to look")
-	flags.BoolVar(&t.once, "once", false, "print what is there once, also to a terminal")
+	flags.StringVar(&t.agent, "agent", client.AgentURL, "URL of the agent or planner")
+	flags.StringVar(&t.job, "job", "", "job to show in detail, given by its scheduler's host:port (default: the first running one)")
+	flags.DurationVar(&t.every, "every", 2*time.Second, "refresh interval")
+	flags.BoolVar(&t.once, "once", false, "print the state once and exit, even on a terminal")
 	return cmd
 }
 

@@ -21,13 +21,12 @@ func newUnloadCommand(e env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "unload",
-		Short: "Remove everything that psidecar keeps in the kernel of this host",
-		Long: `Remove everything that psidecar keeps in the kernel of this host: the programs
-that redirect connections to the proxy, detached first, and their maps. New
-connections go direct from then on, also those of jobs whose connections were
-to fail without a proxy: if keys of such a job are displaced, run psidecar
-restore before. Connections through a proxy go on while it runs. Where nothing
-is loaded it does nothing.`,
+		Short: "Remove all of psidecar's state from this host's kernel",
+		Long: `Remove all of psidecar's state from this host's kernel: the programs that redirect
+connections to the proxy, which are detached first, and their maps. From then on,
+new connections go direct, even for jobs that fail closed without a proxy: if keys
+of such a job are displaced, run psidecar restore first. Connections through a
+proxy continue while it runs. If nothing is loaded, do nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			removed, err := daemon.Unload(dir)
@@ -52,7 +51,7 @@ is loaded it does nothing.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dir, "bpf-dir", daemon.DefaultDir, "folder in a BPF file system in which it is pinned")
+	cmd.Flags().StringVar(&dir, "bpf-dir", daemon.DefaultDir, "directory in a BPF file system with the pinned programs")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

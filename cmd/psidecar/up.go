@@ -34,19 +34,20 @@ func newUpCommand(e env) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Watch and carry the PS-lite jobs of this host: agent, proxy and planner in one process",
-		Long: `Watch the PS-lite jobs of this host and carry their connections in fewer
-bytes: agent, proxy and planner in one process. Start it on every host of a job,
-before the job or while it runs; on all hosts but one with --planner, which
-names the first one's --planner-listen address. Between hosts it needs
-certificates (--tls-cert, --tls-key, --tls-ca; to the planner --planner-cert and
-so on) or --insecure; without either, connections to other hosts go there
-directly, and the planner is for this host alone.
+		Short: "Run agent, proxy and planner in one process",
+		Long: `Watch the PS-lite jobs of this host and carry their connections in fewer bytes:
+agent, proxy and planner in one process. Start it on every host of a job, before
+the job or while it runs; on all hosts but one, set --planner to the first one's
+--planner-listen address. Links between hosts need certificates (--tls-cert,
+--tls-key, --tls-ca; for the planner --planner-cert and so on) or --insecure.
+Without either, connections to other hosts go direct, and the planner serves only
+this host.
 
-The page, the interface and the metrics of agent and proxy are served at
---http, those of the planner, which shows all hosts, at --planner-http. With
---intercept=false nothing is put in the data path. SIGTERM ends it in order:
-new connections go direct, those in use get --grace, and nothing is left.`,
+--http serves the page, the API and the metrics of agent and proxy;
+--planner-http serves those of the planner, which shows all hosts. With
+--intercept=false the process is not in the data path. SIGTERM starts a graceful
+shutdown: new connections go direct, those in use get --grace, and nothing is
+left behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.carries()

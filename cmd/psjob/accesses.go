@@ -20,7 +20,7 @@ import (
 func newAccessesCommand(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accesses FILE",
-		Short: "Print an access log: key, pushes, bytes pushed, pulls, bytes pulled, a line a key",
+		Short: "Print an access log, one line per key: key, pushes, bytes pushed, pulls, bytes pulled",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("accesses wants one file, got %d", len(args))

@@ -19,7 +19,7 @@ func newGenerateCommand(e env) *cobra.Command {
 	var words int
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Make a data set from a seed: texts (libsvm), clicks (Criteo's log format) or pairs of sentences",
+		Short: "Generate a data set from a seed: texts (libsvm), clicks (Criteo's log format) or sentence pairs",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			// All kinds share the flags for size and seed; what the others mean
@@ -63,16 +63,16 @@ func newGenerateCommand(e env) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", "text", "text, clicks or sentences")
-	f.StringVar(&path, "out", "-", "file to write; - is standard output")
+	f.StringVar(&kind, "kind", "text", "kind of data: text, clicks or sentences")
+	f.StringVar(&path, "out", "-", "output file; -: standard output")
 	f.IntVar(&o.Samples, "samples", 10_000, "rows")
-	f.IntVar(&o.Features, "features", 20_000, "text: different words; clicks: values of the largest column")
-	f.IntVar(&o.Topics, "topics", 20, "text: topics")
-	f.IntVar(&o.Words, "words", 75, "text: mean number of different words in a row")
-	f.IntVar(&words, "vocabulary", 64, "sentences: different words of each language")
+	f.IntVar(&o.Features, "features", 20_000, "text: number of distinct words; clicks: number of distinct values of the largest column")
+	f.IntVar(&o.Topics, "topics", 20, "text: number of topics")
+	f.IntVar(&o.Words, "words", 75, "text: mean number of distinct words per row")
+	f.IntVar(&words, "vocabulary", 64, "sentences: number of distinct words per language")
 	f.Float64Var(&o.Skew, "skew", 1.05, "text: exponent of the word frequencies")
-	f.Float64Var(&o.Noise, "noise", 0.01, "text: share of wrong labels")
-	f.Uint64Var(&o.Seed, "seed", 1, "the same seed gives the same rows")
+	f.Float64Var(&o.Noise, "noise", 0.01, "text: fraction of wrong labels")
+	f.Uint64Var(&o.Seed, "seed", 1, "random seed; the same seed yields the same rows")
 	return cmd
 }
 

@@ -70,7 +70,7 @@ func newBenchCommand(e env) *cobra.Command {
 	var w nodeFlags
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure how fast scalar keys are pushed and pulled between processes on this machine",
+		Short: "Measure the push and pull rate of scalar keys between processes on this machine",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			options.Model = "bench"
@@ -100,7 +100,7 @@ func newBenchCommand(e env) *cobra.Command {
 func (l *local) register(f *pflag.FlagSet) {
 	f.IntVar(&l.servers, "servers", 2, "number of servers")
 	f.IntVar(&l.workers, "workers", 2, "number of workers")
-	f.StringVar(&l.host, "host", "127.0.0.1", "address of all nodes; ::1 for IPv6")
+	f.StringVar(&l.host, "host", "127.0.0.1", "address of all nodes, such as ::1 for IPv6")
 }
 
 // passedOn returns the flags that are passed on to the nodes: those that were set, by

@@ -25,8 +25,8 @@ type output struct {
 }
 
 func (o *output) register(flags *pflag.FlagSet) {
-	flags.BoolVar(&o.json, "json", false, "print JSON, one object for each server and worker")
-	flags.StringVar(&o.file, "report", "", "write the node's report as JSON to this file as well")
+	flags.BoolVar(&o.json, "json", false, "print JSON, one object per server and worker")
+	flags.StringVar(&o.file, "report", "", "also write the node's report to this file as JSON")
 }
 
 // newNodeCommand is psjob without a verb: one node of a job, and the root of all
@@ -38,12 +38,12 @@ func newNodeCommand(e env) *cobra.Command {
 	var out output
 	var w nodeFlags
 	cmd := &cobra.Command{
-		Short: "A training job that speaks PS-lite: one node, by DMLC_ROLE and the other DMLC_* variables",
-		Long: `psjob is one node of a job: scheduler, server or worker, as DMLC_ROLE says. It
-reads DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT, DMLC_NUM_SERVER, DMLC_NUM_WORKER and
-PS-lite's other variables. Only workers need the flags about the model: the
-first worker tells the servers what to do with a push. Every flag is also an
-environment variable: --learning-rate is PSJOB_LEARNING_RATE.
+		Short: "Run a node of a PS-lite training job, configured by DMLC_ROLE and the other DMLC_* variables",
+		Long: `psjob runs one node of a job: scheduler, server or worker, according to DMLC_ROLE.
+It reads DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT, DMLC_NUM_SERVER, DMLC_NUM_WORKER and
+PS-lite's other variables. Only workers need the model flags: the first worker
+tells the servers how to apply a push. Every flag is also an environment variable:
+--learning-rate is PSJOB_LEARNING_RATE.
 
 To try it without a cluster: psjob generate --out text.libsvm
                              psjob local --data text.libsvm`,
@@ -155,66 +155,66 @@ func summary(r train.WorkerReport) string {
 // defaults make every model train something sensible in seconds; what has 0 here
 // takes a default that depends on the model, see train.Options.
 func registerOptions(f *pflag.FlagSet, o *train.Options) {
-	f.StringVar(&o.Model, "model", "lr", "what to train: "+strings.Join(train.Models(), ", "))
+	f.StringVar(&o.Model, "model", "lr", "model to train: "+strings.Join(train.Models(), ", "))
 	// Where samples come from, and how features become keys.
-	f.StringVar(&o.Data, "data", "", "training data: libsvm or libffm text (lr, fm), Criteo's log format (dlrm), idx pictures (mlp), pairs of sentences as numbers of words with a tab between (translate), plain or compressed; a folder of shard-NNNNN.libsvm gives each worker its own")
-	f.StringVar(&o.Test, "test", "", "data of the same form to score at the end")
-	f.StringVar(&o.Labels, "labels", "", "labels of the pictures; empty: the file beside them")
-	f.BoolVar(&o.UnitRows, "unit-rows", false, "scale every row to length 1")
-	f.StringVar(&o.KeyMap, "key-map", "spread", "keys of feature ids: identity, spread (all servers are used) or file:PATH with lines of id and key")
+	f.StringVar(&o.Data, "data", "", "training data: libsvm or libffm text (lr, fm), Criteo's log format (dlrm), idx images (mlp), tab-separated sentence pairs as word numbers (translate), plain or compressed; from a directory with shard-NNNNN.libsvm each worker reads its own shard")
+	f.StringVar(&o.Test, "test", "", "evaluation data in the same format")
+	f.StringVar(&o.Labels, "labels", "", "labels of the images; empty: the file next to the images")
+	f.BoolVar(&o.UnitRows, "unit-rows", false, "normalize every row to length 1")
+	f.StringVar(&o.KeyMap, "key-map", "spread", "mapping of feature IDs to keys: identity, spread (over all servers) or file:PATH with lines of ID and key")
 	// How long to train, and in which step with the others.
-	f.IntVar(&o.Epochs, "epochs", 5, "passes over the data")
-	f.IntVar(&o.Batch, "batch", 64, "samples of a worker's step")
-	f.IntVar(&o.Steps, "steps", 0, "steps of each worker; 0: by epochs")
-	f.BoolVar(&o.Async, "async", false, "do not wait for the other workers after each step")
+	f.IntVar(&o.Epochs, "epochs", 5, "number of passes over the data")
+	f.IntVar(&o.Batch, "batch", 64, "samples per step of a worker")
+	f.IntVar(&o.Steps, "steps", 0, "steps per worker; 0: determined by epochs")
+	f.BoolVar(&o.Async, "async", false, "asynchronous: do not wait for the other workers after each step")
 	// What servers do with a push. The first worker sends it to them.
-	f.StringVar(&o.Server.Rule, "rule", "", "what a push does: "+strings.Join(kv.StoreRules(), ", ")+" (default: add for count, mix and bench, ftrl for lr, adagrad for fm and translate, sgd else)")
-	f.Float64Var(&o.Server.LearningRate, "learning-rate", 0, "default 1 for ftrl, 0.1 else")
-	f.Float64Var(&o.Server.Beta, "beta", 0, "ftrl and adagrad; default 0.01, which suits gradients that are means over a batch")
-	f.Float64Var(&o.Server.L1, "l1", 0, "ftrl")
-	f.Float64Var(&o.Server.L2, "l2", 0, "ftrl and sgd")
-	f.Float64Var(&o.Server.Momentum, "server-momentum", 0, "sgd: the servers learn by the sum of all steps' gradients, each so many times smaller with every step since; 0: by the last")
-	f.IntVar(&o.Server.ValueLength, "value-length", 0, "count, rows, dense: values of each key (default 1)")
+	f.StringVar(&o.Server.Rule, "rule", "", "effect of a push on the server: "+strings.Join(kv.StoreRules(), ", ")+" (default: add for count, mix and bench, ftrl for lr, adagrad for fm and translate, otherwise sgd)")
+	f.Float64Var(&o.Server.LearningRate, "learning-rate", 0, "learning rate (default: 1 for ftrl, otherwise 0.1)")
+	f.Float64Var(&o.Server.Beta, "beta", 0, "ftrl and adagrad: beta (default 0.01, suitable for gradients averaged over a batch)")
+	f.Float64Var(&o.Server.L1, "l1", 0, "ftrl: L1 regularization")
+	f.Float64Var(&o.Server.L2, "l2", 0, "ftrl and sgd: L2 regularization")
+	f.Float64Var(&o.Server.Momentum, "server-momentum", 0, "sgd: momentum factor on the servers; 0: no momentum")
+	f.IntVar(&o.Server.ValueLength, "value-length", 0, "count, rows, dense: values per key (default 1)")
 	// The shapes of models. Those that are 0 or wrong for the chosen one are found by
 	// Check.
 	f.IntVar(&o.Factors, "factors", 8, "fm: length of the factors")
-	f.IntVar(&o.Embedding, "embedding", 16, "dlrm, translate: length of an embedding; translate: and of what goes between layers")
-	f.IntSliceVar(&o.Bottom, "bottom", []int{64}, "dlrm: units of the hidden layers that the numbers go through; DLRM's own for Criteo Kaggle are 512,256,64")
-	f.IntSliceVar(&o.Top, "top", []int{64}, "dlrm: units of the hidden layers that the products go through; DLRM's own are 512,256")
-	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units; translate: units of each layer's net")
-	f.IntVar(&o.Layers, "layers", 2, "translate: layers of the encoder, and of the decoder")
-	f.IntVar(&o.Heads, "heads", 2, "translate: heads of each attention")
-	f.IntVar(&o.Vocabulary, "vocabulary", 65, "translate: one more than the largest number of a word")
-	f.Float64Var(&o.Momentum, "momentum", 0, "mlp: learn by the sum of all gradients, each so many times smaller with every step since; 0: by the last")
-	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets of each categorical column")
-	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp, translate: values of a dense tensor that travel as one key")
+	f.IntVar(&o.Embedding, "embedding", 16, "dlrm, translate: embedding size; translate: also the size between layers")
+	f.IntSliceVar(&o.Bottom, "bottom", []int{64}, "dlrm: hidden layer sizes of the bottom MLP (dense features); DLRM's own for Criteo Kaggle are 512,256,64")
+	f.IntSliceVar(&o.Top, "top", []int{64}, "dlrm: hidden layer sizes of the top MLP (interactions); DLRM's own are 512,256")
+	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units; translate: units of each layer's feed-forward network")
+	f.IntVar(&o.Layers, "layers", 2, "translate: number of layers of the encoder and of the decoder")
+	f.IntVar(&o.Heads, "heads", 2, "translate: number of attention heads")
+	f.IntVar(&o.Vocabulary, "vocabulary", 65, "translate: vocabulary size (largest word number plus one)")
+	f.Float64Var(&o.Momentum, "momentum", 0, "mlp: momentum factor on the workers; 0: no momentum")
+	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets per categorical column")
+	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp, translate: values of a dense tensor per key")
 	// What is reported while training goes on.
-	f.DurationVar(&o.LogEvery, "log-every", 5*time.Second, "how often a worker logs how many steps it has made; 0: never")
-	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp, translate: report time and loss after every so many steps; 0: not")
-	f.Uint64Var(&o.Seed, "seed", 1, "of initial values, order of samples, and count's choices")
+	f.DurationVar(&o.LogEvery, "log-every", 5*time.Second, "interval at which a worker logs its number of steps; 0: never")
+	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp, translate: report time and loss every this many steps; 0: never")
+	f.Uint64Var(&o.Seed, "seed", 1, "random seed of initial values, sample order and the choices of count")
 	// Workloads that know what every value must be. rows and dense share count's
 	// numbers.
-	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count, dense: different keys; rows: different keys of a worker")
-	f.IntVar(&o.Count.Batch, "count-batch", 100, "count, rows: keys of a step; dense: of a request")
-	f.Float64Var(&o.Rows.Sparsity, "rows-sparsity", 0.9, "rows: share of a row's values that may be left out on the way, the smallest, and of its gradient too")
-	f.IntVar(&o.Count.Most, "count-most", 3, "count: a push adds 1 to so much to each value")
-	f.Float64Var(&o.Count.Skew, "count-skew", 1, "count: how strongly each worker prefers its favourites; 0: not")
-	f.IntVar(&o.Count.Favourites, "count-favourites", 0, "count: how many ids a worker uses at a time; 0: it prefers some of all")
-	f.Float64Var(&o.Count.Common, "count-common", 0, "count: with --count-favourites, the share of a batch that are favourites of all workers")
-	f.IntVar(&o.Count.Wander, "count-wander", 0, "count: steps after which a worker has other favourites; 0: never")
-	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: keys have 1 to 4 values, with lengths on the wire")
-	f.BoolVar(&o.Count.PushPull, "count-pushpull", false, "count: each step is one request that pushes and pulls; dialect dmlc alone has it")
-	f.BoolVar(&o.Count.Late, "count-late", false, "count: pushes may be applied as late as at the job's end; sums are not compared, see the servers' digests")
-	f.BoolVar(&o.Count.Verify, "count-verify", false, "count: with --count-late, compare the sums at the end all the same: by then all pushes must have been applied")
-	f.StringVar(&o.Count.While, "count-while", "", "count: beyond --steps, go on for as long as this file is there")
-	f.StringVar(&o.Count.Rest, "count-rest", "", "count: a folder; a step waits while a file of its number is there, and says so")
-	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: how long a step takes at least, as if it computed something")
-	f.IntVar(&o.Mix.Customers, "mix-customers", 2, "mix: customers of each app in each worker")
-	f.IntVar(&o.Mix.Longest, "mix-longest", 1<<14, "mix: values of the longest keys")
-	f.IntVar(&o.Mix.Largest, "mix-largest", 0, "mix: values of one key more, which the first worker pushes and pulls once; 0: none")
+	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count, dense: number of distinct keys; rows: number of distinct keys per worker")
+	f.IntVar(&o.Count.Batch, "count-batch", 100, "count, rows: keys per step; dense: keys per request")
+	f.Float64Var(&o.Rows.Sparsity, "rows-sparsity", 0.9, "rows: share of a row's smallest values that may be dropped on the way, and of its gradient")
+	f.IntVar(&o.Count.Most, "count-most", 3, "count: a push adds between 1 and this number to each value")
+	f.Float64Var(&o.Count.Skew, "count-skew", 1, "count: how strongly each worker prefers its favorite keys; 0: not at all")
+	f.IntVar(&o.Count.Favourites, "count-favourites", 0, "count: number of IDs that a worker uses at a time; 0: all, with a preference for some")
+	f.Float64Var(&o.Count.Common, "count-common", 0, "count: with --count-favourites, the share of a batch that consists of favorites of all workers")
+	f.IntVar(&o.Count.Wander, "count-wander", 0, "count: number of steps after which a worker's favorites change; 0: never")
+	f.BoolVar(&o.Count.Lens, "count-lens", false, "count: variable length, keys have 1 to 4 values, with lengths on the wire")
+	f.BoolVar(&o.Count.PushPull, "count-pushpull", false, "count: use one combined push and pull request per step; only dialect dmlc supports it")
+	f.BoolVar(&o.Count.Late, "count-late", false, "count: allow pushes to be applied as late as at the end of the job; sums are not compared, see the servers' digests")
+	f.BoolVar(&o.Count.Verify, "count-verify", false, "count: with --count-late, still compare the sums at the end, when all pushes must have been applied")
+	f.StringVar(&o.Count.While, "count-while", "", "count: continue after --steps as long as this file exists")
+	f.StringVar(&o.Count.Rest, "count-rest", "", "count: directory; a step waits while a file with its number exists there, and logs this")
+	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: minimum duration of a step, to simulate computation")
+	f.IntVar(&o.Mix.Customers, "mix-customers", 2, "mix: number of customers per app and worker")
+	f.IntVar(&o.Mix.Longest, "mix-longest", 1<<14, "mix: number of values of the longest keys")
+	f.IntVar(&o.Mix.Largest, "mix-largest", 0, "mix: number of values of an additional key that the first worker pushes and pulls once; 0: none")
 	// The benchmark.
-	f.IntVar(&o.Keys, "keys", 1_000_000, "bench: scalar keys of a request")
-	f.IntVar(&o.Rounds, "rounds", 10, "bench: pushes, and pulls")
-	f.DurationVar(&o.StartAfter, "start-after", 0, "wait so long before the first request; servers of PS-lite's own may not be ready sooner (500ms will do)")
-	f.StringVar(&o.AccessLog, "access-log", "", "write how often this worker pushed and pulled each key; see psjob accesses")
+	f.IntVar(&o.Keys, "keys", 1_000_000, "bench: scalar keys per request")
+	f.IntVar(&o.Rounds, "rounds", 10, "bench: number of pushes and of pulls")
+	f.DurationVar(&o.StartAfter, "start-after", 0, "delay before the first request; PS-lite's own servers may not be ready earlier (500ms is enough)")
+	f.StringVar(&o.AccessLog, "access-log", "", "write a log of this worker's pushes and pulls of each key; see psjob accesses")
 }

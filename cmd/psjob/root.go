@@ -106,9 +106,9 @@ type nodeFlags struct {
 }
 
 func (w *nodeFlags) register(flags *pflag.FlagSet) {
-	flags.DurationVar(&w.patience, "wait", 10*time.Minute, "give up when any wait takes longer")
-	flags.DurationVar(&w.lost, "lost-after", time.Minute, "take a node for dead that has no connection for so long")
-	flags.StringVar(&w.dialect, "dialect", pslite.DMLC.String(), "generation of PS-lite that all nodes speak: dmlc, dmlc-2018 or dmlc-2017")
+	flags.DurationVar(&w.patience, "wait", 10*time.Minute, "timeout for any wait")
+	flags.DurationVar(&w.lost, "lost-after", time.Minute, "consider a node dead if it has no connection for this long")
+	flags.StringVar(&w.dialect, "dialect", pslite.DMLC.String(), "PS-lite generation of all nodes: dmlc, dmlc-2018 or dmlc-2017")
 }
 
 // apply checks the flags and puts them into a node's configuration, together with a

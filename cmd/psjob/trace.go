@@ -26,12 +26,12 @@ func newTraceCommand(e env) *cobra.Command {
 	p := train.Pruning{}
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Make a recording, for psidecar simulate, of training that nobody runs",
-		Long: `Make a recording, for psidecar simulate, of training that nobody runs.
+		Short: "Generate a synthetic recording for psidecar simulate",
+		Long: `Generate a synthetic recording for psidecar simulate.
 
-pruning: a net learns pictures (--images and --labels in MNIST's format, or some
-that are made from the seed) and is pruned meanwhile. wandering: every worker has
-favourite keys, which change every --wander steps.`,
+pruning: a network learns images (--images and --labels in MNIST's format, or
+images generated from the seed) and is pruned during training. wandering: every
+worker has favorite keys, which change every --wander steps.`,
 		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			if path == "" {
@@ -67,32 +67,32 @@ favourite keys, which change every --wander steps.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", "wandering", "wandering or pruning")
-	f.StringVar(&path, "out", "", "file to write")
+	f.StringVar(&kind, "kind", "wandering", "kind of trace: wandering or pruning")
+	f.StringVar(&path, "out", "", "output file")
 	// For both kinds: the job's size and the seed. Pruning copies them from w.
 	f.IntVar(&w.Workers, "workers", 8, "workers")
 	f.IntVar(&w.Servers, "servers", 8, "servers")
-	f.Uint64Var(&w.Seed, "seed", 1, "the same seed gives the same trace")
+	f.Uint64Var(&w.Seed, "seed", 1, "random seed; the same seed yields the same trace")
 	// Wandering: what each worker uses, and how fast that changes.
-	f.IntVar(&w.Steps, "steps", 2000, "wandering: steps of each worker")
-	f.IntVar(&w.Width, "value-length", 1, "wandering: floats of a value")
-	f.IntVar(&w.Count.Keys, "keys", 200_000, "wandering: keys")
-	f.IntVar(&w.Count.Batch, "keys-per-step", 200, "wandering: keys that a worker uses in a step")
-	f.IntVar(&w.Count.Favourites, "favourites", 1000, "wandering: keys that a worker prefers at a time")
-	f.Float64Var(&w.Count.Common, "common", 0.1, "wandering: share of a step's keys that are favourites of all workers")
-	f.Float64Var(&w.Count.Skew, "skew", 1, "wandering: how much the first keys are preferred to the last")
-	f.IntVar(&w.Count.Wander, "wander", 300, "wandering: steps after which a worker has other favourites")
+	f.IntVar(&w.Steps, "steps", 2000, "wandering: steps per worker")
+	f.IntVar(&w.Width, "value-length", 1, "wandering: floats per value")
+	f.IntVar(&w.Count.Keys, "keys", 200_000, "wandering: number of keys")
+	f.IntVar(&w.Count.Batch, "keys-per-step", 200, "wandering: keys that a worker uses per step")
+	f.IntVar(&w.Count.Favourites, "favourites", 1000, "wandering: number of favorite keys of a worker at a time")
+	f.Float64Var(&w.Count.Common, "common", 0.1, "wandering: share of a step's keys that are favorites of all workers")
+	f.Float64Var(&w.Count.Skew, "skew", 1, "wandering: how strongly the first keys are preferred over the last")
+	f.IntVar(&w.Count.Wander, "wander", 300, "wandering: number of steps after which a worker's favorites change")
 	// Pruning: the pictures, the net and the schedule.
-	f.StringVar(&images, "images", "", "pruning: pictures in MNIST's format, plain or compressed")
-	f.StringVar(&labels, "labels", "", "pruning: their labels")
-	f.IntVar(&pictures, "pictures", 4000, "pruning: how many pictures to make where none are given")
-	f.IntVar(&p.Hidden, "hidden", 32, "pruning: hidden units of the net")
-	f.IntVar(&p.Batch, "batch", 16, "pruning: pictures of a worker's step")
-	f.IntVar(&p.Snapshots, "snapshots", 30, "pruning: how often the net is pruned")
-	f.IntVar(&p.Rounds, "rounds", 4, "pruning: steps of each worker between two prunings")
-	f.Float64Var(&p.Sparsity, "sparsity", 0.95, "pruning: share of the weights that is dropped in the end")
-	f.Float64Var(&p.Epsilon, "epsilon", 0.01, "pruning: smallest gradient that is pushed, relative to their root mean square")
-	f.Float64Var(&p.Own, "own", 0.8, "pruning: share of a worker's pictures that are of its own classes")
+	f.StringVar(&images, "images", "", "pruning: images in MNIST's format, plain or compressed")
+	f.StringVar(&labels, "labels", "", "pruning: labels of the images")
+	f.IntVar(&pictures, "pictures", 4000, "pruning: number of images to generate if none are given")
+	f.IntVar(&p.Hidden, "hidden", 32, "pruning: hidden units of the network")
+	f.IntVar(&p.Batch, "batch", 16, "pruning: images per step of a worker")
+	f.IntVar(&p.Snapshots, "snapshots", 30, "pruning: number of prunings")
+	f.IntVar(&p.Rounds, "rounds", 4, "pruning: steps per worker between two prunings")
+	f.Float64Var(&p.Sparsity, "sparsity", 0.95, "pruning: share of the weights dropped in the end")
+	f.Float64Var(&p.Epsilon, "epsilon", 0.01, "pruning: smallest gradient that is pushed, relative to the root mean square of the gradients")
+	f.Float64Var(&p.Own, "own", 0.8, "pruning: share of a worker's images that are of its own classes")
 	f.Float64Var(&p.LearningRate, "learning-rate", 0.1, "pruning: step size")
 	return cmd
 }

@@ -44,30 +44,30 @@ type RuleFlags struct {
 func (f *RuleFlags) Register(flags *pflag.FlagSet) {
 	f.set = flags
 	f.RegisterRule(flags)
-	flags.Int64Var(&f.Memory, "codec-memory", 1<<30, "bytes for values that wait to be sent or are remembered, all jobs together; layers beyond go as they are")
+	flags.Int64Var(&f.Memory, "codec-memory", 1<<30, "memory limit in bytes for residuals and remembered values, all jobs together; further layers are sent unmodified")
 }
 
 // RegisterRule adds only the flags that make a rule.
 func (f *RuleFlags) RegisterRule(flags *pflag.FlagSet) {
 	r := &f.Rule
-	flags.Float64Var(&r.Threshold, "threshold", 0, "share of each layer's pushed values that waits, such as 0.99: only the largest go, the others are added to the next push; 0: none waits")
-	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "pushes after which a layer's threshold is computed anew")
-	flags.IntVar(&r.Warmup, "threshold-warmup", 0, "pushes of a layer in which the share that waits rises to --threshold")
-	flags.IntVar(&r.Drain, "threshold-drain", 0, "one in so many pushes of a layer, at random, sends all that waits; 0: none")
-	flags.IntVar(&r.Until, "threshold-until", 0, "steps of a worker after which nothing waits, such as some before the last one of a job whose workers save their model; in the quarter before, more and more goes; 0: no end")
-	flags.BoolVar(&r.Unpulled, "threshold-unpulled", false, "take every push for a gradient; otherwise pushes of keys that their worker has not pulled go whole, as do a worker's first push to a server and a long key's first one: they may be initial values")
-	flags.BoolVar(&r.SameHost, "same-host", false, "apply lossy codecs to connections within a host too, where they save no traffic of the network")
-	flags.StringVar(&f.Slim, "slim", "", "ALPHA,EPSILON[,ROUNDS[,changes]]: of pushes and pulls only the share ALPHA goes, such as 0.3, of which EPSILON is drawn at random and the others are the largest, chosen anew every ROUNDS (20); with changes those of a pull that differ most from what the worker has")
-	flags.IntVar(&r.Quantize, "quantize", 0, "bits to which pushed values are rounded at random, 1 to 8; 0: none. With --threshold, --slim or --threshold-activations those that go are")
-	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "values that share a scale when they are rounded")
-	flags.BoolVar(&r.Unchanged, "unchanged", false, "leave out of a pull's answer what is bit for bit what this worker last got")
-	flags.Float64Var(&r.PullThreshold, "pull-threshold", 0, "share of each layer's pulled values that is left out, such as 0.95: only those that differ most from what the worker has go (EF21-P), a key's first pull whole; 0: none")
-	flags.IntVar(&r.PullQuantize, "pull-quantize", 0, "bits to which a pull's differences from what the worker has are rounded, 2 to 8, with a scale for each --quantize-bucket; what rounding takes comes with later pulls; 0: none. With --pull-threshold those that go are")
-	flags.Float64Var(&r.Activations, "threshold-activations", 0, "of activations that workers pull, share of each row's values that is left out, such as 0.95, the smallest, and of the gradients that they push for them the same positions (DCT-MP); nothing comes later. Not for models that are pulled as a whole; 0: none")
-	flags.IntVar(&r.Row, "row", 0, "values of a row of activations; 0: what belongs to a key")
-	flags.BoolVar(&r.ActivationsPushed, "activations-pushed", false, "activations are exchanged through the servers: workers that push keys before they pull them push activations, those that pull them push the gradients")
-	flags.StringVar(&r.Wire, "wire", "", "bf16 or fp16: float32 values of pushes and pulls go as numbers of 16 bits, rounded to nearest even; nothing is remembered. With --threshold, --pull-threshold or --threshold-activations those that go are")
-	flags.StringVar(&r.Elements, "char-values", "", "what values are whose type does not say it, as MXNet's and BytePS's (bytes, of type OTHER or CHAR): float32, float64, float16 or bfloat16; empty: they are left alone")
+	flags.Float64Var(&r.Threshold, "threshold", 0, "share of each layer's pushed values to hold back, such as 0.99: only the largest are sent, the others are added to the next push; 0: disabled")
+	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "number of pushes after which a layer's threshold is recomputed")
+	flags.IntVar(&r.Warmup, "threshold-warmup", 0, "number of pushes of a layer over which the held back share rises to --threshold")
+	flags.IntVar(&r.Drain, "threshold-drain", 0, "send the complete residual with one in this many pushes of a layer, at random; 0: never")
+	flags.IntVar(&r.Until, "threshold-until", 0, "number of worker steps after which nothing is held back, for example shortly before the last step of a job whose workers save the model; in the preceding quarter, the share sent rises gradually; 0: no end")
+	flags.BoolVar(&r.Unpulled, "threshold-unpulled", false, "treat every push as a gradient; by default, pushes of keys that the worker has not pulled are sent whole, as are a worker's first push to a server and the first push of a long key, because they may be initial values")
+	flags.BoolVar(&r.SameHost, "same-host", false, "also apply lossy codecs to connections within a host, where they save no network traffic")
+	flags.StringVar(&f.Slim, "slim", "", "ALPHA,EPSILON[,ROUNDS[,changes]]: send only the share ALPHA of pushes and pulls, such as 0.3; EPSILON of it is drawn at random, the rest are the largest values, chosen again every ROUNDS (20) rounds; with changes, a pull sends the values that differ most from the worker's copy")
+	flags.IntVar(&r.Quantize, "quantize", 0, "stochastically round pushed values to this many bits, 1 to 8; 0: disabled; with --threshold, --slim or --threshold-activations, applies to the values sent")
+	flags.IntVar(&r.QuantizeBucket, "quantize-bucket", values.DefaultQuantizeBucket, "number of values that share a scale in --quantize and --pull-quantize")
+	flags.BoolVar(&r.Unchanged, "unchanged", false, "omit values from a pull's answer that are bit-identical to those this worker last received")
+	flags.Float64Var(&r.PullThreshold, "pull-threshold", 0, "share of each layer's pulled values to omit, such as 0.95: only those that differ most from the worker's copy are sent (EF21-P); a key's first pull is sent whole; 0: disabled")
+	flags.IntVar(&r.PullQuantize, "pull-quantize", 0, "round the differences between a pull and the worker's copy to this many bits, 2 to 8, with one scale per --quantize-bucket; later pulls correct the rounding error; 0: disabled; with --pull-threshold, applies to the values sent")
+	flags.Float64Var(&r.Activations, "threshold-activations", 0, "share of each row's values to omit from pulled activations, such as 0.95, and the same positions from their pushed gradients (DCT-MP); the smallest values are dropped, not deferred; not for models that are pulled as a whole; 0: disabled")
+	flags.IntVar(&r.Row, "row", 0, "number of values per row of activations; 0: one row per key")
+	flags.BoolVar(&r.ActivationsPushed, "activations-pushed", false, "activations are exchanged through the servers: workers that push keys before they pull them push activations, and workers that pull them push the gradients")
+	flags.StringVar(&r.Wire, "wire", "", "send float32 values of pushes and pulls as bf16 or fp16, rounded to nearest even, without state; with --threshold, --pull-threshold or --threshold-activations, applies to the values sent")
+	flags.StringVar(&r.Elements, "char-values", "", "number format of values with type OTHER or CHAR (bytes), as sent by MXNet and BytePS: float32, float64, float16 or bfloat16; empty: such values are not changed")
 }
 
 // rules returns the rules of the file that --config names, and then that of the flags.
