@@ -40,9 +40,11 @@ each row is a time interval, for all workers or those given by --workers.`,
 			switch {
 			case by != "worker" && by != "time":
 				return cli.Usagef("--by %s: want worker or time", by)
+			// Refused rather than ignored: the picture would not be the one that was asked for.
 			case by == "worker" && (len(workers) > 0 || cmd.Flags().Changed("rows")):
 				return cli.Usagef("--workers and --rows are for --by time: by worker, each has a row")
 			}
+			// Before the agent is asked, so that a mistake in the file costs nothing.
 			called, err := openNames(namesFile)
 			if err != nil {
 				return err
@@ -80,6 +82,7 @@ each row is a time interval, for all workers or those given by --workers.`,
 			case image != "":
 				return nil
 			}
+			// --width takes precedence, in pipes and files too.
 			columns, colours := terminalOf(e)
 			if width > 0 {
 				columns = width

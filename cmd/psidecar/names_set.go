@@ -54,6 +54,8 @@ func newNamesShowCommand(e env) *cobra.Command {
 			case asJSON:
 				return json.NewEncoder(e.stdout).Encode(there)
 			case asCSV:
+				// With the columns' names even if there are none of keys, so that what comes out
+				// can be read in again.
 				return csv.NewWriter(e.stdout).WriteAll(namesTable(there.Names))
 			case len(there.Names) == 0:
 				fmt.Fprintln(e.stdout, "keys have no names; --names FILE of agent, planner and up, or psidecar names set FILE, gives them some")
@@ -61,6 +63,8 @@ func newNamesShowCommand(e env) *cobra.Command {
 			}
 			w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
 			for _, row := range namesTable(there.Names) {
+				// Before tabwriter measures them: a tab in a name would make a column of its
+				// own.
 				for i := range row {
 					row[i] = cli.Clean(row[i])
 				}
@@ -118,6 +122,7 @@ who made the change.`,
 			if _, err := page.ParseNames(args[0], text); err != nil {
 				return cli.Usagef("%s: %w", args[0], err)
 			}
+			// The servers would refuse it as well, but without a hint at what to do.
 			if len(text) > control.MaxBody {
 				return cli.Usagef("%s: %d bytes, at most %d are taken; --names of agent, planner and up reads larger ones", args[0], len(text), control.MaxBody)
 			}

@@ -54,6 +54,7 @@ directory of shards, is read several times, and tables and buffers stay within
 			if f.stream.on {
 				return f.runStream(cmd, e)
 			}
+			// Flags of --stream without it are a mistake, not a wish that can be ignored.
 			if err := f.stream.unused(cmd); err != nil {
 				return err
 			}
@@ -115,6 +116,7 @@ func (f *partitionFlags) check() error {
 	if err := f.checkFrom(); err != nil {
 		return err
 	}
+	// One folder can hold the output of one algorithm only.
 	if f.all && f.out != "" {
 		return cli.Usagef("--all and --out: choose one algorithm to write the output of")
 	}
@@ -142,6 +144,7 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	if err != nil {
 		return err
 	}
+	// With --all there is a report for each algorithm, else one.
 	reports, err := t.Run(ctx)
 	if err != nil {
 		return err
@@ -185,6 +188,7 @@ func (f *partitionFlags) task(ctx context.Context, e env) (*prerun.Task, error) 
 	if len(t.Capacity) == 0 {
 		t.Capacity = capacity
 	}
+	// Checked before the data is read: a wrong key map would otherwise show at the very end.
 	if t.Output, err = f.output(); err != nil {
 		return nil, err
 	}

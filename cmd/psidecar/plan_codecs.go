@@ -43,6 +43,7 @@ func newCodecsShowCommand(e env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.planner.CallCodecs(cmd.Context(), func(ctx context.Context, c api.CodecsClient) error {
+				// Without a job the planner describes all of them.
 				d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: f.job})
 				if err != nil {
 					return err
@@ -68,6 +69,7 @@ func printCodecs(out io.Writer, d *api.CodecsDescription) error {
 	for _, j := range d.GetRules().GetJobs() {
 		fmt.Fprintf(w, "job %s: %s\n", j.GetJob(), j.GetRules())
 	}
+	// These are of what a proxy pushes for several workers together.
 	for _, j := range d.GetRules().GetSums() {
 		fmt.Fprintf(w, "job %s, sums of a host's pushes: %s\n", j.GetJob(), j.GetRules())
 	}
@@ -119,8 +121,10 @@ list in the format of ` + daemon.RulesKey + ` in the proxies' configuration file
 				// does.
 				own = []values.Rule{{}}
 			}
+			// RuleFlags returns one rule at most, and at least one is there by now.
 			own[0].LeastValues = least
 			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+				// It checks the rule as a whole, so the number of values is set before.
 				if err := f.fill(&own[0]); err != nil {
 					return nil, err
 				}
@@ -150,6 +154,7 @@ func rulesOf(path string) ([]values.Rule, error) {
 	if err := yaml.Unmarshal(text, &node); err != nil {
 		return nil, cli.Usagef("--file %s: %w", path, err)
 	}
+	// The same reader as for proxies' configuration files, so that one text serves both.
 	rules, err := values.ReadYAML(&node)
 	if err != nil {
 		return nil, cli.Usagef("--file %s: %w", path, err)
@@ -170,6 +175,7 @@ func newCodecsClearCommand(e env) *cobra.Command {
 				return cli.Usagef("--job: want the job's scheduler, host:port")
 			}
 			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+				// Without keys all rules of the job go.
 				if f.keys == "" {
 					return nil, nil
 				}
@@ -212,6 +218,8 @@ to all of the job's keys and replaces all of its rules.`,
 					return nil, err
 				}
 				if f.keys == "" {
+					// Otherwise rules for some of the keys would remain, and apply again if
+					// this one were dropped.
 					before = nil
 				}
 				return append([]values.Rule{rule}, client.WithoutRule(before, rule.Keys)...), nil

@@ -49,6 +49,7 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringSliceVar(&f.roles, prefix+"tls-role", nil, "ROLE=PATTERN: grant the role (agent, proxy, planner, operator) to certificates with a matching DNS name or URI, in addition to those that contain psidecar://ROLE/NAME; {host} in the pattern limits the role to that host; may be repeated")
 	flags.StringVar(&f.socket, prefix+"socket", client.PlannerSocket, "Unix socket for psidecar plan on the same host, with full access for root, the planner's user and --admin-uid; empty: disabled")
 	flags.BoolVar(&f.act, prefix+"act", false, "apply plans automatically (as psidecar plan apply does), and enable sums of a host's pushes where alpha shows that they save bytes (as psidecar plan aggregate apply does)")
+	// The options without a flag keep their defaults.
 	f.live = live.DefaultOptions
 	flags.StringVar(&f.live.Strategy, prefix+"strategy", f.live.Strategy, "planning strategy for running jobs: "+strings.Join(live.Strategies(), ", "))
 	flags.Float64Var(&f.live.Horizon, prefix+"horizon", f.live.Horizon, "number of worker steps within which a move must pay off")
@@ -86,6 +87,7 @@ deploy/SECURITY.md describes the permissions.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPlanner(cmd.Context(), &f) },
 	}
+	// Without a prefix: here there is nothing else that listens or has a store.
 	f.planning(cmd, "")
 	addNames(cmd, &f.names)
 	addKeyNames(cmd, &f.keyNames)
@@ -109,6 +111,7 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 	if err != nil {
 		return err
 	}
+	// If either ends with an error, the other one is stopped too.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return o.Health.Watch(ctx) })
 	g.Go(func() error { return p.Run(ctx) })

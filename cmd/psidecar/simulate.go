@@ -52,6 +52,7 @@ under a threshold, relative to the norm of one step's pushes.`,
 				return codecs.compareCodecs(cmd.Context(), e, paths, plotFile, asJSON)
 			}
 			if len(paths) == 0 {
+				// cobra cannot check this, as it depends on --codecs.
 				return cli.Usagef("want one recording or more, or --codecs")
 			}
 			if err := o.Check(); err != nil {
@@ -62,6 +63,8 @@ under a threshold, relative to the norm of one step's pushes.`,
 			if err != nil {
 				return err
 			}
+			// Before the report, so that nothing looks like success if the file cannot be
+			// written.
 			if plotFile != "" {
 				title := fmt.Sprintf("%s, %d machines", report.Job, report.Machines)
 				if err := writePlot(plotFile, func(w io.Writer) error { return simulate.Plot(w, title, report.Results) }); err != nil {
@@ -98,6 +101,7 @@ func writePlot(path string, draw func(io.Writer) error) error {
 	if err != nil {
 		return fmt.Errorf("--plot: %w", err)
 	}
+	// Closing is part of writing: a full disk may be reported only then.
 	err = draw(f)
 	if closing := f.Close(); err == nil {
 		err = closing

@@ -28,6 +28,7 @@ func bins(ctx context.Context, e *evaluation) error {
 	}
 	sizes, names := []int{16, 32, 64, 128, 256, 512}, []string{"mbp", "dppa"}
 	if e.quick {
+		// Fewer sizes, and still from few bins to many.
 		rows, sizes = first(rows, rows.Len()/4), []int{16, 64, 256}
 	}
 	t := table{title: fmt.Sprintf("DW23 Fig. 5: %s hashed (%d samples, %d machines, codes of %d bits), values pushed or pulled between machines in a step of all samples, and a logistic regression's accuracy on a fifth of the rows", file, rows.Len(), k, dataset.DefaultHashBits),
@@ -49,6 +50,7 @@ func bins(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
+		// On the same hashed rows, so that both panels are about the same choice of bins.
 		accuracy, err := dataset.Evaluate(ctx, hashed, 1)
 		if err != nil {
 			return err
@@ -76,6 +78,7 @@ func bins(ctx context.Context, e *evaluation) error {
 	if err := fewest.write(e.out); err != nil {
 		return err
 	}
+	// Accuracies differ by a few percent, which an axis from 0 would hide.
 	right.Floor = lowest(right.Lines) - 1
 	return e.writePanels("bins.png", []report.Panel{volume, right})
 }

@@ -26,6 +26,7 @@ func degrees(ctx context.Context, e *evaluation) error {
 	for _, row := range []struct{ file, standsFor, mean string }{{"rcv1-excerpt", "rcv1.binary", "30"}, {"news20-rebuilt", "news20", "18"}} {
 		g, err := e.graphOf(ctx, row.file, 0)
 		if errors.Is(err, fs.ErrNotExist) {
+			// One set is enough for a table.
 			e.progress("degrees: %s skipped, no file in %s (--datasets names the folder)", row.file, e.datasets)
 			continue
 		}
@@ -39,6 +40,8 @@ func degrees(ctx context.Context, e *evaluation) error {
 			degree  func(int) int
 			printed string
 		}{
+			// The papers print one mean for a set, so both rows are compared with the same
+			// number.
 			{"samples", g.Samples(), func(i int) int { return len(g.ParamsOf(i)) }, row.mean},
 			{"parameters", g.Params(), func(i int) int { return len(g.SamplesOf(i)) }, row.mean},
 		} {
@@ -117,6 +120,7 @@ func summarize(degrees []int) (d spreadOf) {
 		if float64(x) < d.mean {
 			below++
 		}
+		// One node at least, however few there are.
 		if i >= n-max(1, n/100) {
 			top += x
 		}
@@ -133,6 +137,7 @@ func histogram(degrees []int) (points plotter.XYs) {
 		if d == 0 {
 			continue
 		}
+		// Doubling ranges, as single degrees would be noise at the thin end.
 		at := int(math.Log2(float64(d)))
 		for len(counts) <= at {
 			counts = append(counts, 0)

@@ -76,6 +76,7 @@ func volumes(all []simulate.Result) *table {
 	t := &table{head: []string{"strategy", "bytes", "of them moves", "of MGP's"}}
 	i := slices.IndexFunc(all, func(r simulate.Result) bool { return r.Strategy == "mgp" })
 	for _, r := range all {
+		// Without MGP among the strategies there is nothing to compare with.
 		ratio := "-"
 		if i >= 0 && all[i].Sum.Total > 0 {
 			ratio = fmt.Sprintf("%.3f", r.Sum.Total/all[i].Sum.Total)
@@ -110,6 +111,7 @@ func (e *evaluation) wandering() error {
 	if e.quick {
 		w.Steps = 700
 	}
+	// It counts accesses only; nothing is trained, since which keys are hot is drawn.
 	uses, err := w.Trace()
 	if err != nil {
 		return err
@@ -154,6 +156,7 @@ func (e *evaluation) simulate(uses train.Trace, epochSteps int, planned bool) (*
 	if err := uses(w.Add); err != nil {
 		return nil, err
 	}
+	// It writes the end of the recording, without which it would count as cut off.
 	if _, err := w.Close(0, 0); err != nil {
 		return nil, err
 	}

@@ -110,6 +110,7 @@ func byAlgorithm(name string, k int) func(context.Context, *graph.Graph) (int64,
 func byStreaming(k int) func(context.Context, *graph.Graph) (int64, time.Duration, error) {
 	return func(ctx context.Context, g *graph.Graph) (int64, time.Duration, error) {
 		var ids []uint64
+		// The samples are already in memory, so the figure is that of streaming alone.
 		source := func(ctx context.Context, _ int, each func([]uint64) (int, error)) error {
 			for s := range g.Samples() {
 				// Asked rarely, since it takes a lock.
@@ -169,6 +170,8 @@ func reading(ctx context.Context, e *evaluation) error {
 	}
 	e.progress("reading: %d bytes of text", text.Len())
 	var g *graph.Graph
+	// The first one parses only; the second builds a graph on top of that, so the difference is
+	// the cost of the graph.
 	ways := []struct {
 		name string
 		read func() error
@@ -205,6 +208,7 @@ func reading(ctx context.Context, e *evaluation) error {
 			if try == 0 || seconds < results[i].seconds {
 				results[i].seconds = seconds
 			}
+			// The collector may run at a lucky moment, so the largest peak is the honest one.
 			results[i].peak = max(results[i].peak, peak)
 		}
 	}
@@ -226,6 +230,7 @@ func peakHeap(work func() error) (uint64, error) {
 	}
 	runtime.GC()
 	before := heap()
+	// Sampling needs a goroutine of its own, as the work must not be changed by it.
 	stop, result := make(chan struct{}), make(chan uint64)
 	go func() {
 		peak := before

@@ -42,6 +42,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
+	// The same rows as above, so that only the rule of the server differs.
 	ftrl, err := regression(e, "rcv1-excerpt.libsvm.xz", 1500, 32, kv.StoreSettings{Rule: "ftrl", LearningRate: 1, Beta: 0.01})
 	if err != nil {
 		return err
@@ -77,6 +78,7 @@ func thresholds(ctx context.Context, e *evaluation) error {
 // percent. all begins with none and has the sparsities in order.
 func bySparsity(name string, all []measured, of func(*result) float64) report.Line {
 	l := report.Line{Name: name}
+	// The mean over seeds; the spread is in the table.
 	none, _ := all[0].spread(of)
 	for i, eta := range sparsities {
 		mean, _ := all[i+1].spread(of)
@@ -124,6 +126,7 @@ func lifespans(ctx context.Context, e *evaluation) error {
 		m := &all[i]
 		steps := float64(e.steps(rec))
 		ms, _ := m.spread(func(r *result) float64 { return 1e3 * r.codec.Seconds() / steps })
+		// Values are float32, hence the 4.
 		ns, _ := m.spread(func(r *result) float64 { return 1e9 * r.codec.Seconds() / (float64(r.pushed.plain) / 4) })
 		t.addRow(m.name, fmt.Sprintf("%.2f", ms), fmt.Sprintf("%.1f", ns), m.cell("%.4f", trainLoss),
 			m.cell("%.4f", testLoss), fmt.Sprintf("1/%.1f", m.ratio()))

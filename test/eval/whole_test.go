@@ -31,6 +31,7 @@ func TestReportGoesOn(t *testing.T) {
 			return errors.Join(broken, err)
 		}},
 	}
+	// Part of the output is written before it fails, and must not count as a table.
 	broken = errors.New("no pictures")
 	if err := e.reported(t.Context(), some, false); err == nil || !strings.Contains(err.Error(), "slim: no pictures") {
 		t.Errorf("got %v", err)
@@ -39,6 +40,7 @@ func TestReportGoesOn(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "There is none: it failed: no pictures") || !strings.Contains(string(text), "a table") {
 		t.Errorf("%v:\n%s", err, text)
 	}
+	// The first round runs the failed part again and only that; the second one runs nothing.
 	broken = nil
 	for range 2 {
 		if err := e.reported(t.Context(), some, false); err != nil {
@@ -48,6 +50,7 @@ func TestReportGoesOn(t *testing.T) {
 	if runs["theorem"] != 1 || runs["slim"] != 2 {
 		t.Errorf("ran %v", runs)
 	}
+	// What a quick run has found is no answer for a full one.
 	e.quick = false
 	if err := e.reported(t.Context(), some, false); err != nil {
 		t.Fatal(err)
@@ -100,6 +103,7 @@ func TestReportWithoutData(t *testing.T) {
 			return fmt.Errorf("a data set: %w", err)
 		}
 	}
+	// One reason each: a file, --quick, and a folder.
 	absent := []part{{"slim", opens(filepath.Join(e.datasets, "pictures.xz"))}, {"time", timeToLoss}, {"table5", table5}}
 	if err := e.reported(t.Context(), absent, false); err != nil {
 		t.Error(err)
