@@ -40,6 +40,7 @@ func heatmapByTime(v *observe.JobView, q page.HeatmapQuery, now time.Time) page.
 		sums[i] = make([]float64, len(firsts))
 	}
 	for _, heat := range heats {
+		// Summed over workers first: a row here is of all of them.
 		blocks := ofWorkers(&heat, v.WorkersByIndex, &q, len(firsts))
 		// Within an interval, uses are taken to be spread evenly; nothing finer is kept.
 		for i, share := range shares(h.Times, heat.Start, heat.End) {
@@ -96,6 +97,7 @@ func fillByTime(h *page.Heatmap, q *page.HeatmapQuery, v *observe.JobView, first
 		for _, row := range sums {
 			used = used || row[b] > 0
 		}
+		// Blocks without any use would only make the columns narrower.
 		if !used || last < uint64(q.First) || first > uint64(q.Last) {
 			continue
 		}

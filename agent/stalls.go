@@ -41,9 +41,12 @@ func (a *Agent) now() time.Time {
 
 // findStalls diagnoses each job, once a second, and logs what has changed.
 func (a *Agent) findStalls() error {
+	// If the capture itself is behind or loses much, silence proves nothing.
 	found, blind := map[string]stallFinding{}, a.lookBlind()
 	for _, v := range a.observer.Jobs() {
 		name := v.Job.Scheduler.String()
+		// Without a.mu: gathering them takes system calls, and the page must not wait for
+		// those.
 		facts := a.facts(&v)
 		facts.Blind = blind != ""
 		now := findStall(facts)
@@ -53,6 +56,7 @@ func (a *Agent) findStalls() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.findings, a.blind = found, blind
+	// Jobs that are no longer known would otherwise stay for ever.
 	maps.DeleteFunc(a.logged, func(job string, _ finding) bool { return found[job].State == "" })
 	return nil
 }
@@ -94,6 +98,7 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 	workers, waits := v.Job.Sums.Now()
 	// Reading the state of every process each second would cost more than the diagnosis.
 	quiet := now.Sub(f.Last) >= quietAfter || len(waits) > 0 && now.Sub(moment(waits[0].Since)) >= quietAfter
+	// By the nodes' names; 0 for nodes on other hosts.
 	pids := map[string]int{}
 	for _, n := range v.Nodes {
 		pids[n.Name] = n.Process.PID
@@ -192,6 +197,8 @@ func (a *Agent) processState(pid int) byte {
 	if err != nil {
 		return 0
 	}
+	// The name before it, in parentheses, may contain spaces and parentheses, so the last one
+	// counts.
 	_, after, ok := strings.Cut(string(text[max(strings.LastIndexByte(string(text), ')'), 0):]), " ")
 	if !ok || after == "" {
 		return 0
@@ -209,6 +216,7 @@ func waitOf(v *observe.JobView, w *counts.Wait, keys *page.NameMap) wait {
 		out.Server = v.ServersByIndex[w.Server]
 	}
 	switch {
+	// The words of PS-lite's own functions.
 	case w.Push && w.Pull:
 		out.Kind = "pushpull"
 	case w.Push:

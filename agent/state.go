@@ -42,6 +42,7 @@ func (a *Agent) Jobs() []page.Job {
 
 // shows reports whether a job, given by its scheduler's address, is to be shown.
 func (a *Agent) shows(job string) bool {
+	// Users may name a job by its address or by what it is called.
 	return len(a.opts.Jobs) == 0 || slices.Contains(a.opts.Jobs, job) || slices.Contains(a.opts.Jobs, a.called.title(job).Name)
 }
 
@@ -69,6 +70,7 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	size, totals := v.Job.Sums.Table.Size(), v.Job.Sums.Totals()
 	recent := v.Job.Sums.Lately(a.now().UnixNano(), recently)
 	a.mu.Lock()
+	// Copied together, so that what the page shows of a job is of one moment of the diagnosis.
 	lost, finding, blind := a.unsynced[name], a.findings[name], a.blind
 	a.mu.Unlock()
 	j := page.Job{
@@ -80,6 +82,8 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 		Latency:    latency(v.Job.Sums.All().Latency),
 		Stragglers: []string{},
 		Connections: page.Connections{
+			// The observer knows only streams from which a batch has come; the kernel's table
+			// has the silent ones too. Each may know more than the other.
 			Synced: v.Synced, Unsynced: max(v.Unsynced, lost.connections),
 			Missed: max(v.Missed, lost.missed), Unplaced: v.Unplaced,
 		},
@@ -92,10 +96,13 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 	if v.Dialect != 0 {
 		j.Dialect = v.Dialect.String()
 	}
+	// A job that is over has nothing left to miss.
 	if blind != "" && finding.State != page.Over {
 		j.Remarks = append(j.Remarks, blind)
 	}
 	if finding.State != page.Over {
+		// The median, so that one straggler or one worker that has just joined does not set the
+		// rate of the job.
 		j.StepsPerSecond = float64(recent.MedianSteps()) / recent.Seconds
 		j.BytesPerSecond = float64(recent.Bytes) / recent.Seconds
 	}
@@ -117,6 +124,7 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 		}
 		j.Nodes = append(j.Nodes, node)
 	}
+	// Last, since advice depends on what has been found out about the job above.
 	j.Measures = a.measures(v, &j)
 	return j
 }
@@ -159,6 +167,7 @@ func (a *Agent) sampling(v *observe.JobView, name string) *page.JobSampling {
 	defer a.mu.Unlock()
 	if d, ok := a.decided.Jobs[name]; ok {
 		s.CostPercent = d.Percent
+		// Without a budget the decision is only a measurement of the cost.
 		if a.opts.Sampling.Budget > 0 {
 			s.OneIn, s.Window, s.AtFloor = d.OneIn, d.Window, d.AtFloor
 		}
@@ -170,6 +179,7 @@ func (a *Agent) sampling(v *observe.JobView, name string) *page.JobSampling {
 // of 1000 uses.
 func coverage(v *observe.JobView) *page.JobSampling {
 	s := &page.JobSampling{Requests: v.Looked.Requests, Sampled: v.Looked.Sampled, Estimated: v.Looked.Estimated, Spread: v.Looked.Spread}
+	// Half of them pulls and half pushes; 10 of a thousand are one percent.
 	s.ErrorPercent = s.UsesError(500, 500) / 10
 	return s
 }
@@ -206,6 +216,7 @@ func order(names []string) []int {
 	}
 	slices.SortStableFunc(indices, func(a, b int) int {
 		x, y := names[a], names[b]
+		// A name without a number counts as one with 0.
 		xs, ys := strings.TrimRight(x, "0123456789"), strings.TrimRight(y, "0123456789")
 		xn, _ := strconv.Atoi(x[len(xs):])
 		yn, _ := strconv.Atoi(y[len(ys):])
@@ -214,6 +225,7 @@ func order(names []string) []int {
 	return indices
 }
 
+// picked returns the names at the indices, in their order.
 func picked(names []string, indices []int) []string {
 	out := make([]string, len(indices))
 	for i, at := range indices {
@@ -227,6 +239,7 @@ func during(sums *counts.Locality, r page.Range) counts.View {
 	if r.From.IsZero() && r.To.IsZero() {
 		return sums.All()
 	}
+	// Zero leaves an end open, here as in Between.
 	from, to := int64(0), int64(0)
 	if !r.From.IsZero() {
 		from = r.From.UnixNano()
@@ -239,6 +252,7 @@ func during(sums *counts.Locality, r page.Range) counts.View {
 
 // Agent implements page.State.
 func (a *Agent) Agent() page.Agent {
+	// Two locks one after the other, never both: nobody has to know an order.
 	a.cost.mu.Lock()
 	out := page.Agent{
 		Version: a.opts.Version, Host: a.opts.Host, Started: a.started,
@@ -247,6 +261,7 @@ func (a *Agent) Agent() page.Agent {
 	a.cost.mu.Unlock()
 	out.MemoryBytes = residentBytes()
 	a.mu.Lock()
+	// A copy, and not nil, so that JSON has a list.
 	out.Cgroups = append([]string{}, a.attached...)
 	out.Sampling = a.sampled()
 	planner := a.planner
@@ -292,9 +307,12 @@ func (a *Agent) sampled() page.Sampling {
 	return s
 }
 
+// programs returns what the capture programs have cost so far. There are no figures unless the
+// capture measures them.
 func (a *Agent) programs() []page.Program {
 	stats, err := a.capture.ProgramStats()
 	if err != nil {
+		// The page does without them.
 		slog.Debug("reading the programs' cost", "error", err)
 	}
 	list := []page.Program{}
@@ -338,6 +356,7 @@ func (a *Agent) counters() []page.Counter {
 
 // residentBytes returns the resident memory of this process in bytes; 0 if it cannot be read.
 func residentBytes() uint64 {
+	// In pages; the second field is the resident set.
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
 		return 0

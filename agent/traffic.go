@@ -99,6 +99,7 @@ func loads(v *observe.JobView, r page.Range, now time.Time) page.Servers {
 	}
 	// Shares need the sum over all servers first.
 	for i := range out.Servers {
+		// Without any traffic shares stay 0 instead of becoming NaN, which JSON cannot have.
 		if s := &out.Servers[i]; all > 0 {
 			s.Share = float64(s.BytesIn+s.BytesOut) / float64(all)
 		}
@@ -113,14 +114,17 @@ func loads(v *observe.JobView, r page.Range, now time.Time) page.Servers {
 	return out
 }
 
+// workerLoad returns the load of one worker, over all servers. Rates are over so many seconds.
 func workerLoad(v *observe.JobView, view *counts.View, w int, straggler bool, seconds float64) page.WorkerLoad {
 	load := page.WorkerLoad{Name: v.WorkersByIndex[w], Straggler: straggler, Latency: latencyAt(view.ByWorker, w)}
 	for s := range v.ServersByIndex {
 		p := pairOf(view, w, s)
 		load.Requests += p.Requests
+		// Seen from the worker: what goes to servers leaves it.
 		load.BytesOut += p.ToServer
 		load.BytesIn += p.ToWorker
 	}
+	// The lists are only as long as the highest worker that has sent something.
 	if w < len(view.Timestamps) {
 		load.Timestamp = int64(view.Timestamps[w])
 	}
@@ -133,6 +137,7 @@ func workerLoad(v *observe.JobView, view *counts.View, w int, straggler bool, se
 	return load
 }
 
+// latencyAt returns the latencies at an index, none if nothing was counted there yet.
 func latencyAt(all []*history.Latency, i int) page.Latency {
 	if i >= len(all) {
 		return page.Latency{}

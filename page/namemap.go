@@ -67,6 +67,7 @@ func NewNameMap(ranges []NamedRange) (*NameMap, error) {
 	if len(ranges) > maxRanges {
 		return nil, fmt.Errorf("%d ranges, at most %d are read", len(ranges), maxRanges)
 	}
+	// Sorting would change the caller's list.
 	m := &NameMap{ranges: slices.Clone(ranges)}
 	slices.SortStableFunc(m.ranges, func(a, b NamedRange) int {
 		return cmp.Or(cmp.Compare(a.First, b.First), strings.Compare(a.Job, b.Job))
@@ -90,6 +91,7 @@ func NewNameMap(ranges []NamedRange) (*NameMap, error) {
 // parseCSV parses a table whose first line has the names of the columns, which are those of
 // YAML.
 func parseCSV(text []byte) ([]NamedRange, error) {
+	// The reader refuses rows of a different length than the first, so row[i] exists.
 	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 	if err != nil || len(rows) == 0 {
 		return nil, err
@@ -173,6 +175,7 @@ func (m *NameMap) Keys(job string, first, last uint64) string {
 			all = append(all, r.Name)
 		}
 	}
+	// A range over a whole server may touch thousands of tables.
 	if more := len(all) - maxNamed; more > 0 {
 		return strings.Join(all[:maxNamed], ", ") + fmt.Sprintf(" and %d more", more)
 	}

@@ -21,6 +21,7 @@ func clusterFrom(v url.Values) (*FormCluster, error) {
 	var speeds []float64
 	if text := v.Get("link-speed"); text != "" {
 		for part := range strings.SplitSeq(text, ",") {
+			// ClusterOf checks the range; here it is only the form.
 			speed, err := strconv.ParseFloat(part, 64)
 			if err != nil {
 				return nil, bad("link-speed=%.100q: want numbers, Mbit/s, separated by commas", text)
@@ -49,6 +50,7 @@ func ClusterOf(machines, each int, speeds []float64) (*FormCluster, error) {
 	}
 	on := EvenCluster(machines, each)
 	for i, speed := range speeds {
+		// Written so that NaN fails.
 		if !(speed > 0) || math.IsInf(speed, 0) {
 			return nil, fmt.Errorf("the link speed of machine %d is %v Mbit/s: want a number above 0", i, speed)
 		}
@@ -61,6 +63,7 @@ func ClusterOf(machines, each int, speeds []float64) (*FormCluster, error) {
 // has no machines if the workers' hosts are unknown, and no servers if any server's host is.
 func clusterOf(state State, jobs []Job, job string) *FormCluster {
 	c := &FormCluster{}
+	// Machines are numbered in the order in which they appear.
 	at := map[string]int{}
 	machine := func(host string) int {
 		m, ok := at[host]
@@ -78,6 +81,7 @@ func clusterOf(state State, jobs []Job, job string) *FormCluster {
 		}
 		for _, n := range j.Nodes {
 			switch {
+			// An unknown host is no machine.
 			case n.Host == "":
 			case n.Role == "worker":
 				c.Machines[machine(n.Host)].Workers++

@@ -33,6 +33,7 @@ func (s server) heatmap(r *http.Request) (Heatmap, error) {
 	if err != nil {
 		return Heatmap{}, err
 	}
+	// All keys, unless the query says less.
 	q := HeatmapQuery{Last: math.MaxUint64, Measure: Accesses}
 	if q.Blocks, err = number(v, "blocks", defaultBlocks, maxBlocks); err != nil {
 		return Heatmap{}, err
@@ -58,6 +59,7 @@ func (s server) heatmap(r *http.Request) (Heatmap, error) {
 	switch by := v.Get("by"); by {
 	case "", "worker":
 	case "time":
+		// Rows stays 0 without by=time, which is how the state tells the two kinds apart.
 		if q.Rows, err = number(v, "rows", defaultRows, maxRows); err != nil {
 			return Heatmap{}, err
 		}
@@ -66,6 +68,7 @@ func (s server) heatmap(r *http.Request) (Heatmap, error) {
 		return Heatmap{}, bad("by=%q: use worker or time", by)
 	}
 	h, err := s.state.Heatmap(job, q)
+	// Harmless after an error: there are no blocks to name then.
 	h.Call(s.called())
 	h.Workers, h.Blocks, h.Counts = nonNil(h.Workers), nonNil(h.Blocks), nonNil(h.Counts)
 	return h, err
@@ -124,6 +127,7 @@ func (s server) job(v url.Values) (string, error) {
 	if job != nil {
 		return job.Name, nil
 	}
+	// The error names the jobs, so that the caller can choose without asking again.
 	names := make([]string, len(among))
 	for i, j := range among {
 		names[i] = j.Name
@@ -225,6 +229,7 @@ func moment(v url.Values, name string, now time.Time) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	seconds, err := strconv.ParseFloat(s, 64)
+	// The bound keeps years below 10000, as times in JSON need.
 	if err != nil || math.IsNaN(seconds) || math.Abs(seconds) > 1e11 {
 		return time.Time{}, bad("%s=%q: want seconds since 1970, or negative: seconds before now", name, s)
 	}

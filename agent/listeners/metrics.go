@@ -49,6 +49,7 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(groupsNow, err)
 	}
 	closed := 0
+	// By policy only: the cgroups' paths would make a series for every pod that ever ran.
 	for _, g := range groups {
 		if g.Policy.FailClosed {
 			closed++
@@ -91,6 +92,7 @@ func (l *Listeners) Takes(cgroup string) bool {
 	}
 	for at := range l.open {
 		for path, id := range l.groups {
+			// With a slash at the end of both, so that /job1 is not taken for a part of /job.
 			if id == at.group && strings.HasPrefix(cgroup+"/", strings.TrimSuffix(path, "/")+"/") {
 				return true
 			}

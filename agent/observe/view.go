@@ -112,6 +112,7 @@ func (o *Observer) view(j *Job) JobView {
 		v.WorkersByIndex = append(v.WorkersByIndex, n.shownName())
 	}
 	for _, s := range o.streams {
+		// A twin is the same connection seen at its other end, and must not count twice.
 		if s.closed || s.twin || s.timing || (s.sender == nil || s.sender.job != j) && (s.receiver == nil || s.receiver.job != j) {
 			continue
 		}
@@ -119,6 +120,7 @@ func (o *Observer) view(j *Job) JobView {
 		switch {
 		case !s.synced:
 			v.Unsynced++
+		// One that has not sent a message is no puzzle: its node may introduce itself yet.
 		case s.spoke && (s.sender == nil || s.receiver == nil):
 			v.Unplaced++
 			v.Synced++

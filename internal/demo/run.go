@@ -46,6 +46,7 @@ func (s *stage) baseline(ctx context.Context) (Result, error) { return s.measure
 // measureJob runs the training job once, on divided data if there is any, and measures it.
 func (s *stage) measureJob(ctx context.Context, phase string) (Result, error) {
 	o := s.options
+	// Shards of an earlier phase, if any, take the place of the whole file.
 	data := o.Data
 	if s.data != "" {
 		data = s.data
@@ -62,6 +63,7 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 	if err != nil {
 		return Result{}, err
 	}
+	// Counters of the groups begin when the hosts are made, not with this run.
 	jobCPU, psidecarCPU, err := s.processorTime()
 	if err != nil {
 		return Result{}, err

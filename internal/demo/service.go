@@ -42,6 +42,7 @@ func startService(ctx context.Context, h *hosts.Host, port int, program string, 
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return h.Dial(ctx, network, address)
 		},
+		// A connection that stays open would belong to a namespace that is removed at the end.
 		DisableKeepAlives: true,
 	}}
 	cmd := exec.Command(program, append(args, "--http", s.address)...)
@@ -51,6 +52,7 @@ func startService(ctx context.Context, h *hosts.Host, port int, program string, 
 		return nil, fmt.Errorf("starting %s: %w", s.name, err)
 	}
 	if err := s.await(ctx, func(ctx context.Context) error { return s.get(ctx, "/readyz", nil) }); err != nil {
+		// It may be running and merely slow, and nobody else knows of it yet.
 		return nil, errors.Join(err, s.stop())
 	}
 	return s, nil
@@ -122,6 +124,7 @@ func (s *service) metric(ctx context.Context, name string) (float64, error) {
 
 // stop ends the service by SIGTERM, or by SIGKILL if that takes too long, which is an error.
 func (s *service) stop() error {
+	// Not the caller's context: that may have ended, and services must be stopped all the same.
 	ctx, cancel := context.WithTimeout(context.Background(), serviceStop)
 	defer cancel()
 	if err := s.process.Signal(syscall.SIGTERM); err != nil {

@@ -21,6 +21,7 @@ func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	if _, err := io.ReadFull(in, head[:]); err != nil || string(head[:len(magic)]) != magic {
 		return Header{}, Totals{}, errors.New("not a recording of psidecar: it does not begin with " + magic)
 	}
+	// The version is outside the compressed part, so that a later one may compress differently.
 	if v := head[len(magic)]; v < 1 || v > version {
 		return Header{}, Totals{}, fmt.Errorf("recording of version %d; this psidecar reads versions 1 to %d", v, version)
 	}
@@ -102,6 +103,7 @@ func (r *reader) readEntry(kind byte) error {
 	case 'H':
 		return json.Unmarshal(r.body, &r.header)
 	case 'N':
+		// Numbers are redundant, as nodes come in order; a difference shows a lost entry.
 		number := c.uvarint()
 		job, name, ok := strings.Cut(string(c.b), "\t")
 		if c.err != nil || !ok || number != uint64(len(r.nodes)) {
@@ -114,6 +116,8 @@ func (r *reader) readEntry(kind byte) error {
 	case 'S':
 		return r.takeSampling(c)
 	case 'F':
+		// The writer forgets its lists when they have become too many, and numbers them from 0
+		// again.
 		r.lists, r.keys = nil, 0
 		return nil
 	case 'U':
@@ -164,6 +168,7 @@ func (r *reader) oneInOf(job string) uint32 {
 
 // takeUse reads a use and passes it on. Its fields are those of appendUse.
 func (r *reader) takeUse(c *cursor) error {
+	// Checked at once: all three are indexes that come from the file.
 	worker, server, list, flags := c.uvarint(), c.uvarint(), c.uvarint(), c.byte()
 	if c.err != nil || max(worker, server) >= uint64(len(r.nodes)) || list >= uint64(len(r.lists)) {
 		return errors.New("a use of a node or list that is not there")

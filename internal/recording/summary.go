@@ -45,6 +45,7 @@ func Summarize(in io.Reader) (Summary, error) {
 		}
 	}
 	header, totals, err := Read(in, func(u *Use) error {
+		// Uses come in the order in which they were observed, nearly that of time.
 		if first == 0 {
 			first = u.UnixNanos
 		}
@@ -53,6 +54,7 @@ func Summarize(in io.Reader) (Summary, error) {
 			info.LeastOneIn = u.OneIn
 		}
 		info.MostOneIn = max(info.MostOneIn, u.OneIn)
+		// The lists are short, so searching them is cheaper than keeping sets.
 		add(&info.Jobs, u.Job)
 		add(&info.Workers, u.Worker)
 		add(&info.Servers, u.Server)
@@ -62,6 +64,7 @@ func Summarize(in io.Reader) (Summary, error) {
 		steps[u.Worker][u.Timestamp] = true
 		return nil
 	})
+	// A recording is cut off when the recorder was killed; what is there is still of use.
 	if err != nil && !errors.Is(err, ErrCutOff) {
 		return info, err
 	}
