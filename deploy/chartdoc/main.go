@@ -55,11 +55,11 @@ func run(args []string) error {
 // intro is the text above the tables.
 const intro = `# Chart psidecar
 
-<!-- Made from values.yaml and values.schema.json by go run ./deploy/chartdoc. -->
+<!-- Generated from values.yaml and values.schema.json by go run ./deploy/chartdoc. -->
 
-Agents and, where they are turned on, proxies as a DaemonSet, and planners as a Deployment. How to install, upgrade and remove it, and what each measure is for, is in [deploy/README.md](../README.md). ` + "`helm test RELEASE`" + ` asks every part of a release whether it works.
+The chart deploys agents and, if enabled, proxies as a DaemonSet, and planners as a Deployment. [deploy/README.md](../README.md) describes installation, upgrade, removal and the purpose of each feature. ` + "`helm test RELEASE`" + ` checks the health of all components of a release.
 
-A value that is not in these tables, or not of its type, is refused before anything is installed.
+Unknown values and values of a wrong type are rejected before anything is installed.
 `
 
 // readme returns the content of README.md, for the chart in a folder.
