@@ -131,6 +131,9 @@ func (r *Router) ServerAck(server, workerID int32, signature uint64) (passes boo
 		r.ackedPart(w, server, timestamp)
 		return false
 	}
+	if r.ackedRerouted(w, server, app, timestamp) {
+		return false
+	}
 	id := request{server: server, app: app, timestamp: timestamp}
 	if e, ok := w.open[id]; ok && e.split == nil {
 		r.mark(w, id, e, Acked)

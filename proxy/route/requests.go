@@ -28,6 +28,7 @@ type worker struct {
 	answered bool
 	slicings map[sequence]*slicing
 	gathers  map[gathering]*gather
+	wholes   []whole // the last requests that cannot be split, by timestamp; nil: none, or all keys are at home
 	// lens means that keys may have different numbers of values. width is the number of bytes per
 	// key in its pushes without lengths, 0 while unknown.
 	lens   bool

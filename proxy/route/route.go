@@ -114,6 +114,7 @@ type Counts struct {
 	// Ungathered counts timestamps whose slices did not all come in time.
 	Ungathered uint64
 	Stray      uint64 // answers to messages of the router that nobody waits for
+	Rerouted   uint64 // requests that went whole to another server
 }
 
 // New returns a router for the job whose displaced keys are in t, which becomes the router's. It is
