@@ -86,6 +86,7 @@ func join[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, c
 	lines[p] = c
 	delete(pending, p)
 	say(x, lines, pending, p, left...)
+	x.wakeHeldUp() // the queue has another connection
 }
 
 // removeConnection removes a closed connection. What was still queued on it waits for the next one.
@@ -98,6 +99,7 @@ func (x *job) removeConnection(w waiter) {
 	}
 	switch c := w.(type) {
 	case *requests:
+		delete(x.heldUp, c)
 		remove(x, x.up, x.pendingUp, c)
 	case *answers:
 		remove(x, x.down, x.pendingDown, c)
@@ -170,13 +172,8 @@ func (x *job) lines() map[waiter]netip.AddrPort {
 	return all
 }
 
-// errUnroutable is why a request cannot be served: its keys are displaced, and its answers would go
-// wrong.
-var errUnroutable = errors.New("requests of this dialect cannot be split")
-
 // request shows a worker's request to the router; passes means that it goes on unchanged to its
-// server. BytePS answers on the connection of the request, where the router cannot merge answers,
-// so its requests pass while none of their keys is displaced, and fail otherwise.
+// server. With errLater it has to be shown again.
 func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	err = x.locked(func() error {
 		if x.failed != nil {
@@ -186,12 +183,8 @@ func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes 
 			return errUnsure
 		}
 		if d == pslite.BytePSRaw {
-			if !x.router.Table().Touches(m.Keys()) {
-				passes = true
-				x.unsupported = "BytePS answers on the asker's connection; its keys are not moved"
-				return nil
-			}
-			return errUnroutable
+			passes, err = x.wholeRequest(c, m)
+			return err
 		}
 		x.worker(c.sender)
 		x.notePush(c, m)
@@ -214,7 +207,12 @@ func (x *job) worker(id int32) {
 
 // takeRequest gives the router a whole request that it did not pass.
 func (x *job) takeRequest(c *requests, m *pslite.Message, d pslite.Dialect) error {
-	return x.locked(func() error { return x.router.Take(c.sender, rankOf(c.peer), m, d) })
+	return x.locked(func() error {
+		if d == pslite.BytePSRaw {
+			return x.reroute(c, m, d)
+		}
+		return x.router.Take(c.sender, rankOf(c.peer), m, d)
+	})
 }
 
 // workerAck shows an ACK of a worker to the router.

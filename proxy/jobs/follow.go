@@ -111,6 +111,7 @@ const maxOrigins = 4096
 func (x *job) connects(c *requests) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.router.ForgetAsked(c.sender)
 	o := origin{c.sender, c.origin}
 	// Beyond the bound what is held back of a worker's pushes stays with the server for which it
 	// was held back; only a job whose workers connect from ever new addresses gets there.

@@ -56,6 +56,7 @@ type job struct {
 	open    map[waiter]bool    // open connections of nodes of any role
 	left    time.Time          // when the last of open was closed
 	up      map[pair]*requests // connections of this host's workers to servers
+	heldUp  map[*requests]bool // connections that wait for room in queues of up and pendingUp, or for the router
 	origins map[origin]bool    // origins of this host's workers, at most maxOrigins
 	taken   uint64             // Waits.Taken when the waiting values of all workers were last redirected
 	down    map[pair]*answers  // connections of servers to this host's workers
@@ -127,7 +128,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
 		scopes: map[Scope]bool{}, open: map[waiter]bool{}, heard: map[string]bool{},
-		up: map[pair]*requests{}, origins: map[origin]bool{}, down: map[pair]*answers{},
+		up: map[pair]*requests{}, heldUp: map[*requests]bool{}, origins: map[origin]bool{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
 		movers: newMovers(j.opts.Handler), pace: newPace(), parting: parting{wanted: j.opts.Parts},
 	}
@@ -309,6 +310,7 @@ func (x *job) tick() {
 		// work from which beginMoves begins.
 		x.pace.nextTick()
 		x.followTaken()
+		x.wakeHeldUp()
 		x.site.Repeat()
 		x.expire(now)
 		x.beginParts(now)
@@ -352,6 +354,7 @@ func (x *job) close() {
 	defer x.mu.Unlock()
 	x.gone = true
 	x.ended.Store(true)
+	x.wakeHeldUp()
 	x.needGuard(false)
 	for _, l := range x.ledgers {
 		if err := l.CloseFile(); err != nil {

@@ -60,6 +60,7 @@ func (x *job) settleOver() {
 		x.probe = nil
 	}
 	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
+	x.wakeHeldUp()
 	if x.site.Moving() > 0 {
 		x.site.Repeat() // changes to record
 	}

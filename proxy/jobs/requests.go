@@ -47,6 +47,8 @@ type requests struct {
 	pass        int                 // bytes from buf[r] on to be handed on
 	skip        int                 // bytes after those, which the router took
 	failed      error               // the error that follows what is to be handed on
+	later       bool                // the next message has to wait: see wait
+	ended       bool                // wait has found that the process sends nothing more
 	inMessage   atomic.Bool         // see InMessage
 	far         handshake           // handshake of the far process; before its end nothing is put in
 	routes      atomic.Pointer[job] // its job, once this is known to be a worker's connection to a server
@@ -58,6 +60,7 @@ type requests struct {
 	halt    bool       // Read has to end between two messages
 	stands  bool       // Read has ended so
 	over    bool       // nothing more can be put in
+	holdsUp bool       // the queue was full: the job waits for room
 	closed  bool
 }
 

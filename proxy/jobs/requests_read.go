@@ -27,6 +27,13 @@ func (c *requests) Read(p []byte) (int, error) {
 		if c.stand() {
 			return 0, errStands
 		}
+		if c.later {
+			c.later = false
+			if err := c.wait(); err != nil {
+				return 0, err
+			}
+			continue
+		}
 		// The stream only counts the bytes of a body, so its position can be advanced here.
 		if c.w == c.r && c.stream.left > readAhead && !c.stream.blind {
 			// The body of a frame that passes: straight to the reader.
@@ -55,6 +62,9 @@ func (c *requests) lookAhead(most int) (need int) {
 	for c.pass < most && (c.pass == 0 || !c.stream.between() || !c.hasQueued()) {
 		n, passes, need, err := c.stream.next(c.buf[c.r+c.pass : c.w])
 		switch {
+		case errors.Is(err, errLater):
+			c.later = true
+			return 0
 		case err != nil:
 			c.failed = err
 			return 0
@@ -119,13 +129,19 @@ func (c *requests) hasQueued() bool {
 // takeQueued makes the first message of the queue due, and reports whether there was one.
 func (c *requests) takeQueued() bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if len(c.queue) == 0 || !c.far.done.Load() {
+		c.mu.Unlock()
 		return false
 	}
 	c.due = c.queue[0]
 	c.queued -= len(c.queue[0])
+	c.queue[0] = nil // the array may stay for long
 	c.queue = c.queue[1:]
+	room := c.hasRoom()
+	c.mu.Unlock()
+	if x := c.routes.Load(); room && x != nil {
+		x.letGo()
+	}
 	return true
 }
 
@@ -159,17 +175,22 @@ func (c *requests) read(p []byte) (int, error) {
 	c.inMessage.Store(c.stream.inside || c.stream.left > 0 || c.r < c.w)
 	n, err := c.tcp.Read(p)
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.tcp.SetReadDeadline(time.Time{})
-		if c.expires {
-			c.expires = false
-			return 0, err
-		}
-		return 0, nil
+		return 0, c.woken(err)
 	}
 	if n > 0 {
 		err = nil // it will come again
 	}
 	return n, err
+}
+
+// woken takes back a deadline that has passed. It returns the error if the relay has set it.
+func (c *requests) woken(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tcp.SetReadDeadline(time.Time{})
+	if c.expires {
+		c.expires = false
+		return err
+	}
+	return nil
 }

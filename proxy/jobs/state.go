@@ -28,6 +28,7 @@ type State struct {
 	Split      uint64   `json:"split_requests"`
 	Parts      uint64   `json:"parts"`
 	Joint      uint64   `json:"gathered_requests"`     // of Split: gathered with others of their timestamp
+	Rerouted   uint64   `json:"rerouted_requests"`     // requests that went whole to another server
 	Ungathered uint64   `json:"ungathered_timestamps"` // timestamps whose slices did not all come in time
 	Held       uint64   `json:"held_requests"`
 	Repeated   uint64   `json:"repeated_requests"`
@@ -108,7 +109,7 @@ func (x *job) state() State {
 	s.UnderWay = s.UnderWay[:min(len(s.UnderWay), 8)]
 	c := x.router.Counts()
 	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
-	s.Joint, s.Ungathered = c.Joint, c.Ungathered
+	s.Joint, s.Rerouted, s.Ungathered = c.Joint, c.Rerouted, c.Ungathered
 	s.InParts = x.partsState()
 	return s
 }

@@ -1,0 +1,162 @@
+package jobs
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+)
+
+// Requests of BytePS go whole to the owner of their key, over another connection of their worker's
+// (see route/whole.go). Values are up to some MB and come as fast as the worker writes, while the
+// other connection may be slow, or not there yet. So a connection is held up when it has a request
+// for a pair whose queue is full: nothing more is read of it until the queue has room.
+//
+// Two connections may be held up for each other's queues. That does not stand still: what is held
+// up is what the process sends, between two messages; what the router has put in goes on, so that a
+// queue empties as fast as its own link takes it.
+
+const (
+	// mostQueued and mostQueuedBytes are what a pair's connection may have queued, or a pair
+	// without one, before connections with more for it are held up. Each of those may still add
+	// the message that it was reading. mostQueued is well below maxPending: nothing is dropped.
+	mostQueued      = 1024
+	mostQueuedBytes = 32 << 20
+)
+
+// errLater means that a message cannot be judged or taken yet. It stays unread, as does all behind
+// it; see [requests.wait].
+var errLater = errors.New("the message has to wait")
+
+// wholeRequest shows the router a request that cannot be split; passes means that it goes on
+// unchanged to the server that it names. The caller holds x.mu.
+func (x *job) wholeRequest(c *requests, m *pslite.Message) (passes bool, err error) {
+	x.unsupported = "BytePS answers on the asker's connection; its keys are not moved"
+	server := rankOf(c.peer)
+	owner, err := x.router.Recipient(c.sender, server, &m.Meta, m.Keys())
+	switch {
+	case err != nil:
+		return false, err
+	case owner == server:
+		x.router.PassWhole(c.sender, server, &m.Meta)
+		return true, nil
+	case !x.router.Ready(): // it may be elsewhere, say other hosts
+		x.heldUp[c] = true
+		return false, errLater
+	case x.full(pair{c.sender, owner}) && !c.ended:
+		x.heldUp[c] = true
+		return false, errLater
+	}
+	return false, nil
+}
+
+// reroute sends a whole request to the owner of its key; the caller holds x.mu.
+func (x *job) reroute(c *requests, m *pslite.Message, d pslite.Dialect) error {
+	server := rankOf(c.peer)
+	owner, err := x.router.Recipient(c.sender, server, &m.Meta, m.Keys())
+	if err != nil {
+		return err
+	}
+	x.worker(c.sender)
+	x.router.Reroute(c.sender, server, owner, m, d)
+	return nil
+}
+
+// full reports whether no more requests are to be queued for a pair; the caller holds x.mu.
+func (x *job) full(p pair) bool {
+	messages, bytes := len(x.pendingUp[p]), 0
+	for _, m := range x.pendingUp[p] {
+		bytes += len(m)
+	}
+	if c := x.up[p]; c != nil {
+		return c.full(messages, bytes)
+	}
+	return messages >= mostQueued || bytes >= mostQueuedBytes
+}
+
+// full reports whether the queue, with what waits besides, has no room. If so, the job is told when
+// it has again.
+func (c *requests) full(messages, bytes int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	full := len(c.queue)+messages >= mostQueued || c.queued+bytes >= mostQueuedBytes
+	c.holdsUp = c.holdsUp || full
+	return full
+}
+
+// hasRoom reports, once after full, that half of the queue has gone; the caller holds c.mu.
+func (c *requests) hasRoom() bool {
+	if !c.holdsUp || len(c.queue) > mostQueued/2 || c.queued > mostQueuedBytes/2 {
+		return false
+	}
+	c.holdsUp = false
+	return true
+}
+
+// letGo has held up connections look again.
+func (x *job) letGo() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.wakeHeldUp()
+}
+
+// wakeHeldUp is letGo for a caller that holds x.mu. It is called when a queue has room, when it has
+// another connection, and in each tick, as for what may be known of keys by then.
+func (x *job) wakeHeldUp() {
+	for c := range x.heldUp {
+		c.wakeUp()
+	}
+	clear(x.heldUp)
+}
+
+// wakeUp has the reader look again at what it waits for.
+func (c *requests) wakeUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tcp.SetReadDeadline(time.Unix(1, 0))
+}
+
+// wait waits, without reading, until something is to be looked at again: a queue that has room,
+// this connection's own queue, a Halt. Of a process that has ended its side what is left is read
+// at once, which is no more than the kernel holds of it: otherwise nobody would see its end. Errors
+// are those of read.
+func (c *requests) wait() error {
+	c.inMessage.Store(true)
+	raw, err := c.tcp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	// Each segment and the end of the stream are reasons to be called, of which only the end
+	// counts.
+	err = raw.Read(func(fd uintptr) bool {
+		if c.ended {
+			return false
+		}
+		c.ended = ended(int(fd))
+		return c.ended
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return c.woken(err)
+	}
+	return err
+}
+
+// The kernel's states of a connection whose peer has ended its side, or that is over.
+var endedStates = [...]uint8{unix.BPF_TCP_CLOSE, unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING, unix.BPF_TCP_TIME_WAIT}
+
+// ended reports whether the process at the other end of a connection sends nothing more.
+func ended(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return true
+	}
+	for _, s := range endedStates {
+		if info.State == s {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,365 @@
+package jobs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// crossing is a job of BytePS's dialect with two servers and a worker, of whose
+// keys 1 of server 0 is with server 1, and the second of server 1 with server 0.
+func crossing(t *testing.T) (*job, [2]uint64) {
+	t.Helper()
+	x := oneJob(t, Options{})
+	x.joinScopes([]Scope{{}})
+	keys := [2]uint64{1, plan.HomeRange(1, 2).First + 1}
+	x.router.Table().Set([]plan.Range{{Keys: plan.One(keys[0]), Owner: 1}, {Keys: plan.One(keys[1]), Owner: 0}})
+	return x, keys
+}
+
+// wholePush is a push of BytePS's dialect, of one key.
+func wholePush(timestamp int32, key uint64, size int) []byte {
+	m := pslite.Meta{Request: true, Push: true, Timestamp: timestamp, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char, pslite.Int32}}
+	m.Control.Cmd = pslite.NoCommand
+	m.DataSize = int32(size + 12)
+	m.BytePS = pslite.BytePS{Key: key, Addr: 0x7f0000001000, ValLen: int32(size)}
+	vals := bytes.Repeat([]byte{byte(timestamp)}, size)
+	return appendMessage(nil, [][]byte{m.Append(nil, pslite.BytePSRaw), pslite.AppendKeys(nil, []uint64{key}), vals, binary.LittleEndian.AppendUint32(nil, uint32(size))})
+}
+
+// wholeLine is the worker's connection to one of the servers.
+type wholeLine struct {
+	*requests
+	process net.Conn
+	head    int // bytes of greeting and READY
+
+	mu  sync.Mutex // guards got and err
+	got []byte     // what was read, without the head
+	err error
+}
+
+// workerLine makes the worker's connection to a server.
+func workerLine(t *testing.T, x *job, rank int) *wholeLine {
+	t.Helper()
+	process, tcp := connected(t)
+	at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(9001+rank))
+	l := &wholeLine{requests: x.jobs.Outbound(tcp, at, Scope{}, "here").(*requests), process: process}
+	l.far.done.Store(true)
+	g := zmtp.NewGreeting(0, 0)
+	greeting := zmtp.AppendReady(g[:], "DEALER", []byte("ps9"))
+	l.head = len(greeting)
+	if _, err := process.Write(greeting); err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < l.head; {
+		m, err := l.Read(make([]byte, l.head-n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += m
+	}
+	t.Cleanup(func() { l.requests.Close() })
+	return l
+}
+
+// reading reads until the end.
+func (l *wholeLine) reading(wg *sync.WaitGroup) {
+	wg.Go(func() {
+		p := make([]byte, 64<<10)
+		for {
+			n, err := l.Read(p)
+			l.mu.Lock()
+			l.got = append(l.got, p[:n]...)
+			l.err = err
+			l.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+// timestamps are those of the messages that were read, in order; all must be whole.
+func (l *wholeLine) timestamps(t *testing.T) (all []int32) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for rest := l.got; len(rest) > 0; {
+		h, n, err := zmtp.CutHeader(rest)
+		if err != nil || n == 0 {
+			t.Fatal("no whole message", err)
+		}
+		var m pslite.Meta
+		if err := m.Decode(rest[n:n+int(h.Size)], pslite.BytePSRaw); err != nil {
+			t.Fatal(err)
+		}
+		want := wholePush(m.Timestamp, m.BytePS.Key, int(m.BytePS.ValLen))
+		if !bytes.HasPrefix(rest, want) {
+			t.Fatalf("the push of timestamp %d did not come as it was sent", m.Timestamp)
+		}
+		all = append(all, m.Timestamp)
+		rest = rest[len(want):]
+	}
+	return all
+}
+
+// awaitState waits for a state of the job.
+func awaitState(t *testing.T, x *job, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		x.mu.Lock()
+		ok := is()
+		x.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not %s", what)
+		}
+	}
+}
+
+func (x *job) rerouted(n uint64) func() bool {
+	return func() bool { return x.router.Counts().Rerouted == n }
+}
+
+// write has the process send pushes of a key with those timestamps.
+func (l *wholeLine) write(t *testing.T, wg *sync.WaitGroup, key uint64, size int, from, to int32) {
+	wg.Go(func() {
+		for i := from; i < to; i++ {
+			if _, err := l.process.Write(wholePush(i, key, size)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+}
+
+func upTo(from, to int32) (all []int32) {
+	for i := from; i < to; i++ {
+		all = append(all, i)
+	}
+	return all
+}
+
+// Requests for a displaced key come whole and in order over the worker's connection to its
+// owner, whether that is there already or not; others over that to the server they name.
+func TestWholeRequestsTakeTheOwnersConnection(t *testing.T) {
+	x, keys := crossing(t)
+	var wg sync.WaitGroup
+	a := workerLine(t, x, 0)
+	a.reading(&wg)
+	send := func(from, to int32) {
+		for i := from; i < to; i++ {
+			if _, err := a.process.Write(wholePush(i, []uint64{keys[0], 2}[i%2], 5000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	send(0, 10)
+	awaitState(t, x, "rerouted before there is a connection", x.rerouted(5))
+	b := workerLine(t, x, 1)
+	b.reading(&wg)
+	send(10, 20)
+	awaitState(t, x, "rerouted", x.rerouted(10))
+	a.process.Close()
+	b.process.Close()
+	wg.Wait()
+	if got := a.timestamps(t); !slices.Equal(got, []int32{1, 3, 5, 7, 9, 11, 13, 15, 17, 19}) {
+		t.Errorf("over the asked server's connection came %v", got)
+	}
+	if got := b.timestamps(t); !slices.Equal(got, []int32{0, 2, 4, 6, 8, 10, 12, 14, 16, 18}) {
+		t.Errorf("over the owner's connection came %v", got)
+	}
+	if s := x.state(); s.Plain != 10 || s.Rerouted != 10 || s.Split != 0 {
+		t.Errorf("counted are %d plain, %d rerouted, %d split", s.Plain, s.Rerouted, s.Split)
+	}
+}
+
+const mib = 1 << 20
+
+// A connection with requests for one that takes none is not read beyond a bound, and goes
+// on when that does. What the router has for it passes meanwhile.
+func TestFullQueueHoldsUp(t *testing.T) {
+	for name, connects := range map[string]bool{"a connection that does not read": true, "no connection": false} {
+		t.Run(name, func(t *testing.T) {
+			x, keys := crossing(t)
+			var wg, writing sync.WaitGroup
+			a := workerLine(t, x, 0)
+			var b *wholeLine
+			if connects {
+				b = workerLine(t, x, 1)
+			}
+			a.reading(&wg)
+			const n = 3 * mostQueuedBytes / 2 / mib
+			a.write(t, &writing, keys[0], mib, 0, n)
+			awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
+			if got := x.state().Rerouted; got < mostQueuedBytes/mib-1 || got > mostQueuedBytes/mib+1 {
+				t.Errorf("%d messages of 1 MiB are queued, the bound is %d", got, mostQueuedBytes/mib)
+			}
+			own := wholePush(1000, 7, 100)
+			if !a.enqueue(own) {
+				t.Fatal("nothing can be put in")
+			}
+			for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+				a.mu.Lock()
+				there := len(a.got)
+				a.mu.Unlock()
+				if there == len(own) {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("%d bytes of the router's message passed while the process was held up, want %d", there, len(own))
+				}
+			}
+			if !connects {
+				b = workerLine(t, x, 1)
+			}
+			b.reading(&wg)
+			writing.Wait()
+			awaitState(t, x, "all rerouted", x.rerouted(n))
+			a.process.Close()
+			b.process.Close()
+			wg.Wait()
+			if got := b.timestamps(t); !slices.Equal(got, upTo(0, n)) {
+				t.Errorf("over the owner's connection came %v", got)
+			}
+		})
+	}
+}
+
+// Two connections, each with requests for the other at full speed, go on.
+func TestHeldUpForEachOther(t *testing.T) {
+	x, keys := crossing(t)
+	var wg, writing sync.WaitGroup
+	lines := []*wholeLine{workerLine(t, x, 0), workerLine(t, x, 1)}
+	const n = 3 * mostQueuedBytes / 2 / mib
+	for i, l := range lines {
+		l.write(t, &writing, keys[i], mib, 0, n)
+	}
+	lines[0].reading(&wg)
+	awaitState(t, x, "held up", func() bool { return x.heldUp[lines[0].requests] })
+	lines[1].reading(&wg)
+	writing.Wait()
+	awaitState(t, x, "all rerouted", x.rerouted(2*n))
+	for i, l := range lines {
+		l.process.Close()
+		defer func() {
+			if got := l.timestamps(t); !slices.Equal(got, upTo(0, n)) {
+				t.Errorf("over the connection to server %d came %v", i, got)
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// A process that ends while it is held up is read to its end: nobody else would notice.
+func TestEndWhileHeldUp(t *testing.T) {
+	x, keys := crossing(t)
+	var wg, writing sync.WaitGroup
+	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
+	a.reading(&wg)
+	const full = mostQueuedBytes / mib
+	a.write(t, &writing, keys[0], mib, 0, full)
+	writing.Wait()
+	a.write(t, &writing, keys[0], 1000, full, full+20)
+	writing.Wait()
+	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
+	if err := a.process.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if a.err != io.EOF {
+		t.Errorf("the end is %v", a.err)
+	}
+	b.reading(&wg)
+	b.process.Close()
+	wg.Wait()
+	if got := b.timestamps(t); !slices.Equal(got, upTo(0, full+20)) {
+		t.Errorf("over the owner's connection came %v", got)
+	}
+}
+
+// A connection that is held up can be handed over: the next proxy's goes on with what was
+// read and not taken.
+func TestHandOverWhileHeldUp(t *testing.T) {
+	x, keys := crossing(t)
+	var wg, writing sync.WaitGroup
+	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
+	a.reading(&wg)
+	const n = mostQueuedBytes/mib + 8
+	a.write(t, &writing, keys[0], mib, 0, n)
+	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
+	a.Halt()
+	wg.Wait()
+	if !errors.Is(a.err, errStands) || !a.Halted() {
+		t.Fatalf("halted, it ends with %v", a.err)
+	}
+	left, err := a.Leave()
+	if err != nil || len(left) == 0 {
+		t.Fatalf("%d bytes are left, %v", len(left), err)
+	}
+	if err := a.tcp.SetReadDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	ready := zmtp.AppendReady(nil, "DEALER", []byte("ps9"))
+	_, head, err := zmtp.CutHeader(ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := x.jobs.ResumeOutbound(a.tcp, a.destination, Scope{}, "here", ready[head:], left)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &wholeLine{requests: next.(*requests), process: a.process}
+	c.reading(&wg)
+	b.reading(&wg)
+	writing.Wait()
+	awaitState(t, x, "all rerouted", x.rerouted(n))
+	a.process.Close()
+	b.process.Close()
+	wg.Wait()
+	if got := b.timestamps(t); !slices.Equal(got, upTo(0, n)) {
+		t.Errorf("over the owner's connection came %v", got)
+	}
+}
+
+// A request for a displaced key waits until it is known where keys are.
+func TestWholeRequestWaitsForTheRouter(t *testing.T) {
+	x, keys := crossing(t)
+	closed := route.New(x.router.Table())
+	x.mu.Lock()
+	open := x.router
+	x.router = closed
+	x.mu.Unlock()
+	var wg, writing sync.WaitGroup
+	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
+	a.reading(&wg)
+	b.reading(&wg)
+	a.write(t, &writing, keys[0], 1000, 0, 3)
+	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
+	x.mu.Lock()
+	x.router = open
+	x.mu.Unlock()
+	x.letGo()
+	awaitState(t, x, "rerouted", x.rerouted(3))
+	a.process.Close()
+	b.process.Close()
+	wg.Wait()
+	writing.Wait()
+	if got := b.timestamps(t); !slices.Equal(got, upTo(0, 3)) {
+		t.Errorf("over the owner's connection came %v", got)
+	}
+}
