@@ -71,10 +71,27 @@ func (p *pending) addRequest(r Request) (worker int, given bool) {
 // until the ring comes round.
 func (p *pending) removeRequest(r Request) (w unanswered, ok bool) {
 	x := r.exchange()
-	w, ok = p.at[x]
+	if w, ok = p.at[x]; !ok && r.AnyServer {
+		x, w, ok = p.ofAnyServer(x)
+	}
 	delete(p.at, x)
 	p.trim(pair{x.worker, x.server})
 	return w, ok
+}
+
+// ofAnyServer finds the request in flight that differs from x in nothing but the server. It looks
+// at all pairs that wait; only answers of BytePS's servers to what they were not asked come here.
+func (p *pending) ofAnyServer(x exchange) (found exchange, w unanswered, ok bool) {
+	for of := range p.pairs {
+		if of.worker != x.worker {
+			continue
+		}
+		x.server = of.server
+		if w, ok = p.at[x]; ok {
+			return x, w, true
+		}
+	}
+	return x, unanswered{}, false
 }
 
 // giveUpBefore gives up the requests of a pair that are older than r, if r itself is in flight,

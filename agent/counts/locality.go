@@ -48,6 +48,9 @@ type Request struct {
 	Timestamp      int32
 	Push, Pull     bool
 	Bytes          uint64 // of keys and values, according to the meta; of a request only
+	// AnyServer says, of an answer, that its request may have named another server than answers:
+	// a proxy sends BytePS's requests for displaced keys whole to their owners.
+	AnyServer bool
 }
 
 // Slow is a request whose answer took long. Times are in nanoseconds since 1970.

@@ -109,7 +109,14 @@ func (o *Observer) time(s *stream, r *bpf.Record, m *pslite.Meta) {
 		App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
 	}
 	s.giveUpBefore(worker.job, answer)
+	answer.AnyServer = s.bytePS()
 	worker.job.Sums.Timed(answer)
+}
+
+// bytePS reports whether the stream's messages are in BytePS's dialect.
+func (s *stream) bytePS() bool {
+	d, _ := s.detector.Dialect()
+	return d == pslite.BytePSRaw
 }
 
 // giveUpBefore gives up waiting for requests older than the one answered now, after messages
@@ -159,6 +166,7 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	// Sums match requests with answers and recognize retransmissions.
 	if msg.answer {
 		s.giveUpBefore(msg.job, msg.exchange)
+		msg.exchange.AnyServer = s.bytePS()
 		msg.fresh = msg.job.Sums.Answer(msg.exchange)
 	} else {
 		msg.fresh = msg.job.Sums.Ask(msg.exchange)
