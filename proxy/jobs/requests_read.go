@@ -12,6 +12,9 @@ import (
 //
 // The body of a large frame that passes is read directly into p, and not buffered.
 func (c *requests) Read(p []byte) (int, error) {
+	// Between two calls the relay may have taken back the deadline by which this is woken, so what
+	// waited is looked at again.
+	c.later = false
 	for {
 		if n := c.handOn(p); n > 0 {
 			return n, nil
