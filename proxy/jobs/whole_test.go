@@ -5,17 +5,22 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/pslite/capture"
 	"github.com/psidecar/psidecar/proxy/route"
 	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // crossing is a job of BytePS's dialect with two servers and a worker, of whose
@@ -362,4 +367,119 @@ func TestWholeRequestWaitsForTheRouter(t *testing.T) {
 	if got := b.timestamps(t); !slices.Equal(got, upTo(0, 3)) {
 		t.Errorf("over the owner's connection came %v", got)
 	}
+}
+
+// What a worker of BytePS's own benchmark sent to two servers, with a third of its keys displaced,
+// comes as it was over the connections to their owners, in order of each key; the answers that it
+// got come as they were over those.
+func TestRecordingIsRerouted(t *testing.T) {
+	file, err := os.Open(require.Capture(t, "byteps-kv-2s2w.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	x := oneJob(t, Options{})
+	x.joinScopes([]Scope{{}})
+	type sent struct {
+		rank    int
+		key     uint64
+		message []byte
+	}
+	var asked, answered []sent
+	var seen []uint64
+	if _, err := capture.Read(file, capture.Options{Data: true}, func(m *capture.Message) error {
+		worker, server, all := m.From, m.To, &asked
+		if !m.Meta.Request {
+			worker, server, all = m.To, m.From, &answered
+		}
+		if !m.Meta.Data() || worker != "worker0" || !strings.HasPrefix(server, "server") {
+			return nil
+		}
+		var frames [][]byte
+		if m.Identity != nil {
+			frames = append(frames, m.Identity)
+		}
+		frames = append(append(frames, m.Meta.Append(nil, m.Dialect)), m.Data...)
+		key := m.Meta.BytePS.Key
+		if m.Meta.Request {
+			key = m.Keys().At(0)
+			if !slices.Contains(seen, key) {
+				seen = append(seen, key)
+			}
+		}
+		*all = append(*all, sent{int(server[len("server")] - '0'), key, appendMessage(nil, frames)})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	displaced := map[uint64]bool{}
+	for i, key := range seen {
+		if i%3 == 0 {
+			displaced[key] = true
+			x.router.Table().Set([]plan.Range{{Keys: plan.One(key), Owner: 1 - plan.HomeOf(key, 2)}})
+		}
+	}
+	var wg sync.WaitGroup
+	lines := []*wholeLine{workerLine(t, x, 0), workerLine(t, x, 1)}
+	want := [2]map[uint64][]byte{{}, {}} // by the server that has it, and key
+	rerouted := uint64(0)
+	for _, l := range lines {
+		l.reading(&wg)
+	}
+	for _, a := range asked {
+		owner := a.rank
+		if displaced[a.key] {
+			owner = 1 - a.rank
+			rerouted++
+		}
+		want[owner][a.key] = append(want[owner][a.key], a.message...)
+		if _, err := lines[a.rank].process.Write(a.message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rerouted == 0 || len(asked) < 20 || len(answered) != len(asked) {
+		t.Fatalf("of %d requests, which have %d answers, %d are for displaced keys", len(asked), len(answered), rerouted)
+	}
+	for i, l := range lines {
+		var back []byte
+		for _, a := range answered {
+			if a.rank == i {
+				back = append(back, a.message...)
+			}
+		}
+		wg.Go(func() {
+			if n, err := l.Write(back); n != len(back) || err != nil {
+				t.Errorf("%d bytes of answers passed, %v; want %d", n, err, len(back))
+			}
+		})
+		got := make([]byte, len(back))
+		if _, err := io.ReadFull(l.process, got); err != nil || !bytes.Equal(got, back) {
+			t.Errorf("answers of server %d came otherwise: %v", i, err)
+		}
+	}
+	awaitState(t, x, "rerouted", x.rerouted(rerouted))
+	for _, l := range lines {
+		l.process.Close()
+	}
+	wg.Wait()
+	for i, l := range lines {
+		got := map[uint64][]byte{}
+		for rest := l.got; len(rest) > 0; {
+			total, need, err := new(stream).cut(rest)
+			if err != nil || need > 0 {
+				t.Fatal("no whole message", err)
+			}
+			frames, err := cutMessage(rest[:total])
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := pslite.Keys(frames[1]).At(0)
+			got[key] = append(got[key], rest[:total]...)
+			rest = rest[total:]
+		}
+		if !maps.EqualFunc(got, want[i], bytes.Equal) {
+			t.Errorf("over the connection to server %d came %d keys, want %d, each as it was sent", i, len(got), len(want[i]))
+		}
+	}
+	t.Logf("%d of %d requests were rerouted, of %d of %d keys", rerouted, len(asked), len(displaced), len(seen))
 }
