@@ -198,21 +198,30 @@ const mib = 1 << 20
 // A connection with requests for one that takes none is not read beyond a bound, and goes
 // on when that does. What the router has for it passes meanwhile.
 func TestFullQueueHoldsUp(t *testing.T) {
-	for name, connects := range map[string]bool{"a connection that does not read": true, "no connection": false} {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		connects bool
+		size     int
+		full     uint64 // messages of that size
+	}{
+		{"by bytes", true, mib, mostQueuedBytes / mib},
+		{"by messages", true, 100, mostQueued},
+		{"without a connection", false, 100, mostQueued},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			x, keys := crossing(t)
 			var wg, writing sync.WaitGroup
 			a := workerLine(t, x, 0)
 			var b *wholeLine
-			if connects {
+			if c.connects {
 				b = workerLine(t, x, 1)
 			}
 			a.reading(&wg)
-			const n = 3 * mostQueuedBytes / 2 / mib
-			a.write(t, &writing, keys[0], mib, 0, n)
+			n := int32(c.full * 5 / 4)
+			a.write(t, &writing, keys[0], c.size, 0, n)
 			awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
-			if got := x.state().Rerouted; got < mostQueuedBytes/mib-1 || got > mostQueuedBytes/mib+1 {
-				t.Errorf("%d messages of 1 MiB are queued, the bound is %d", got, mostQueuedBytes/mib)
+			if got := x.state().Rerouted; got < c.full-1 || got > c.full {
+				t.Errorf("%d messages of %d bytes are queued, the bound is %d", got, c.size, c.full)
 			}
 			own := wholePush(1000, 7, 100)
 			if !a.enqueue(own) {
@@ -229,12 +238,12 @@ func TestFullQueueHoldsUp(t *testing.T) {
 					t.Fatalf("%d bytes of the router's message passed while the process was held up, want %d", there, len(own))
 				}
 			}
-			if !connects {
+			if !c.connects {
 				b = workerLine(t, x, 1)
 			}
 			b.reading(&wg)
 			writing.Wait()
-			awaitState(t, x, "all rerouted", x.rerouted(n))
+			awaitState(t, x, "all rerouted", x.rerouted(uint64(n)))
 			a.process.Close()
 			b.process.Close()
 			wg.Wait()
@@ -250,9 +259,9 @@ func TestHeldUpForEachOther(t *testing.T) {
 	x, keys := crossing(t)
 	var wg, writing sync.WaitGroup
 	lines := []*wholeLine{workerLine(t, x, 0), workerLine(t, x, 1)}
-	const n = 3 * mostQueuedBytes / 2 / mib
+	const n = 3 * mostQueued
 	for i, l := range lines {
-		l.write(t, &writing, keys[i], mib, 0, n)
+		l.write(t, &writing, keys[i], 1000, 0, n)
 	}
 	lines[0].reading(&wg)
 	awaitState(t, x, "held up", func() bool { return x.heldUp[lines[0].requests] })
@@ -276,10 +285,8 @@ func TestEndWhileHeldUp(t *testing.T) {
 	var wg, writing sync.WaitGroup
 	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
 	a.reading(&wg)
-	const full = mostQueuedBytes / mib
-	a.write(t, &writing, keys[0], mib, 0, full)
-	writing.Wait()
-	a.write(t, &writing, keys[0], 1000, full, full+20)
+	const full = mostQueued
+	a.write(t, &writing, keys[0], 100, 0, full+20)
 	writing.Wait()
 	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
 	if err := a.process.(*net.TCPConn).CloseWrite(); err != nil {
@@ -304,8 +311,8 @@ func TestHandOverWhileHeldUp(t *testing.T) {
 	var wg, writing sync.WaitGroup
 	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
 	a.reading(&wg)
-	const n = mostQueuedBytes/mib + 8
-	a.write(t, &writing, keys[0], mib, 0, n)
+	const n = mostQueued + 100
+	a.write(t, &writing, keys[0], 100, 0, n)
 	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
 	a.Halt()
 	wg.Wait()
