@@ -113,7 +113,9 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 		if i < len(workers) {
 			state := workers[i]
 			w.Last, w.Barrier, w.Waiting, w.StepEvery = moment(state.Last), moment(state.Barrier), state.Waiting, state.StepEvery
-			w.Waited = lately.Waited[i]
+			if i < len(lately.Waited) { // which was asked for before
+				w.Waited = lately.Waited[i]
+			}
 			if now.Sub(w.Last) >= quietAfter {
 				w.Process = a.processState(pids[name])
 			}

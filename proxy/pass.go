@@ -172,8 +172,10 @@ func (s *passes) carry(c *connection) error {
 	for {
 		// ErrPassed means that both ends stand. Each of them then enters resumeTransit: that
 		// of the proxy which stays dials or waits, that of the one which ends hands over.
+		carried := c
 		err := s.p.carry(c)
 		if !errors.Is(err, relay.ErrPassed) {
+			s.unask(carried)
 			return err
 		}
 		p := c.pipe.Passing
@@ -181,10 +183,19 @@ func (s *passes) carry(c *connection) error {
 		// The host's monotonic clock is the same for all its processes, so the next proxy can
 		// read the time.
 		t.Until = keep.Monotonic() + min(p.HeldFor(), takenUpWithin)
-		if c, err = s.resumeTransit(t); c == nil {
+		c, err = s.resumeTransit(t)
+		s.unask(carried)
+		if c == nil {
 			return err
 		}
 	}
+}
+
+// unask forgets a connection that has ended, or that the heir holds.
+func (s *passes) unask(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.asked, c)
 }
 
 // resumeTransit has a connection that stands go on over another link. Where this proxy is about to
@@ -352,7 +363,7 @@ func (s *passes) ends(c *connection) (passes bool, why string) {
 	if within == 0 {
 		return false, drainNoHeir
 	}
-	if int(s.counts.Left)+len(s.asked) >= most {
+	if len(s.asked) >= most { // those that were handed over are not counted in most any more
 		return false, drainNoRoom
 	}
 	s.asked[c] = true

@@ -130,7 +130,7 @@ func (k *kept) give(conn *handover.Conn, pairs map[uint64]keptPair) {
 // Descriptors that are not a TCP socket are refused. Pairs beyond the bound are dropped without
 // an error: that connection then breaks with its proxy, as all of them would without an agent.
 func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
-	var pair keptPair
+	pair := keptPair{-1, -1}
 	var failed error
 	for i, f := range files {
 		raw, err := f.SyscallConn()
@@ -143,6 +143,7 @@ func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
 		failed = errors.Join(failed, err, f.Close())
 	}
 	if failed != nil {
+		pair.close()
 		return fmt.Errorf("holding a connection: %w", failed)
 	}
 	// Checked before the lock: a descriptor that is not a job's connection must not be kept
@@ -155,7 +156,7 @@ func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
 	case err != nil || protocol != unix.IPPROTO_TCP:
 		pair.close()
 		return fmt.Errorf("holding a connection: it is none of TCP (protocol %d): %w", protocol, err)
-	case of == nil || len(of.pairs) >= k.most:
+	case of == nil || of.pairs == nil || len(of.pairs) >= k.most: // without pairs this agent ends
 		pair.close()
 		return nil
 	}

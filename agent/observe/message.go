@@ -213,7 +213,7 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	}
 	// The size of the values is not known yet. The data size in the meta, less the key frame,
 	// is their size if there is no lens frame.
-	if msg.withLens || msg.dataSize < msg.keyBytes {
+	if msg.withLens || msg.dataSize < msg.keyBytes || msg.keyBytes < 8 {
 		msg.perKey = 0
 	} else {
 		msg.perKey = (msg.dataSize - msg.keyBytes) / (msg.keyBytes / 8)
@@ -226,6 +226,15 @@ func (o *Observer) keysRecord(s *stream, r *bpf.Record) {
 	split, have := s.list.split, s.list.have
 	s.list.reset()
 	s.list.split, s.list.have = split, have
+}
+
+// lensRecord takes in a piece of a lens frame, of a message whose keys are counted.
+func (o *Observer) lensRecord(s *stream, r *bpf.Record) {
+	if msg := &s.message; !msg.open || !msg.data || !msg.fresh || s.twin {
+		return
+	}
+	s.lens = append(s.lens, r.Data...)
+	o.held += len(r.Data)
 }
 
 // endMessage handles the record that ends a message. It has the sizes of the frames.

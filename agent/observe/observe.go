@@ -189,8 +189,7 @@ func (o *Observer) Handle(r *bpf.Record) {
 	case bpf.KindKeys, bpf.KindKeyRun:
 		o.keysRecord(s, r)
 	case bpf.KindLens:
-		s.lens = append(s.lens, r.Data...)
-		o.held += len(r.Data)
+		o.lensRecord(s, r)
 	case bpf.KindEnd:
 		o.endMessage(s, r)
 	// The kernel lost its place in the stream. Messages pass unread until KindSynced.

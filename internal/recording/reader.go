@@ -133,9 +133,10 @@ func (r *reader) takeList(c *cursor) error {
 	// Each key takes a byte at least, so a number above the body's length is damage, and is
 	// refused before memory is allocated for it.
 	n := c.uvarint()
-	if n > uint64(len(c.b)) || len(r.lists) >= maxLists {
-		return errors.New("not a list of keys")
+	if n > uint64(len(c.b)) || len(r.lists) >= maxLists || r.keys > 0 && uint64(r.keys)+n > maxListKeys {
+		return errors.New("not a list of keys, or more of them than a writer leaves")
 	}
+	r.keys += int(n)
 	// Differences wrap around: keys that descend have negative ones, and 64-bit arithmetic
 	// gives the key all the same.
 	keys, before := make([]uint64, n), uint64(0)

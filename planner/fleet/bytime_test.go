@@ -63,3 +63,20 @@ func TestHeatmapByTime(t *testing.T) {
 		}
 	}
 }
+
+// A stretch of time in which no key was used has no blocks.
+func TestHeatmapOfAQuietRange(t *testing.T) {
+	uses := []use{{at: 1, host: 0, key: 3, worker: "worker0", server: "server0", micros: 10}}
+	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
+	s := &State{
+		Reports: func() []*api.HostReport { return []*api.HostReport{reportOf(uses, 0, 100, 16)} },
+		Past: func(to time.Time) ([]*api.HostReport, []time.Time) {
+			kept := int(to.Unix())
+			return []*api.HostReport{reportOf(uses, 0, kept, 16)}, []time.Time{at(kept)}
+		},
+	}
+	h, err := s.heatmapByTime("j:1", page.HeatmapQuery{Blocks: 8, Last: 1<<64 - 1, Measure: page.Pushes, Rows: 4, Range: page.Range{From: at(50), To: at(100)}}, at(100))
+	if err != nil || len(h.Blocks) != 0 || len(h.Times) == 0 {
+		t.Errorf("%d blocks in %d rows, error %v; want rows without blocks", len(h.Blocks), len(h.Times), err)
+	}
+}

@@ -101,6 +101,9 @@ func (s *State) Heatmap(job string, q page.HeatmapQuery) (page.Heatmap, error) {
 // it. Hosts may know the same keys, so that is a lower bound.
 func keysIn(reports []*api.JobReport, firsts []uint64) map[uint64]uint64 {
 	keys := map[uint64]uint64{}
+	if len(firsts) == 0 { // nothing was used in the range
+		return keys
+	}
 	for _, r := range reports {
 		known := map[uint64]uint64{}
 		for _, b := range r.GetBlocks() {

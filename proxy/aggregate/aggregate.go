@@ -156,7 +156,9 @@ type Table struct {
 
 	mu   sync.Mutex // guards the rest
 	jobs map[jobs.Scope][]*job
-	past Counts // of groups that are forgotten, and of pushes without one
+	// scopes has the keys of jobs, the oldest first; at most maxScopes.
+	scopes []jobs.Scope
+	past   Counts // of groups that are forgotten, and of pushes without one
 }
 
 // New returns an empty Table.

@@ -50,8 +50,8 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := t.jobs[scope]
-	if all == nil && len(t.jobs) >= maxScopes {
-		return
+	if all == nil {
+		t.addScope(scope)
 	}
 	for i, j := range all {
 		if j.scheduler != at {
@@ -77,6 +77,19 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	}
 	j.nodes.Learn(m)
 	t.jobs[scope] = append(all, j)
+}
+
+// addScope makes room for a scope: the oldest one goes, with its jobs. The caller holds
+// t.mu.
+func (t *Table) addScope(scope jobs.Scope) {
+	if len(t.scopes) >= maxScopes {
+		for _, j := range t.jobs[t.scopes[0]] {
+			t.forget(j)
+		}
+		delete(t.jobs, t.scopes[0])
+		t.scopes = t.scopes[1:]
+	}
+	t.scopes = append(t.scopes, scope)
 }
 
 // moved reports whether a table has a known node at another address.

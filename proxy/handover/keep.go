@@ -21,6 +21,7 @@ type keeping struct {
 	wanted map[uint64]heldPair // to be held; at most most
 	toTell []uint64            // numbers of wanted or dropped connections, to be sent to this agent
 	held   map[uint64]bool     // numbers that this agent was sent
+	lacks  bool                // the agent had no room for one that is wanted
 }
 
 // heldPair is a connection and its page, which belong to the proxy.
@@ -83,7 +84,7 @@ func (c *Client) Drop(id uint64) {
 // attach begins with an agent that can hold up to most connections, for holds once this proxy
 // has ended. Everything wanted is sent to it. The caller holds c.mu.
 func (k *keeping) attach(most int, holds time.Duration) {
-	k.most, k.holds, k.held, k.toTell = most, holds, map[uint64]bool{}, nil
+	k.most, k.holds, k.held, k.toTell, k.lacks = most, holds, map[uint64]bool{}, nil, false
 	if most == 0 {
 		return
 	}
@@ -106,12 +107,28 @@ func (k *keeping) nextOrder() (m Message, files []syscall.Conn, ok bool) {
 		case wanted && !k.held[id] && len(k.held) < k.most:
 			k.held[id] = true
 			return Message{Kind: Keep, ID: id}, []syscall.Conn{pair.socket, pair.page}, true
+		case wanted && !k.held[id]:
+			k.lacks = true // until there is room
 		case !wanted && k.held[id]:
 			delete(k.held, id)
+			k.fill()
 			return Message{Kind: Drop, ID: id}, nil, true
 		}
 	}
 	return m, nil, false
+}
+
+// fill has connections sent again for which the agent had no room. The caller holds c.mu.
+func (k *keeping) fill() {
+	if !k.lacks {
+		return
+	}
+	k.lacks = false
+	for id := range k.wanted {
+		if !k.held[id] && !slices.Contains(k.toTell, id) {
+			k.toTell = append(k.toTell, id)
+		}
+	}
 }
 
 // tellKept sends the agent all orders that are due.

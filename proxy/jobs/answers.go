@@ -68,9 +68,26 @@ func (c *answers) CloseWrite() error {
 	// end of the link.
 	if c.writing.TryLock() {
 		defer c.writing.Unlock()
-		if err := c.writeQueued(); err != nil {
-			return err
-		}
+		return c.endWriting()
+	}
+	// The end must not come in the middle of the message that is being written.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.writers.Go(func() {
+		c.writing.Lock()
+		defer c.writing.Unlock()
+		c.endWriting() // an error comes back to the next Read
+	})
+	return nil
+}
+
+// endWriting writes the queue and ends the stream; the caller holds writing.
+func (c *answers) endWriting() error {
+	if err := c.writeQueued(); err != nil {
+		return err
 	}
 	return c.tcp.CloseWrite()
 }

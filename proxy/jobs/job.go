@@ -84,6 +84,7 @@ type job struct {
 	unkept           error     // why the next proxy could not take the job up; nil: it could
 	keptSize         int64     // size of its file, in bytes
 	failed           error     // why its requests are refused; nil: they are not
+	failsUnkept      bool      // failed is unkept, and ends with it
 	trouble          string    // of the files, as last logged
 	unkeptAsked      bool      // a write of asked has failed, and was logged
 	immovable        string    // why keys cannot move, as last logged

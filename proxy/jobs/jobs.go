@@ -152,6 +152,8 @@ type Jobs struct {
 
 	linksMu sync.Mutex // guards links
 	links   map[netip.Addr]*siteLink
+	// linkIdle is the constant, but in tests.
+	linkIdle time.Duration
 
 	runMu sync.Mutex      // guards run and ctx
 	run   *errgroup.Group // nil unless Run runs
@@ -170,7 +172,7 @@ func New(o Options) (*Jobs, error) {
 		return nil, err
 	}
 	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, dialled: map[Scope]*dialled{},
-		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{},
+		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{}, linkIdle: linkIdle,
 		post: semaphore.NewWeighted(postMemory)}
 	if o.Planner != "" {
 		j.plans = newPlans(j)

@@ -159,7 +159,7 @@ func (x *job) accept(b *api.MoveBatch) {
 		}
 		// Each key would be listed, and its server asked for it; most of them need not exist.
 		if last-first >= maxListed {
-			p.refuse("range", fmt.Sprintf("a range of %d keys: which of them exist is not known, and they are not moved", last-first), last-first, first)
+			p.refuse("range", fmt.Sprintf("a range of %d keys: which of them exist is not known, and they are not moved", last-first+1), last-first+1, first)
 			continue
 		}
 		for k := first; ; k++ {

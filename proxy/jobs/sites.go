@@ -3,6 +3,7 @@ package jobs
 import (
 	"bufio"
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"net/netip"
@@ -108,22 +109,41 @@ func (j *Jobs) send(addr netip.Addr, b []byte) {
 			j.links[addr] = l
 		}
 	}
-	j.linksMu.Unlock()
+	// Under the lock, so that no letter goes to a link that is being dropped.
 	select {
 	case l.queue <- b:
 	default:
 	}
+	j.linksMu.Unlock()
 }
 
-// sendQueued sends the queue over one connection after another, until ctx ends.
+// dropLink forgets the link to a host that nothing is queued for. It reports false where
+// something is.
+func (j *Jobs) dropLink(l *siteLink, addr netip.Addr) bool {
+	j.linksMu.Lock()
+	defer j.linksMu.Unlock()
+	if len(l.queue) > 0 {
+		return false
+	}
+	delete(j.links, addr)
+	return true
+}
+
+// linkIdle is how long a link is kept over which no letters go: hosts come and go.
+const linkIdle = 5 * time.Minute
+
+var errIdle = errors.New("no letters")
+
+// sendQueued sends the queue over one connection after another, until ctx ends or there has
+// been nothing to send for linkIdle.
 func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 	told := ""
 	for ctx.Err() == nil {
 		err := l.session(ctx, j, addr)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, errIdle) && j.dropLink(l, addr) {
 			return
 		}
-		if text := err.Error(); text != told {
+		if text := err.Error(); text != told && !errors.Is(err, errIdle) {
 			told = text
 			j.log.Info("no link to the proxy of another host; trying again", "host", addr, "error", err)
 		}
@@ -138,10 +158,14 @@ func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 // session sends letters over one connection until it fails. It connects only when there is a
 // letter. Letters whose write has failed are dropped.
 func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error {
+	idle := time.NewTimer(j.linkIdle)
+	defer idle.Stop()
 	var first []byte
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-idle.C:
+		return errIdle
 	case first = <-l.queue:
 	}
 	conn, err := j.opts.Dial(ctx, addr)
@@ -167,9 +191,12 @@ func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error 
 		if _, err := conn.Write(b); err != nil {
 			return err
 		}
+		idle.Reset(j.linkIdle)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-idle.C:
+			return errIdle
 		case b = <-l.queue:
 		}
 	}

@@ -48,7 +48,8 @@ func (x *job) openLedger(id int32) *ledger.Ledger {
 // proxy would not know; the caller holds x.mu. That proxy would send requests to servers that do
 // not have the keys.
 func (x *job) failUnkept() {
-	if x.unkept != nil && !x.router.Table().Empty() {
+	if x.unkept != nil && x.failed == nil && !x.router.Table().Empty() {
+		x.failsUnkept = true
 		x.failed = reason.Errorf(reason.State, "job %s: its requests wait until the state folder can be written: its keys are placed, and after a kill nobody would know: %w", x.name, x.unkept)
 	}
 }
@@ -65,8 +66,8 @@ func (x *job) checkKept(now time.Time) {
 	}
 	x.checked = now
 	// A job that was refused only because it could not be written goes on once it is.
-	if (x.unkept != nil || x.unwritten()) && x.save() == nil && x.failed != nil && !x.resumed {
-		x.failed = nil
+	if (x.unkept != nil || x.unwritten()) && x.save() == nil && x.failsUnkept {
+		x.failed, x.failsUnkept = nil, false
 	}
 	if x.unkept == nil && x.failed == nil {
 		for _, l := range x.ledgers {

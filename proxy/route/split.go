@@ -152,7 +152,7 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 func (s *slice) cut(parts []part, among []int32) error {
 	m := s.message
 	lens := m.Lens()
-	var ends [MaxOwners][3]int // of keys, values and lengths, in bytes
+	ends := make([][3]int, len(among)) // of keys, values and lengths, in bytes
 	sizes := s.sizes()
 	err := s.runs(among, func(to, first, last int) {
 		ends[to][0] += 8 * (last - first)
@@ -373,8 +373,8 @@ type feed struct {
 	from   int // of values, those of the next key
 }
 
-// run returns the end of the run of keys below limit, at least one, and of their values.
-func (f *feed) run(limit uint64) (at, from int) {
+// nextRun returns the end of the run of keys below limit, at least one, and of their values.
+func (f *feed) nextRun(limit uint64) (at, from int) {
 	at = f.at + 1
 	for at < f.keys.Len() && f.keys.At(at) < limit {
 		at++
@@ -416,7 +416,7 @@ func (s *split) merge(n int) [][]byte {
 			}
 		}
 		f := &feeds[least]
-		at, from := f.run(limit)
+		at, from := f.nextRun(limit)
 		keys = append(keys, f.keys[8*f.at:8*at]...)
 		values = append(values, f.values[f.from:from]...)
 		if f.lens != nil {

@@ -101,7 +101,7 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 		}
 		return err
 	}
-	e := entry{generation: r.generation - longAgo}
+	e := entry{generation: r.generation - longAgo, kept: true}
 	if u.Own != 0 {
 		if len(u.Owners) == 0 || len(u.Owners) > MaxOwners || len(u.Answers) != len(u.Owners) {
 			return fmt.Errorf("%d answers of %d owners", len(u.Answers), len(u.Owners))

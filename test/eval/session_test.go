@@ -30,7 +30,7 @@ func madeRegression(t *testing.T, steps int) *subject {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	e := &evaluation{dir: t.TempDir(), datasets: t.TempDir()}
+	e := &evaluation{dir: t.TempDir(), datasets: t.TempDir(), scratch: t.TempDir()}
 	if err := os.WriteFile(filepath.Join(e.datasets, "made.xz"), packed.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -170,6 +170,9 @@ func Create(path string, o Options) (f *File, err error) {
 	}
 	f = &File{path: path, opts: o, seq: 1, free: map[int][]*Extent{}}
 	if err := f.create(boot); err != nil {
+		if f.file == nil { // Close has nothing to give back
+			o.give(pageSize)
+		}
 		return nil, errors.Join(fmt.Errorf("making a file for what waits: %w", err), f.Close())
 	}
 	return f, nil

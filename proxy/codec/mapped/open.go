@@ -65,6 +65,9 @@ func Open(path string) (*Left, error) {
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrInUse
 	}
+	if err == nil {
+		err = linked(f)
+	}
 	var text []byte
 	if err == nil {
 		text, err = io.ReadAll(f)
@@ -76,6 +79,19 @@ func Open(path string) (*Left, error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 	}
 	return l, nil
+}
+
+// linked is [os.ErrNotExist] where the file was removed: between our opening and locking it
+// another process may have taken it over.
+func linked(f *os.File) error {
+	var s unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &s); err != nil {
+		return err
+	}
+	if s.Nlink == 0 {
+		return fmt.Errorf("it was removed meanwhile: %w", os.ErrNotExist)
+	}
+	return nil
 }
 
 // Close unlocks the file for others.

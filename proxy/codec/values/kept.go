@@ -87,16 +87,17 @@ func (c *Codec) Save(path string) (streams int, err error) {
 		}
 		st.mu.Unlock()
 	}
-	if len(all.Streams) == 0 || err != nil {
+	if len(all.Streams) == 0 {
 		return 0, err
 	}
 	if path == "" {
-		return len(all.Streams), errors.New("there is no folder for it")
+		return len(all.Streams), errors.Join(err, errors.New("there is no folder for it"))
 	}
-	if err := writeKept(path, &all); err != nil {
-		return 0, fmt.Errorf("keeping what waits of pushes for the next proxy: %w", err)
+	// A file that could not be released is no reason to lose the others' residuals.
+	if failed := writeKept(path, &all); failed != nil {
+		return 0, errors.Join(err, fmt.Errorf("keeping what waits of pushes for the next proxy: %w", failed))
 	}
-	return len(all.Streams), nil
+	return len(all.Streams), err
 }
 
 // writeKept writes the file, through a buffer that the checksum is computed beside.
@@ -288,6 +289,8 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 	size := threshold.ResidualSize(kind, false)
 	var at []uint32
 	var values []byte
+	// Keys that were added have places from then on, also where the rest is given up.
+	defer func() { l.Grow(l.index.values) }()
 	for i, key := range n.Keys {
 		width, from := int(n.Widths[i]&^pulledBit), int(n.Places[i]-1)
 		if from < 0 || (from+width)*size > len(n.Residual) {

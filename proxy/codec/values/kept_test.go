@@ -2,12 +2,14 @@ package values
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
 // successor is the codec of a proxy that takes the worker's proxy's place.
@@ -153,5 +155,34 @@ func TestDamagedFile(t *testing.T) {
 	}
 	if _, err := New(Options{Compact: compact.DefaultLimits, StateBytes: 1000}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A kept layer of which only the first keys can be taken up leaves one that the next
+// push finds whole.
+func TestTakeUpOfAPart(t *testing.T) {
+	c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Threshold: 0.9}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := c.join(owner{node: "ps9", server: netip.MustParseAddrPort("198.18.0.1:9100")}, true)
+	if st == nil {
+		t.Fatal("there is no room for a stream")
+	}
+	defer c.leave(st)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	// The second key has no place.
+	n := &keptNarrow{First: 0, Last: 99, Kind: byte(element.Float32), Keys: []uint64{1, 2}, Places: []uint32{1, 0}, Widths: []uint32{3, 3}, Residual: make([]byte, 24)}
+	if st.takeUpNarrow(n) {
+		t.Fatal("a layer with a key without a place was taken up")
+	}
+	for id, l := range st.narrow {
+		if l.Len() != l.index.values || l.Len() != 3 {
+			t.Errorf("layer %v has %d values, its index %d, want 3", id, l.Len(), l.index.values)
+		}
+	}
+	if len(st.narrow) != 1 {
+		t.Errorf("%d layers, want 1", len(st.narrow))
 	}
 }

@@ -141,13 +141,20 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 		// A proxy was killed after it had taken this file over and before it removed
 		// it: another file has the note. To add it again would count its values
 		// twice.
+		removed := false
+		remove := func() error {
+			failed := l.Remove()
+			removed = failed == nil
+			return failed
+		}
 		if took[halves(l.ID)] {
-			err = errors.Join(err, l.Remove())
+			err = errors.Join(err, remove())
 		} else {
-			err = errors.Join(err, c.takeLeft(l))
+			err = errors.Join(err, c.takeLeft(l, remove))
 			streams++
 		}
-		forget()
+		// While the file is there its notes are, too.
+		forget(removed)
 	}
 	c.taken.Add(uint64(streams))
 	return streams, err
@@ -175,10 +182,10 @@ func (c *Codec) openAll(prefix string) (found []*left, err error) {
 
 // arrive adds what was on its way from a file to other streams and has not arrived.
 // Each arrival is noted in the receiving stream's file until the returned function is
-// called, which must be after the file l was removed: without the note the next
-// takeover would add the same values again.
-func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(), err error) {
-	var done []func()
+// called, which is told whether the file l was removed: otherwise the notes stay, since
+// without them the next takeover would add the same values again.
+func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(removed bool), err error) {
+	var done []func(removed bool)
 	for id, k := range l.leaves {
 		// It has arrived in another file, which says so.
 		if took[id] {
@@ -194,16 +201,18 @@ func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(), err err
 		n, failed := st.takeNoting(k, id)
 		st.mu.Unlock()
 		err = errors.Join(err, failed)
-		done = append(done, func() {
-			st.mu.Lock()
-			st.removeNote(n)
-			st.mu.Unlock()
+		done = append(done, func(removed bool) {
+			if removed {
+				st.mu.Lock()
+				st.removeNote(n)
+				st.mu.Unlock()
+			}
 			c.leave(st)
 		})
 	}
-	return func() {
+	return func(removed bool) {
 		for _, f := range done {
-			f()
+			f(removed)
 		}
 	}, err
 }
@@ -245,8 +254,8 @@ func (c *Codec) openLeft(path string) (*left, error) {
 	return nil, err
 }
 
-// takeLeft adds what a file holds to its stream and removes the file.
-func (c *Codec) takeLeft(l *left) error {
+// takeLeft adds what a file holds to its stream and calls remove, which removes the file.
+func (c *Codec) takeLeft(l *left, remove func() error) error {
 	k := &l.stream
 	st := c.join(owner{k.Origin, k.Node, k.Server, k.App, k.Customer}, true)
 	if st == nil {
@@ -254,7 +263,7 @@ func (c *Codec) takeLeft(l *left) error {
 		return errors.Join(fmt.Errorf("what waits for %s must wait on: too many workers and servers", k.Server), l.Close())
 	}
 	defer c.leave(st)
-	return st.adoptKept(k, halves(l.ID), l.Remove)
+	return st.adoptKept(k, halves(l.ID), remove)
 }
 
 // adoptKept adds what was kept to the stream and calls remove once that is safe. A kill
