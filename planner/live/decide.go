@@ -97,10 +97,12 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	e := j.epoch()
 	if len(e.Uses) == 0 {
 		j.idle++
+		j.show()
 		return "", nil
 	}
 	e.Base = base
 	j.pace.note(e.Steps, j.last, perStep(&j.items, e, len(j.hosts)))
+	j.show()
 	if err := j.review(ctx, s, e); err != nil {
 		return "", err
 	}

@@ -111,6 +111,7 @@ func TestJobsThatShareHosts(t *testing.T) {
 	for i, j := range []*job{a, b} { // ten and twenty steps a second
 		j.pace.note(5, 1e9, nil)
 		j.pace.note(10*float64(i+1), 2e9, []float64{100, 300})
+		j.show()
 	}
 	if base := a.elsewhere(p.paces(a)); fmt.Sprint(base) != "[0 200]" {
 		t.Errorf("beside job a its hosts move %v bytes a step", base)
@@ -119,6 +120,7 @@ func TestJobsThatShareHosts(t *testing.T) {
 		t.Errorf("beside job b its hosts move %v bytes a step", base)
 	}
 	b.idle = patience + 1
+	b.show()
 	if base := a.elsewhere(p.paces(a)); base != nil {
 		t.Errorf("beside job a, with b idle, its hosts move %v bytes a step", base)
 	}

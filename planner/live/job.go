@@ -3,6 +3,7 @@ package live
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
@@ -17,10 +18,12 @@ import (
 // the same items. The number of a machine is never given to another. The number of an item changes
 // only in retainItems, which tells the strategy and renumbers what workers have used.
 type job struct {
-	// mu guards everything but name and opts. It is a pointer so that forget can replace the rest
-	// of the job while it is held.
-	mu   *sync.Mutex
-	name string
+	// mu guards everything but shown, name and opts. It is a pointer so that forget can replace the
+	// rest of the job while it is held.
+	mu *sync.Mutex
+	// What the job moves, for the decisions of other jobs; nil if that is not known or the job is over.
+	shown *atomic.Pointer[load]
+	name  string
 	// The run that is followed; "" if no proxy has named it.
 	run     plan.Run
 	opts    Options
@@ -76,7 +79,7 @@ type job struct {
 }
 
 func newJob(name string, opts Options) *job {
-	return &job{mu: new(sync.Mutex), name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
+	return &job{mu: new(sync.Mutex), shown: new(atomic.Pointer[load]), name: name, opts: opts, machine: map[string]int{}, heard: map[string]int64{}, number: map[uint64]int32{}, workers: map[string]*worker{}}
 }
 
 // take accepts a host's report and reports whether workers have turned to other keys.
@@ -163,9 +166,10 @@ func (j *job) follow(run plan.Run) {
 // forget drops everything but the time of the last report of each host. The caller holds j.mu,
 // which stays locked.
 func (j *job) forget() {
-	mu, heard := j.mu, j.heard
+	mu, shown, heard := j.mu, j.shown, j.heard
 	*j = *newJob(j.name, j.opts)
-	j.mu, j.heard = mu, heard
+	j.mu, j.shown, j.heard = mu, shown, heard
+	shown.Store(nil)
 }
 
 // restart drops everything but the run and the judgement of its plans: the job has another number

@@ -22,10 +22,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
@@ -68,12 +72,12 @@ func (o Options) Check() error {
 	return nil
 }
 
-// A Planner plans for all jobs. Its methods may be called from any goroutine; decisions are made
-// one at a time.
+// A Planner plans for all jobs. Its methods may be called from any goroutine; for a job, decisions
+// are made one at a time, while several jobs may be decided at once.
 //
-// Lock order: deciding, mu, a job's mu, the locks of the service. Of the mutexes of jobs at most
-// one is held at a time. A decision holds its job's mutex throughout, so reports of that job wait
-// for it, and reports of other jobs do not.
+// Lock order: deciding, mu, a job's mu, the locks of the service. No goroutine holds the mutexes of
+// two jobs. A decision holds its job's mutex throughout, so reports of that job wait for it, and
+// reports of other jobs do not.
 type Planner struct {
 	opts    Options
 	service *plans.Service
@@ -81,7 +85,7 @@ type Planner struct {
 	// plan can be continued.
 	shifted chan struct{}
 
-	// Held during a decision.
+	// Held while jobs are decided.
 	deciding sync.Mutex
 	mu       sync.Mutex // guards jobs
 	jobs     map[string]*job
@@ -206,9 +210,7 @@ func (p *Planner) Run(ctx context.Context) error {
 func (p *Planner) Decide(ctx context.Context) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
-	for _, j := range p.all() {
-		p.decide(ctx, j)
-	}
+	p.decideAll(ctx, p.all())
 }
 
 // react makes a decision for the jobs whose workers have turned to other keys. waits is set if some
@@ -216,6 +218,7 @@ func (p *Planner) Decide(ctx context.Context) {
 func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
+	var turned []*job
 	for _, j := range p.all() {
 		if !j.turned() {
 			continue
@@ -224,9 +227,25 @@ func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
 			waits = true
 			continue
 		}
-		took += p.decide(ctx, j)
+		turned = append(turned, j)
 	}
-	return waits, took
+	return waits, p.decideAll(ctx, turned)
+}
+
+// decideAll makes a decision for each of the jobs, as many at once as there are cores, and returns
+// the sum of the times that they took. The caller holds p.deciding.
+func (p *Planner) decideAll(ctx context.Context, jobs []*job) time.Duration {
+	var took atomic.Int64
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, j := range jobs {
+		g.Go(func() error {
+			took.Add(int64(p.decide(ctx, j)))
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	return time.Duration(took.Load())
 }
 
 // decide makes one decision for a job, publishes the reason if nothing can be planned, and returns

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -351,6 +352,47 @@ func TestReacts(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// Jobs that are decided at the same time get the plans that each gets alone.
+func TestJobsTogetherAreDecidedAsAlone(t *testing.T) {
+	const jobs = 5
+	name := func(job int) string { return fmt.Sprintf("198.18.%d.1:9000", job) }
+	tell := func(f *fleet, job int) {
+		for host, keys := range [][]uint64{{1, second(uint64(job)), second(9)}, {2, uint64(3 + job), second(8)}} {
+			r := f.report(host, keys...)
+			r.Host = fmt.Sprintf("h%d-%d", job, host)
+			r.Jobs[0].Job = name(job)
+			f.planner.Take(r)
+		}
+	}
+	plan := func(f *fleet, job int) (keys uint64, reason string, loads []string) {
+		d, err := f.service.Describe(t.Context(), &api.DescribeRequest{Job: name(job)})
+		if err != nil || len(d.GetJobs()[0].GetEpochs()) != 1 {
+			t.Fatalf("job %d: %v, %v", job, d, err)
+		}
+		e := d.GetJobs()[0].GetEpochs()[0]
+		for _, h := range e.GetHosts() {
+			loads = append(loads, fmt.Sprint(h.GetBefore(), h.GetPredicted()))
+		}
+		return e.GetKeys(), e.GetReason(), loads
+	}
+	together := newFleet(t, false, nil)
+	together.steps = 10
+	for job := range jobs {
+		tell(together, job)
+	}
+	together.planner.Decide(t.Context())
+	for job := range jobs {
+		alone := newFleet(t, false, nil)
+		alone.steps = 10
+		tell(alone, job)
+		alone.planner.Decide(t.Context())
+		keys, reason, loads := plan(alone, job)
+		if k, r, l := plan(together, job); k != keys || r != reason || !slices.Equal(l, loads) {
+			t.Errorf("job %d: %d keys, %s, %v; alone %d, %s, %v", job, k, r, l, keys, reason, loads)
+		}
 	}
 }
 

@@ -30,28 +30,27 @@ func (p *pace) note(steps float64, last int64, bytes []float64) {
 	p.bytes = bytes
 }
 
-// A load is what a job moves on its hosts.
+// A load is what a job moves on its hosts. It is not changed once it is published.
 type load struct {
 	hosts []string
 	steps float64   // a second
 	bytes []float64 // a step, by machine
 }
 
-// load returns what the job moves; ok is false if it is over or not known. The slices are shared:
-// hosts only grow, and bytes are replaced by each decision.
-func (j *job) load() (l load, ok bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return load{j.hosts, j.pace.steps, j.pace.bytes}, j.pace.steps > 0 && j.idle <= patience
+// show publishes the job's load for the decisions of other jobs, which so need not wait for this
+// one's. The caller holds j.mu.
+func (j *job) show() {
+	if j.pace.steps > 0 && j.idle <= patience {
+		j.shown.Store(&load{j.hosts[:len(j.hosts):len(j.hosts)], j.pace.steps, j.pace.bytes})
+	} else {
+		j.shown.Store(nil)
+	}
 }
 
-// paces returns the loads of all jobs but one, by name. The caller holds no job's mutex.
-func (p *Planner) paces(but *job) (others []load) {
+// paces returns the loads of all jobs but one, by name.
+func (p *Planner) paces(but *job) (others []*load) {
 	for _, other := range p.all() {
-		if other == but {
-			continue
-		}
-		if l, ok := other.load(); ok {
+		if l := other.shown.Load(); l != nil && other != but {
 			others = append(others, l)
 		}
 	}
@@ -60,7 +59,7 @@ func (p *Planner) paces(but *job) (others []load) {
 
 // elsewhere returns the bytes that each of the job's machines moves for other jobs during one of
 // this job's steps; nil if there are none, or if the job's speed is unknown.
-func (j *job) elsewhere(others []load) []float64 {
+func (j *job) elsewhere(others []*load) []float64 {
 	if j.pace.steps == 0 {
 		return nil
 	}
