@@ -221,6 +221,10 @@ func (j *job) see(host string, w *api.Window) {
 			who = &worker{machine: j.machine[host]}
 			j.workers[name] = who
 		}
+		if w.GetShifted() { // what it told before may be of keys that it has turned from
+			who.seen.reset()
+			who.steps = 0
+		}
 		// A window without a whole step counts as one, so that its uses have a rate.
 		who.steps += uint64(max(u.GetSteps(), 1))
 		who.missed = 0

@@ -56,6 +56,59 @@ func TestUsesOf(t *testing.T) {
 	}
 }
 
+// Of a worker that turns to other keys only what it tells from then on counts, however
+// its windows and the decisions fall: uses are those of its windows since the last
+// decision from the last one on that says so, in the mean of their steps.
+func TestWorkersThatTurnForgetWhatTheyTold(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	j := newJob(testJob, DefaultOptions)
+	j.restart(1)
+	j.machine["h"], j.hosts, j.links = 0, []string{"h"}, []uint32{0}
+	var told []*api.Window // since the last decision
+	turned := 0
+	for range 2000 {
+		w := &api.Window{Shifted: random.IntN(4) == 0, ValueBytes: []uint32{8}}
+		u := &api.WindowUse{Worker: "w", Steps: 1 + random.Uint32N(9)}
+		for key := range uint64(6) {
+			if random.IntN(2) == 0 {
+				u.Keys = append(u.Keys, uint32(len(w.Keys)))
+				w.Keys = append(w.Keys, key)
+				u.Pulls, u.Pushes = append(u.Pulls, random.Uint32N(5)), append(u.Pushes, 1)
+			}
+		}
+		w.Uses = []*api.WindowUse{u}
+		j.see("h", w)
+		if told = append(told, w); random.IntN(3) > 0 {
+			continue
+		}
+		e, want, steps := j.epoch(), map[uint64]float64{}, 0.0
+		for i := len(told) - 1; i >= 0; i-- {
+			u := told[i].GetUses()[0]
+			steps += float64(u.GetSteps())
+			for at, n := range u.GetKeys() {
+				want[told[i].GetKeys()[n]] += float64(u.GetPulls()[at])*(2*8+8) + 8 + 8
+			}
+			if told[i].GetShifted() {
+				if i > 0 {
+					turned++
+				}
+				break
+			}
+		}
+		if told = nil; e.Steps != steps || len(e.Uses) != len(want) {
+			t.Fatalf("%d uses in %v steps, want %d in %v", len(e.Uses), e.Steps, len(want), steps)
+		}
+		for _, u := range e.Uses {
+			if bytes := want[j.keys[u.Item]]; math.Abs(float64(u.Bytes)-bytes) > 1e-5*bytes {
+				t.Fatalf("key %d has %v bytes, want %v", j.keys[u.Item], u.Bytes, bytes)
+			}
+		}
+	}
+	if turned < 100 {
+		t.Errorf("workers turned after they had told of other keys %d times only", turned)
+	}
+}
+
 // A list of uses is bounded by how many items there are.
 func TestUseListIsBounded(t *testing.T) {
 	var l useList
