@@ -65,9 +65,10 @@ type Epoch struct {
 	// Base is what each machine moves in a step beside these uses, for other jobs; nil means
 	// nothing. Plans lower the sum at the busiest machine.
 	Base []float64
-	// MaxMoves bounds the moves of this plan, if it is below the strategy's own bound. 0 means no
-	// bound.
-	MaxMoves int
+	// MaxGroups bounds the pairs of machines, one that gives and one that takes, between which a
+	// plan of locality moves items. What goes between two machines is moved together, so that a
+	// plan takes the time of its groups, not of its moves. 0 means no bound.
+	MaxGroups int
 }
 
 // share returns Share with its default.

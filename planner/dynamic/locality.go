@@ -91,6 +91,9 @@ type Locality struct {
 	// that they are means from the first epoch on.
 	mass  float64
 	moves []Move
+	// The groups of moves, and whether the bounds of the last plan kept others from it.
+	groups map[group]bool
+	more   bool
 	// The items of the present epoch by rank.
 	order []int32
 	norm  norm
@@ -100,9 +103,12 @@ type Locality struct {
 	turns []turn
 }
 
+// A group is a pair of machines, one from and one to which items move.
+type group struct{ from, to int32 }
+
 // NewLocality returns a strategy that has seen nothing.
 func NewLocality(o Options) *Locality {
-	l := &Locality{o: o.Locality.withDefaults()}
+	l := &Locality{o: o.Locality.withDefaults(), groups: map[group]bool{}}
 	l.rates.scale = 1
 	l.shape(o)
 	return l
@@ -127,6 +133,10 @@ func (l *Locality) scale() float64 { return l.rates.scale / max(l.mass, 1e-300) 
 // Before returns the same before the moves of the last plan.
 func (l *Locality) Before() []float64 { return slices.Clone(l.before) }
 
+// Groups returns the number of pairs of machines between which the last plan moves items, and
+// whether its bounds kept other moves from it.
+func (l *Locality) Groups() (n int, more bool) { return len(l.groups), l.more }
+
 // Plan implements Strategy. It considers each used item once, in order of use, and counts each move
 // before it looks at the next item, so that a machine does not become the target of everything at
 // once.
@@ -136,24 +146,30 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	l.age(e.Steps)
 	l.before, l.base = l.Loads(), e.Base
 	clear(l.extra)
-	l.moves = l.moves[:0]
+	l.moves, l.more = l.moves[:0], false
+	clear(l.groups)
 	l.plans++
 	l.rank(e.Uses)
 	l.norm.reset(l)
-	most := l.o.MaxMoves
-	if e.MaxMoves > 0 {
-		most = min(most, e.MaxMoves)
-	}
 	for _, item := range l.order {
-		if len(l.moves) >= most {
-			break
-		}
 		if l.handed(item) {
 			continue
 		}
-		if to, ok := l.target(it, item); ok {
-			l.move(it, item, to)
+		to, ok := l.target(it, item)
+		if !ok {
+			continue
 		}
+		if len(l.moves) >= l.o.MaxMoves {
+			l.more = true
+			break
+		}
+		g := group{l.owner[item], to}
+		if e.MaxGroups > 0 && len(l.groups) >= e.MaxGroups && !l.groups[g] {
+			l.more = true
+			continue
+		}
+		l.groups[g] = true
+		l.move(it, item, to)
 	}
 	return l.moves, nil
 }

@@ -31,6 +31,9 @@ func TestLocalityAgainstPlain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 5).Draw(t, "machines")
 		o := Options{Machines: k, Locality: LocalityOptions{Horizon: 30, Memory: rapid.Float64Range(1, 40).Draw(t, "memory"), Overhead: rapid.Float64Range(0, 20).Draw(t, "overhead"), Missed: rapid.Float64Range(0.1, 3).Draw(t, "missed")}}
+		if rapid.IntRange(0, 3).Draw(t, "moves are bounded") == 0 {
+			o.Locality.MaxMoves = rapid.IntRange(1, 5).Draw(t, "moves")
+		}
 		if rapid.Bool().Draw(t, "speeds differ") {
 			for range k {
 				o.Speed = append(o.Speed, rapid.Float64Range(1, 10).Draw(t, "speed"))
@@ -45,7 +48,7 @@ func TestLocalityAgainstPlain(t *testing.T) {
 		slow := &plain{o: l.o, k: k, speed: l.speed, barred: o.Barred, gains: map[int32][]float64{}}
 		it := drawItems(t, rapid.IntRange(1, 8).Draw(t, "items"), k)
 		for range rapid.IntRange(1, 12).Draw(t, "epochs") {
-			e := &Epoch{Steps: float64(rapid.IntRange(1, 30).Draw(t, "steps")), Share: rapid.Float64Range(0.1, 1).Draw(t, "share"), Uses: drawUses(t, it.Len(), k)}
+			e := &Epoch{Steps: float64(rapid.IntRange(1, 30).Draw(t, "steps")), Share: rapid.Float64Range(0.1, 1).Draw(t, "share"), Uses: drawUses(t, it.Len(), k), MaxGroups: rapid.IntRange(0, 4).Draw(t, "groups")}
 			moves, err := l.Plan(it, e)
 			if err != nil {
 				t.Fatal(err)
@@ -56,6 +59,13 @@ func TestLocalityAgainstPlain(t *testing.T) {
 			}
 			if !slices.Equal(moves, want) {
 				t.Fatalf("it moves %v, want %v", moves, want)
+			}
+			groups := map[Move]bool{}
+			for _, m := range moves {
+				groups[Move{it.Owner[m.Item], m.To}] = true
+			}
+			if n, more := l.Groups(); n != len(groups) || more != slow.more {
+				t.Fatalf("it says that it has %d groups and leaves out others: %v; it has %d, %v", n, more, len(groups), slow.more)
 			}
 			planned := slices.Clone(it.Owner)
 			for i, m := range moves {

@@ -22,6 +22,7 @@ type plain struct {
 	owner  []int32 // as the last plan wanted them
 	barred []bool
 	gains  map[int32][]float64 // of the last plan, by item and machine
+	more   bool                // than the last plan's bounds allowed
 }
 
 // sameGain reports whether two lists of moves differ first in where an item goes
@@ -103,11 +104,11 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 			s.seen[i] /= 2
 		}
 	}
-	s.extra = make([]float64, s.k)
+	s.extra, s.more = make([]float64, s.k), false
 	owner := slices.Clone(it.Owner)
 	var moves []Move
 	for _, item := range s.order(e.Uses) {
-		if to, ok := s.best(it, owner, item); ok {
+		if to, ok := s.best(it, owner, item); ok && s.allows(e, it, moves, owner[item], to) {
 			each := (float64(it.Size[item]) + s.o.Overhead) / s.o.Horizon
 			s.extra[owner[item]] += each
 			s.extra[to] += each
@@ -118,6 +119,19 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 	}
 	s.owner = owner
 	return moves
+}
+
+// allows reports whether a plan with these moves may have one from a machine to another.
+func (s *plain) allows(e *Epoch, it *Items, moves []Move, from, to int32) bool {
+	groups := map[Move]bool{}
+	for _, m := range moves {
+		groups[Move{it.Owner[m.Item], m.To}] = true
+	}
+	if len(moves) >= s.o.MaxMoves || e.MaxGroups > 0 && len(groups) >= e.MaxGroups && !groups[Move{from, to}] {
+		s.more = true
+		return false
+	}
+	return true
 }
 
 // use changes an item's sums: all grow by what was used, in the parts of what

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -23,37 +22,43 @@ const worthwhile = 0.01
 type judge struct {
 	// The plan that is to be measured; 0 if there is none.
 	epoch uint64
+	// The number of its groups: see [dynamic.Epoch].
+	groups int
 	// The number of decisions left for which nothing is proposed, because proxies have refused all
 	// of a plan.
 	refused int
-	// The most moves that the next plan may have; 0 means Options.MaxMoves.
+	// The most groups that the next plan may have; 0 means mostGroups.
 	most int
 }
 
-// While a plan is carried out no other one is made, and other keys may become hot. If a plan took
-// longer than planTakes, the next one has fewer moves, but at least fewMoves.
+// While a plan is carried out no other one is made, and other keys may become hot. What goes from
+// one machine to another is moved together, so that a plan takes the time of its groups; one for
+// workers that turn to each other's keys has few, however many keys it moves. If a plan took longer
+// than planTakes, the next one has fewer groups, but at least fewGroups, which take as long as
+// messages do.
 const (
-	planTakes = 3 * time.Second
-	fewMoves  = 1 << 11
+	planTakes  = 3 * time.Second
+	fewGroups  = 1 << 11
+	mostGroups = 1 << 16
 )
 
-// learn adapts the size of plans to how long one of that many moves took. all is the size that is
-// wanted. It shrinks in proportion and grows by doubling.
-func (u *judge) learn(moves int, took time.Duration, all int) {
-	most := u.most
-	if most == 0 {
-		most = all
-	}
+// learn adapts the size of plans to how long one of that many groups took. It shrinks in proportion
+// and grows by doubling.
+func (u *judge) learn(groups int, took time.Duration) {
+	most := u.bound()
 	switch {
-	case took > planTakes:
-		most = max(min(most, int(float64(moves)*planTakes.Seconds()/took.Seconds())), fewMoves)
-	case took < planTakes/2 && moves >= most/2:
+	case took > planTakes && groups > fewGroups:
+		most = max(min(most, int(float64(groups)*planTakes.Seconds()/took.Seconds())), fewGroups)
+	case took < planTakes/2 && groups >= most/2:
 		most *= 2
 	}
-	if u.most = most; most >= all {
+	if u.most = most; most >= mostGroups {
 		u.most = 0
 	}
 }
+
+// bound returns how many groups the next plan may have.
+func (u *judge) bound() int { return cmp.Or(u.most, mostGroups) }
 
 // pardon is for how many decisions nothing is proposed after a plan that was refused as a whole.
 // The cause, such as an unsuitable handler, rarely goes away by itself.
@@ -110,7 +115,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 		return "", err
 	}
 	// Without this a large plan would only hold up the next.
-	e.MaxMoves = j.judge.most
+	e.MaxGroups = j.judge.bound()
 	moves, err := j.strategy.Plan(&j.items, e)
 	if err != nil {
 		return "", err
@@ -197,7 +202,7 @@ func (j *job) review(ctx context.Context, s *plans.Service, e *dynamic.Epoch) er
 	case info.GetState() != api.Epoch_DONE:
 		return nil
 	}
-	j.judge.learn(int(min(info.GetKeys(), math.MaxInt32)), time.Duration(info.GetEndedUnixNanos()-info.GetAppliedUnixNanos()), j.opts.MaxMoves)
+	j.judge.learn(j.judge.groups, time.Duration(info.GetEndedUnixNanos()-info.GetAppliedUnixNanos()))
 	if info.GetMovedKeys() == 0 && len(info.GetRefused()) > 0 {
 		j.judge.epoch, j.judge.refused = 0, pardon
 		return nil
@@ -225,10 +230,14 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	}
 	most, busy := busiestOf(plus(before, e.Base), speed)
 	then, busyThen := busiestOf(plus(after, e.Base), speed)
+	groups, more := 0, false
+	if l, ok := j.strategy.(*dynamic.Locality); ok {
+		groups, more = l.Groups()
+	}
 	// A plan that is cut short gains only part of what the rest will.
-	least, goesOn := worthwhile, j.judge.most > 0 && len(moves) >= j.judge.most
-	if goesOn { // others follow
-		least *= float64(j.judge.most) / float64(j.opts.MaxMoves)
+	least := worthwhile
+	if more { // others follow
+		least *= float64(j.judge.bound()) / mostGroups
 	}
 	if busy-busyThen < least*busy && sum-sumAfter < least*sum {
 		return "", nil
@@ -245,8 +254,8 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	if err != nil || number == 0 {
 		return "", err
 	}
-	j.judge.epoch = number
-	j.goesOn = goesOn
+	j.judge.epoch, j.judge.groups = number, groups
+	j.goesOn = more && s.Epoch(j.name, number).GetState() != api.Epoch_PROPOSED
 	return "", nil
 }
 

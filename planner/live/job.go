@@ -68,7 +68,7 @@ type job struct {
 	// shifted is set if workers have turned to other keys since the last decision, or the last plan
 	// is to be continued.
 	shifted bool
-	// goesOn is set if the last plan had as many moves as it may have, so that there may be more.
+	// goesOn is set if bounds kept moves from the last plan, so that another one follows it.
 	goesOn bool
 
 	strategy dynamic.Strategy

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
@@ -352,6 +353,39 @@ func TestReacts(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A plan with as many groups as it may have is followed by one with the others as soon as
+// it is carried out; one that is only proposed is not.
+func TestPlansGoOn(t *testing.T) {
+	for _, act := range []bool{true, false} {
+		f := newFleet(t, act, func(o *Options) { o.Every = time.Hour })
+		tell := func() {
+			f.steps += 10
+			f.planner.Take(f.report(0, 1, second(2), second(3)))
+			f.planner.Take(f.report(1, 5, 6, second(1)))
+		}
+		tell()
+		f.planner.jobOf(testJob).judge.most = 1
+		f.planner.Decide(t.Context())
+		j := f.planner.jobs[testJob]
+		if groups, more := j.strategy.(*dynamic.Locality).Groups(); groups != 1 || !more || j.turned() != act {
+			t.Fatalf("act %v: the first plan has %d groups, %v; another follows: %v", act, groups, more, j.turned())
+		}
+		if !act {
+			continue
+		}
+		first := f.shown(t).GetEpochs()[0]
+		if waits, _ := f.planner.react(t.Context()); !waits {
+			t.Error("while the first plan is carried out the second does not wait")
+		}
+		f.done(t, first.GetEpoch(), first.GetKeys())
+		tell()
+		f.planner.react(t.Context())
+		if n := len(f.shown(t).GetEpochs()); n != 2 || j.turned() {
+			t.Errorf("%d plans, another follows: %v", n, j.turned())
+		}
 	}
 }
 

@@ -225,30 +225,24 @@ func TestReportsAreTakenWhileAnotherJobIsDecided(t *testing.T) {
 	}
 }
 
-// Plans that take long get fewer moves, until they take as long as they may, and more
+// Plans that take long get fewer groups, until they take as long as they may, and more
 // again where they take little.
 func TestPlansTakeAsLongAsTheyMay(t *testing.T) {
-	const all = 1 << 16
 	var u judge
-	for _, rate := range []float64{3000, 1e6, 20} { // moves a second
+	for _, rate := range []float64{3000, 1e6, 20} { // groups a second
 		for range 10 {
-			most := u.most
-			if most == 0 {
-				most = all
-			}
-			u.learn(most, time.Duration(float64(most)/rate*1e9), all)
+			u.learn(u.bound(), time.Duration(float64(u.bound())/rate*1e9))
 		}
-		most := u.most
-		if most == 0 {
-			most = all
-		}
-		want := max(min(int(3*rate), all), fewMoves)
-		if most < want/2 || most > want {
-			t.Errorf("at %v moves a second a plan has %d moves, want %d or half of it", rate, most, want)
+		got, want := u.bound(), max(min(int(planTakes.Seconds()*rate), mostGroups), fewGroups)
+		if got < want/2 || got > want {
+			t.Errorf("at %v groups a second a plan has %d, want %d or half of it", rate, got, want)
 		}
 	}
 	u = judge{most: 5000}
-	if u.learn(10, time.Millisecond, all); u.most != 5000 {
-		t.Errorf("a small plan that took little has the next one have %d moves", u.most)
+	if u.learn(10, time.Millisecond); u.bound() != 5000 {
+		t.Errorf("a small plan that took little has the next one have %d groups", u.bound())
+	}
+	if u.learn(fewGroups, time.Minute); u.bound() != 5000 {
+		t.Errorf("a small plan that took long has the next one have %d groups", u.bound())
 	}
 }
