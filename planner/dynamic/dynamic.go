@@ -62,6 +62,9 @@ type Epoch struct {
 	// Heard marks the machines whose uses were seen in this epoch; the uses of others are those of
 	// an earlier one. nil means all.
 	Heard []bool
+	// Left has what machines have turned away from, sorted by item, then machine: what they did
+	// with these items before says nothing about what they will do.
+	Left []Departure
 	// Base is what each machine moves in a step beside these uses, for other jobs; nil means
 	// nothing. Plans lower the sum at the busiest machine.
 	Base []float64
@@ -78,6 +81,9 @@ func (e *Epoch) share() float64 {
 	}
 	return e.Share
 }
+
+// A Departure is an item that a machine does not use any more.
+type Departure struct{ Item, Machine int32 }
 
 // A Move gives an item another owner.
 type Move struct{ Item, To int32 }

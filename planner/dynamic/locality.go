@@ -221,6 +221,12 @@ func (l *Locality) see(it *Items, e *Epoch) {
 			l.count(int32(item))
 		}
 	}
+	for _, d := range e.Left {
+		if rate := l.rates.leave(d); l.owner[d.Item] != d.Machine {
+			l.loads[l.owner[d.Item]] -= rate
+			l.loads[d.Machine] -= rate
+		}
+	}
 	weight, share := (1-keep)/steps/l.rates.scale, e.share()
 	for from, to := range runs(e.Uses) {
 		item := e.Uses[from].Item

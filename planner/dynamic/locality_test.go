@@ -49,6 +49,14 @@ func TestLocalityAgainstPlain(t *testing.T) {
 		it := drawItems(t, rapid.IntRange(1, 8).Draw(t, "items"), k)
 		for range rapid.IntRange(1, 12).Draw(t, "epochs") {
 			e := &Epoch{Steps: float64(rapid.IntRange(1, 30).Draw(t, "steps")), Share: rapid.Float64Range(0.1, 1).Draw(t, "share"), Uses: drawUses(t, it.Len(), k), MaxGroups: rapid.IntRange(0, 4).Draw(t, "groups")}
+			for item := range int32(it.Len()) {
+				for machine := range int32(k) {
+					if rapid.IntRange(0, 9).Draw(t, "left") == 0 {
+						e.Left = append(e.Left, Departure{item, machine})
+						e.Uses = slices.DeleteFunc(e.Uses, func(u Use) bool { return u.Item == item && u.Machine == machine })
+					}
+				}
+			}
 			moves, err := l.Plan(it, e)
 			if err != nil {
 				t.Fatal(err)

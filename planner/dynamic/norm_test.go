@@ -57,3 +57,34 @@ func TestNormAfterMovesIsThatOfTheLoads(t *testing.T) {
 		}
 	})
 }
+
+// An item that a machine has turned away from is that of the other one which uses it, as
+// soon as that is said, and loads are those of the other one's uses.
+func TestItemsFollowWhoStays(t *testing.T) {
+	it := &Items{Owner: []int32{0}, Home: []int32{0}, Size: []float32{100}}
+	l := NewLocality(Options{Machines: 2})
+	both := []Use{{Item: 0, Machine: 0, Bytes: 40000}, {Item: 0, Machine: 1, Bytes: 40000}}
+	for range 3 {
+		if moves, err := l.Plan(it, &Epoch{Steps: 20, Uses: both}); err != nil || len(moves) > 0 {
+			t.Fatalf("an item that both use: %v, %v", moves, err)
+		}
+	}
+	// What 1 uses was not seen again: it is taken to go on.
+	e := &Epoch{Steps: 1, Uses: both[1:], Heard: []bool{true, false}}
+	if moves, err := l.Plan(it, e); err != nil || len(moves) > 0 {
+		t.Fatalf("an item that one did not use for a step: %v, %v", moves, err)
+	}
+	e.Left = []Departure{{Item: 0, Machine: 0}}
+	moves, err := l.Plan(it, e)
+	if err != nil || len(moves) != 1 || moves[0].To != 1 {
+		t.Fatalf("an item that its owner has turned away from: %v, %v", moves, err)
+	}
+	if loads := l.Loads(); loads[0] > 1e-3 || loads[1] > 1e-3 {
+		t.Errorf("with the item where it is used the machines move %v bytes a step", loads)
+	}
+	e.Left = []Departure{{Item: 0, Machine: 1}}
+	e.Uses = nil
+	if _, err := l.Plan(it, e); err != nil || l.rates.part(0, 1) != 0 || l.rates.seen[0] != (sight{}) {
+		t.Errorf("an item that nobody uses: part %v, %+v, %v", l.rates.part(0, 1), l.rates.seen[0], err)
+	}
+}

@@ -89,6 +89,13 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 			}
 		}
 	}
+	for _, d := range e.Left {
+		s.sums[d.Item][d.Machine] = 0
+		if slices.Max(s.sums[d.Item]) == 0 {
+			s.seen[d.Item] = 0
+			clear(s.alone[d.Item])
+		}
+	}
 	for p, sums := range s.sums {
 		s.use(int32(p), it, e, sums, (1-keep)/e.Steps)
 	}

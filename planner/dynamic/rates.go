@@ -1,6 +1,9 @@
 package dynamic
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // rates are how much each machine uses each item: for each item a short list of users, sorted by
 // machine, all lists in one arena.
@@ -116,6 +119,22 @@ func (r *rates) use(item int32, uses []Use, heard []bool, weight, each float64, 
 		u.rate = float32(rate)
 		changed(u.machine, float64(u.rate)-float64(was))
 	}
+}
+
+// leave forgets what a machine did with an item, and returns its rate.
+func (r *rates) leave(d Departure) (rate float64) {
+	users := r.of(d.Item)
+	at := slices.IndexFunc(users, func(u user) bool { return u.machine == d.Machine })
+	if at < 0 {
+		return 0
+	}
+	rate = float64(users[at].rate)
+	copy(users[at:], users[at+1:])
+	r.length[d.Item]--
+	if !slices.ContainsFunc(r.of(d.Item), func(u user) bool { return u.rate > 0 }) {
+		r.seen[d.Item] = sight{}
+	}
+	return rate
 }
 
 const (

@@ -223,7 +223,7 @@ func (j *job) see(host string, w *api.Window) {
 		}
 		if w.GetShifted() { // what it told before may be of keys that it has turned from
 			who.seen.reset()
-			who.steps = 0
+			who.steps, who.hurried = 0, true
 		}
 		// A window without a whole step counts as one, so that its uses have a rate.
 		who.steps += uint64(max(u.GetSteps(), 1))

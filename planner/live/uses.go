@@ -22,6 +22,8 @@ type worker struct {
 	// total at the last decision; valid if known.
 	before uint64
 	known  bool // before is right
+	// It has turned to other keys since the last decision, or a moment before.
+	hurried bool
 	// The number of decisions since it was last heard of.
 	missed   int
 	was      useList
@@ -99,6 +101,7 @@ func (j *job) epoch() *dynamic.Epoch {
 	e.Share = min(seen/e.Steps, 1)
 	e.Heard = make([]bool, len(j.hosts))
 	var heard []*worker
+	var left []dynamic.Departure
 	for _, name := range names {
 		w := j.workers[name]
 		if w.steps > 0 {
@@ -106,6 +109,10 @@ func (j *job) epoch() *dynamic.Epoch {
 			// The lists change places, so that their memory is used again.
 			w.was, w.seen = w.seen, w.was
 			w.wasSteps = w.steps
+			if w.hurried {
+				left = w.appendDepartures(left)
+			}
+			w.hurried = false
 			w.seen.reset()
 		} else if w.missed++; w.missed > patience || w.wasSteps == 0 {
 			continue
@@ -122,7 +129,47 @@ func (j *job) epoch() *dynamic.Epoch {
 	}
 	slices.SortStableFunc(heard, func(a, b *worker) int { return cmp.Compare(a.machine, b.machine) })
 	e.Uses = usesOf(heard, len(j.keys), e.Steps)
+	e.Left = unused(left, e.Uses)
 	return e
+}
+
+// appendDepartures adds the items that the worker used before (w.seen) and does not use any more
+// (w.was), if they were most of what it did. Fewer may be items that chance, or a sample, has left
+// out.
+func (w *worker) appendDepartures(left []dynamic.Departure) []dynamic.Departure {
+	w.seen.merge()
+	w.was.merge()
+	from, at, all, gone := len(left), 0, 0.0, 0.0
+	for _, u := range w.seen.all {
+		for at < len(w.was.all) && w.was.all[at].item < u.item {
+			at++
+		}
+		all += float64(u.bytes)
+		if at == len(w.was.all) || w.was.all[at].item != u.item {
+			left = append(left, dynamic.Departure{Item: u.item, Machine: int32(w.machine)})
+			gone += float64(u.bytes)
+		}
+	}
+	if 2*gone <= all {
+		return left[:from]
+	}
+	return left
+}
+
+// unused returns the departures in the order of uses, without those of items that another worker of
+// the machine does use.
+func unused(left []dynamic.Departure, uses []dynamic.Use) []dynamic.Departure {
+	slices.SortFunc(left, func(a, b dynamic.Departure) int {
+		return cmp.Or(cmp.Compare(a.Item, b.Item), cmp.Compare(a.Machine, b.Machine))
+	})
+	left = slices.Compact(left)
+	at := 0
+	return slices.DeleteFunc(left, func(d dynamic.Departure) bool {
+		for at < len(uses) && (uses[at].Item < d.Item || uses[at].Item == d.Item && uses[at].Machine < d.Machine) {
+			at++
+		}
+		return at < len(uses) && uses[at].Item == d.Item && uses[at].Machine == d.Machine
+	})
 }
 
 // usesOf returns one use for each item and machine, by item, then machine, scaled to that many

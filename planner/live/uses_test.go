@@ -3,12 +3,14 @@ package live
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
@@ -106,6 +108,66 @@ func TestWorkersThatTurnForgetWhatTheyTold(t *testing.T) {
 	}
 	if turned < 100 {
 		t.Errorf("workers turned after they had told of other keys %d times only", turned)
+	}
+}
+
+// Items that a machine has left are those that it used before, where they were most of
+// what it did, and that none of its workers uses now.
+func TestDepartures(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	turned := 0
+	for range 500 {
+		var workers []*worker
+		var left []dynamic.Departure
+		const items, machines = 40, 3
+		uses := [machines][items]bool{}
+		want := map[dynamic.Departure]bool{}
+		for range 6 {
+			w := &worker{machine: random.IntN(machines), wasSteps: 1}
+			before, now := map[int32]float32{}, map[int32]bool{}
+			for range random.IntN(30) {
+				item, bytes := int32(random.IntN(items)), float32(1+random.IntN(9))
+				w.seen.addUse(item, bytes)
+				before[item] += bytes
+			}
+			for range random.IntN(30) {
+				item := int32(random.IntN(items))
+				w.was.addUse(item, 1)
+				now[item], uses[w.machine][item] = true, true
+			}
+			all, gone := float32(0), float32(0)
+			for item, bytes := range before {
+				if all += bytes; !now[item] {
+					gone += bytes
+				}
+			}
+			for item := range before {
+				if gone > all/2 && !now[item] {
+					want[dynamic.Departure{Item: item, Machine: int32(w.machine)}] = true
+				}
+			}
+			left = w.appendDepartures(left)
+			workers = append(workers, w)
+		}
+		slices.SortStableFunc(workers, func(a, b *worker) int { return a.machine - b.machine })
+		for d := range want {
+			if uses[d.Machine][d.Item] {
+				delete(want, d)
+			}
+		}
+		got := unused(left, usesOf(workers, items, 1))
+		for i, d := range got {
+			if !want[d] || i > 0 && !(got[i-1].Item < d.Item || got[i-1].Item == d.Item && got[i-1].Machine < d.Machine) {
+				t.Fatalf("%+v has left, after %+v; want %v", d, got[max(i-1, 0)], want)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d have left, want %v", len(got), want)
+		}
+		turned += len(got)
+	}
+	if turned == 0 {
+		t.Error("none has left")
 	}
 }
 
