@@ -161,21 +161,6 @@ func (p *Planner) forgetOne() bool {
 	return true
 }
 
-// When workers turn to other keys, a decision follows after gather, by which time most of them have
-// reported it. If a plan is still being carried out, it is tried again every retry. Reactions may
-// take one part in rest+1 of the time, as long as each takes at most longest/rest. Jobs of a
-// thousand hosts take longer; for them it is about half of the time, for as long as their workers
-// turn, since those that report late wait for the next reaction.
-const (
-	gather  = 150 * time.Millisecond
-	retry   = 200 * time.Millisecond
-	rest    = 4
-	longest = time.Second
-)
-
-// after returns how long no other reaction follows one that took that long.
-func after(took time.Duration) time.Duration { return min(rest*took, longest) }
-
 // Run makes decisions until ctx ends: periodically, and when workers turn to other keys.
 func (p *Planner) Run(ctx context.Context) error {
 	if p.opts.Strategy == "off" {
@@ -186,6 +171,7 @@ func (p *Planner) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	soon := time.NewTimer(0)
 	defer soon.Stop()
+	pace := newPacer(time.Now())
 	for {
 		select {
 		case <-ctx.Done():
@@ -193,14 +179,16 @@ func (p *Planner) Run(ctx context.Context) error {
 		case <-ticker.C:
 			p.Decide(ctx)
 		case <-p.shifted:
-			// Each report of the turn postpones the reaction, until no other comes within gather.
-			soon.Reset(gather)
+			soon.Reset(pace.told(time.Now()))
 		case <-soon.C:
+			if wait := pace.wait(time.Now()); wait > 0 {
+				soon.Reset(wait)
+				continue
+			}
 			waits, took := p.react(ctx)
+			pace.decided(time.Now(), took)
 			if waits {
-				soon.Reset(max(retry, after(took)))
-			} else if err := pause(ctx, after(took)); err != nil {
-				return nil
+				soon.Reset(retry)
 			}
 		}
 	}
@@ -267,16 +255,6 @@ func (p *Planner) decide(ctx context.Context, j *job) time.Duration {
 		p.wake()
 	}
 	return time.Since(began)
-}
-
-// pause waits for d, or until ctx ends, with its error.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // moveOverhead is what a move takes on the wire, in bytes, beside the key and value that are
