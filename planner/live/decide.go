@@ -85,7 +85,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	if moving && j.small() {
 		return "", nil // uses meanwhile count for the next decision
 	}
-	j.shifted = false
+	j.shifted, j.decided = false, time.Now()
 	fits := false
 	// Items must be placed before uses are counted: with a former owner a use at the new one would
 	// look remote.

@@ -53,6 +53,8 @@ type job struct {
 	varies bool
 	// The number of the next decision.
 	turn uint32
+	// The number of regular decisions, including those left out because one had just been made.
+	round uint32
 	// Uses of keys that had no item.
 	full uint64
 	// Uses that agents had no room for.
@@ -65,6 +67,8 @@ type job struct {
 	last int64
 	// How many decisions have passed since there was a use.
 	idle int
+	// When the last decision began.
+	decided time.Time
 	// shifted is set if workers have turned to other keys since the last decision, or the last plan
 	// is to be continued.
 	shifted bool
@@ -227,7 +231,7 @@ func (j *job) see(host string, w *api.Window) {
 		}
 		// A window without a whole step counts as one, so that its uses have a rate.
 		who.steps += uint64(max(u.GetSteps(), 1))
-		who.missed = 0
+		who.round = j.round
 		for i, at := range u.GetKeys() {
 			item := items[at]
 			if item < 0 {
@@ -289,7 +293,8 @@ func (j *job) item(key uint64, size uint32) int32 {
 	return n
 }
 
-// patience is for how many decisions a worker that is not heard of is assumed to go on as before.
-// Hosts report every few seconds, each in its own time; a machine would seem idle whose report is
-// just late.
+// patience is for how many regular decisions a worker that is not heard of is assumed to go on as
+// before. Hosts report every few seconds, each in its own time; a machine would seem idle whose
+// report is just late. Decisions for workers that have turned may follow each other faster than
+// that.
 const patience = 4

@@ -177,7 +177,7 @@ func (p *Planner) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			p.Decide(ctx)
+			p.decideBefore(ctx, time.Now().Add(-p.opts.Every/2))
 		case <-p.shifted:
 			soon.Reset(pace.told(time.Now()))
 		case <-soon.C:
@@ -194,11 +194,20 @@ func (p *Planner) Run(ctx context.Context) error {
 	}
 }
 
-// Decide makes a decision for every job, one after the other.
-func (p *Planner) Decide(ctx context.Context) {
+// Decide makes a decision for every job.
+func (p *Planner) Decide(ctx context.Context) { p.decideBefore(ctx, time.Time{}) }
+
+// decideBefore makes a regular decision for every job, except for those for which one has been made
+// since that time because workers turned to other keys. A zero time excepts none.
+func (p *Planner) decideBefore(ctx context.Context, since time.Time) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
-	p.decideAll(ctx, p.all())
+	p.decideAll(ctx, slices.DeleteFunc(p.all(), func(j *job) bool {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.round++
+		return !since.IsZero() && j.decided.After(since)
+	}))
 }
 
 // react makes a decision for the jobs whose workers have turned to other keys. waits is set if some

@@ -430,6 +430,41 @@ func TestJobsTogetherAreDecidedAsAlone(t *testing.T) {
 	}
 }
 
+// Decisions for workers that turned, however many, do not have one be taken for silent.
+func TestDecisionsThatHurryWaitForTheOthers(t *testing.T) {
+	f := newFleet(t, false, nil)
+	f.round(t.Context(), []uint64{1, 5}, []uint64{5})
+	for range 3 * patience {
+		f.steps += 10
+		r := f.report(1, 5)
+		r.Jobs[0].Window.Shifted = true
+		f.planner.Take(r)
+		if _, took := f.planner.react(t.Context()); took == 0 {
+			t.Fatal("nothing was decided")
+		}
+	}
+	if e := f.shown(t).GetEpochs(); len(e) > 0 {
+		t.Errorf("a key that both use alike moves: %v", e)
+	}
+}
+
+// Jobs that were decided a moment ago are left out of a regular decision.
+func TestRegularDecisionsLeaveOutWhatWasDecided(t *testing.T) {
+	f := newFleet(t, false, nil)
+	f.round(t.Context(), []uint64{1}, []uint64{2})
+	j := f.planner.jobOf(testJob)
+	turn, round := j.turn, j.round
+	f.planner.Take(f.report(1, 5))
+	f.planner.decideBefore(t.Context(), j.decided.Add(-time.Nanosecond))
+	if j.turn != turn || j.round != round+1 {
+		t.Errorf("after a decision another one is made: %d, %d rounds", j.turn-turn, j.round-round)
+	}
+	f.planner.decideBefore(t.Context(), j.decided)
+	if j.turn != turn+1 || j.round != round+2 {
+		t.Errorf("long after a decision %d are made in %d rounds", j.turn-turn, j.round-round)
+	}
+}
+
 func TestBounds(t *testing.T) {
 	f := newFleet(t, false, func(o *Options) { o.MaxItems = 3 })
 	f.round(t.Context(), []uint64{1, 2, 3, 4, 5}, []uint64{4, 5})

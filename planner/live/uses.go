@@ -24,8 +24,8 @@ type worker struct {
 	known  bool // before is right
 	// It has turned to other keys since the last decision, or a moment before.
 	hurried bool
-	// The number of decisions since it was last heard of.
-	missed   int
+	// The round of the job when it was last heard of.
+	round    uint32
 	was      useList
 	wasSteps uint64
 }
@@ -114,7 +114,7 @@ func (j *job) epoch() *dynamic.Epoch {
 			}
 			w.hurried = false
 			w.seen.reset()
-		} else if w.missed++; w.missed > patience || w.wasSteps == 0 {
+		} else if j.round-w.round > patience+1 || w.wasSteps == 0 {
 			continue
 		}
 		heard = append(heard, w)
