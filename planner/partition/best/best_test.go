@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/planner/graph"
@@ -345,13 +348,27 @@ func TestBudgetTooShortForAnything(t *testing.T) {
 	}
 }
 
-// BenchmarkPartition10M is 10 million edges among 16 machines.
-func BenchmarkPartition10M(b *testing.B) {
+// BenchmarkPartition is PSIDECAR_EDGES edges (1e7), of which some come twice and are one,
+// among 16 machines. Beside the time it reports the processor's, and the memory of the
+// process at most, the graph and what made it included.
+func BenchmarkPartition(b *testing.B) {
+	edges := 1e7
+	if text := os.Getenv("PSIDECAR_EDGES"); text != "" {
+		var err error
+		if edges, err = strconv.ParseFloat(text, 64); err != nil || edges < 1000 || edges > 1e9 {
+			b.Fatalf("PSIDECAR_EDGES=%s: want 1e3 to 1e9", text)
+		}
+	}
 	g, err := graph.Random{
-		Samples: 200_000, Params: 1_000_000, Degree: 50, Exponent: 1,
+		Samples: int(edges / 50), Params: int(edges / 10), Degree: 50, Exponent: 1,
 		Topics: 100, TopicShare: 0.7, Seed: 5,
 	}.Build(b.Context())
 	if err != nil {
+		b.Fatal(err)
+	}
+	runtime.GC()
+	var before, after unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
@@ -363,5 +380,11 @@ func BenchmarkPartition10M(b *testing.B) {
 		b.ReportMetric(float64(tr.Max), "max")
 		b.ReportMetric(float64(tr.Total), "total")
 	}
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &after); err != nil {
+		b.Fatal(err)
+	}
+	spent := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	b.ReportMetric(float64(spent)/1e9/float64(b.N), "processor-s/op")
+	b.ReportMetric(float64(after.Maxrss)*1024/float64(g.Edges()), "peak-bytes/edge")
 	b.ReportMetric(float64(g.Edges())/1e6, "Medges")
 }
