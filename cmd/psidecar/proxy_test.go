@@ -26,7 +26,7 @@ func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
 		"cannot be negative":               {"--grace", "-1s"},
 		"--proxy-memory":                   {"--proxy-memory", "1000"},
 		"invalid argument \"x":             {"--mesh-port", "x"},
-		"--outlive does not go with --act": {"--outlive", "--act", "--planner", "127.0.0.1:9811"},
+		"--outlive cannot be combined":     {"--outlive", "--act", "--planner", "127.0.0.1:9811"},
 		"--outlive needs --proxy-socket":   {"--outlive", "--proxy-socket", ""},
 	} {
 		code, _, stderr := runTest(t, nil, append([]string{"proxy"}, args...)...)
