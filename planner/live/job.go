@@ -47,8 +47,8 @@ type job struct {
 	twice  []bool           // by item: more than one window had uses of it
 	items  dynamic.Items
 	door   door
-	// The size of the first value that was pushed, 0 before; varies is set once another had
-	// another size.
+	// The size of the value that was pushed last, 0 before; varies is set once two had
+	// different sizes.
 	size   uint32
 	varies bool
 	// The number of the next decision.
