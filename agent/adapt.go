@@ -79,10 +79,10 @@ func (a *Agent) sayOverBudget(d sampleDecision) {
 	a.mu.Unlock()
 	switch {
 	case d.Over && !was:
-		slog.Warn("looking at keys will take more than --cpu-budget: the keys of a step every few seconds are looked at whatever that takes",
+		slog.Warn("inspecting keys will exceed --cpu-budget: the keys of one step every few seconds are always inspected",
 			"percent_lately", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
 	case was && !d.Over:
-		slog.Info("looking at keys is within --cpu-budget again", "percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
+		slog.Info("inspecting keys is within --cpu-budget again", "percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
 	}
 }
 

@@ -310,7 +310,7 @@ func (a *Agent) read(ctx context.Context) error {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and with it the priority
 	a.reader.Store(int64(unix.Gettid()))
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), readerNice); err != nil {
-		slog.Debug("the reading thread keeps its priority", "error", err)
+		slog.Debug("cannot change the priority of the reader thread", "error", err)
 	}
 	handle := func(r *bpf.Record) { a.timer.handle(r, a.observer.Handle) }
 	beat := a.opts.Health.Add("reading what the kernel copied", standsFor)
@@ -350,12 +350,12 @@ func every(ctx context.Context, beat *health.Beat, interval time.Duration, f fun
 func (a *Agent) discover() error {
 	snapshot, err := a.procs.glance()
 	if err != nil {
-		slog.Warn("looking for processes", "error", err)
+		slog.Warn("scanning processes", "error", err)
 		return nil
 	}
 	// Logged when the number grows, not at every scan.
 	if left := uint64(snapshot.LeftOut); a.leftOut.Swap(left) < left {
-		slog.Warn("more processes have the environment of a PS-lite node than are looked at", "most", discover.MaxNodes, "left_out", left)
+		slog.Warn("too many processes with the environment of a PS-lite node; some are ignored", "most", discover.MaxNodes, "left_out", left)
 	}
 	for i := range snapshot.Processes {
 		p := &snapshot.Processes[i]

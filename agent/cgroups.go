@@ -33,7 +33,7 @@ func (a *Agent) cgroupPath(name string) string {
 func (a *Agent) onlyWatched() {
 	for _, path := range a.attached {
 		if !within(path, a.opts.CgroupRoot) {
-			slog.Warn("the processes of a cgroup cannot be told from others: it is not below the mount of cgroup v2",
+			slog.Warn("cannot identify the processes of a cgroup: it is not below the cgroup v2 mount",
 				"cgroup", path, "mount", a.opts.CgroupRoot)
 			return
 		}

@@ -18,7 +18,7 @@ const execsPerSecond = 200
 func (a *Agent) lookForProcesses(ctx context.Context) error {
 	ticker := time.NewTicker(discoverEvery)
 	defer ticker.Stop()
-	beat := a.opts.Health.Add("looking for processes", standsFor)
+	beat := a.opts.Health.Add("scanning processes", standsFor)
 	defer beat.End()
 	for {
 		beat.Beat()
@@ -41,7 +41,7 @@ func (a *Agent) lookForProcesses(ctx context.Context) error {
 func openExecs() *bpf.ExecWatch {
 	w, err := bpf.OpenExecWatch()
 	if err != nil {
-		slog.Warn("processes are not found at once, but when the agent looks next", "every", discoverEvery, "error", err)
+		slog.Warn("cannot watch process starts; new processes are found at the next scan", "every", discoverEvery, "error", err)
 		return nil
 	}
 	return w
@@ -51,7 +51,7 @@ func openExecs() *bpf.ExecWatch {
 // not end the agent.
 func (a *Agent) followExecs(ctx context.Context, w *bpf.ExecWatch) error {
 	if err := a.meetExecs(ctx, w); ctx.Err() == nil {
-		slog.Warn("processes are not found at once any more", "error", err)
+		slog.Warn("no longer watching process starts; new processes are found at the next scan", "error", err)
 	}
 	return w.Close()
 }

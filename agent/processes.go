@@ -264,7 +264,7 @@ func (p *processes) Owner(local, peer netip.AddrPort) (observe.Process, bool) {
 		if w, may := p.mayLookAgain(); may {
 			var err error
 			if s, err = p.refresh(w); err != nil {
-				slog.Warn("looking for processes", "error", err)
+				slog.Warn("scanning processes", "error", err)
 				return observe.Process{}, false
 			}
 			found, ok = s.Owner(local, peer)

@@ -272,7 +272,7 @@ func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
 		table, ok := tables[ns]
 		if !ok {
 			if table, err = discover.Connections(filepath.Join(process, "ns/net")); err != nil {
-				slog.Debug("asking for sockets", "pid", l.PID, "error", err)
+				slog.Debug("reading sockets", "pid", l.PID, "error", err)
 			}
 			tables[ns] = table
 		}

@@ -132,9 +132,9 @@ func (a *Agent) job(v *observe.JobView) page.Job {
 // unread describes the part of a job's traffic that cannot be read.
 func unread(v *observe.JobView) string {
 	if v.Fork == pslite.NoFork {
-		return fmt.Sprintf("%d connections, each way counted, carry messages of no dialect of PS-lite that is read, a fork's perhaps: they pass as they are, and are not counted", v.Unread)
+		return fmt.Sprintf("%d connections, counting each direction, carry messages of an unsupported PS-lite dialect, possibly a fork: they pass unmodified and are not counted", v.Unread)
 	}
-	return fmt.Sprintf("%d connections, each way counted, carry messages of %v, a fork of PS-lite that is not read: they pass as they are, and are not counted", v.Unread, v.Fork)
+	return fmt.Sprintf("%d connections, counting each direction, carry messages of %v, an unsupported PS-lite fork: they pass unmodified and are not counted", v.Unread, v.Fork)
 }
 
 // call fills in a job's name, where it comes from, and complaints about its settings.
@@ -313,7 +313,7 @@ func (a *Agent) programs() []page.Program {
 	stats, err := a.capture.ProgramStats()
 	if err != nil {
 		// The page does without them.
-		slog.Debug("reading the programs' cost", "error", err)
+		slog.Debug("reading BPF statistics", "error", err)
 	}
 	list := []page.Program{}
 	for _, p := range stats {
@@ -342,10 +342,10 @@ func (a *Agent) counters() []page.Counter {
 	m := a.observer.Misses()
 	for _, c := range []page.Counter{
 		{Reason: "observer_bad_meta", Help: "meta frames of no known dialect", Events: m.BadMetas},
-		{Reason: "observer_incomplete", Help: "messages of which parts were lost", Events: m.Incomplete},
-		{Reason: "observer_unplaced", Help: "messages whose sender or receiver is not known", Events: m.Unplaced, Bytes: m.UnplacedBytes},
-		{Reason: "observer_unattributed", Help: "bytes of values that cannot be told apart by key", Bytes: m.Unattributed},
-		{Reason: "processes_left_out", Help: "processes with the environment of a node beyond the limit, lately", Events: a.leftOut.Load()},
+		{Reason: "observer_incomplete", Help: "incomplete messages", Events: m.Incomplete},
+		{Reason: "observer_unplaced", Help: "messages with unknown sender or receiver", Events: m.Unplaced, Bytes: m.UnplacedBytes},
+		{Reason: "observer_unattributed", Help: "bytes of values that cannot be attributed to keys", Bytes: m.Unattributed},
+		{Reason: "processes_left_out", Help: "recent processes with the environment of a node, beyond the limit", Events: a.leftOut.Load()},
 		{Reason: "observer_refused", Help: "connections, nodes and jobs beyond the limits", Events: m.Refused},
 	} {
 		c.Class = page.Lost

@@ -68,11 +68,11 @@ func (f *NameFile) Map() *NameMap {
 	f.stamp = now
 	m, err := read(f.path)
 	if err != nil {
-		slog.Warn("the names of keys stay as they were", "error", err)
+		slog.Warn("cannot load key names; keeping the current ones", "error", err)
 		return f.names
 	}
 	if f.set {
-		slog.Info("the names of keys are those of the file again, which has changed", "file", f.path, "ranges", len(m.ranges))
+		slog.Info("key names reloaded from the changed file", "file", f.path, "ranges", len(m.ranges))
 	}
 	f.names, f.set = m, false
 	return m

@@ -57,7 +57,7 @@ func (g *Guard) Handler(h http.Handler) http.Handler {
 			return
 		}
 		g.refused[why].Add(1)
-		slog.Debug("a request is refused", "reason", guardReasons[why], "from", r.RemoteAddr, "host", r.Host, "origin", r.Header.Get("Origin"), "path", r.URL.Path)
+		slog.Debug("request refused", "reason", guardReasons[why], "from", r.RemoteAddr, "host", r.Host, "origin", r.Header.Get("Origin"), "path", r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
 		// Not by writeJSON: a foreign page must not be able to tell what is served here.

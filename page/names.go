@@ -60,7 +60,7 @@ func (s server) setNames(r *http.Request) (Names, error) {
 		return Names{}, badRequest{http.StatusBadRequest, "names of keys: " + err.Error()}
 	}
 	s.names.Set(m)
-	slog.Info("other names of keys", "ranges", len(m.Ranges("")))
+	slog.Info("key names changed", "ranges", len(m.Ranges("")))
 	return s.namesOf(r)
 }
 

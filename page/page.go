@@ -201,7 +201,7 @@ func text(w http.ResponseWriter, code int, s string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
 	if _, err := w.Write([]byte(s + "\n")); err != nil {
-		slog.Debug("answering a check", "error", err)
+		slog.Debug("responding to a health check", "error", err)
 	}
 }
 
@@ -250,12 +250,12 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	body, err := json.Marshal(withLists(v))
 	if err != nil {
 		code, body = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be encoded"}`)
-		slog.Error("encoding an answer", "error", err)
+		slog.Error("encoding a response", "error", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
 	if _, err := w.Write(append(body, '\n')); err != nil {
-		slog.Debug("sending an answer", "error", err)
+		slog.Debug("sending a response", "error", err)
 	}
 }

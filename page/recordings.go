@@ -36,7 +36,7 @@ func (s server) readRecording(read func(string, io.Reader) ([]string, error)) ht
 		late := http.NewResponseController(w)
 		for _, extend := range []func(time.Time) error{late.SetReadDeadline, late.SetWriteDeadline} {
 			if err := extend(time.Now().Add(openPatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-				slog.Debug("waiting for a recording", "error", err)
+				slog.Debug("extending the deadline for a recording", "error", err)
 			}
 		}
 		name := nameOfRecording(r.URL.Query().Get("name"))

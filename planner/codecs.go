@@ -168,7 +168,7 @@ func (s *Codecs) Try(_ context.Context, r *api.TryCodecs) (*api.CodecTrial, erro
 	defer s.mu.Unlock()
 	switch now := s.now(); {
 	case len(s.followers) == 0:
-		return nil, status.Error(codes.FailedPrecondition, "no proxy follows this planner: start psidecar up, or psidecar proxy --planner, on the job's hosts")
+		return nil, status.Error(codes.FailedPrecondition, "no proxy follows this planner: start psidecar up or psidecar proxy --planner on the job's hosts")
 	case now.Before(s.until):
 		return nil, status.Errorf(codes.FailedPrecondition, "codecs are being tried already, for %.0f seconds more", s.until.Sub(now).Seconds())
 	}

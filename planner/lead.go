@@ -78,7 +78,7 @@ func (l *lead) setLeader(leader string) {
 	l.leader = leader
 	l.mu.Unlock()
 	l.way.Drop()
-	slog.Info("a planner has the lead", "leader", leader, "this", l.campaign.Identity)
+	slog.Info("leader changed", "leader", leader, "this", l.campaign.Identity)
 }
 
 // elsewhere returns the address of the planner that has the lead, or the zero value if that is this
@@ -157,7 +157,7 @@ func (p *Planner) forward() (stop func()) {
 	var ended sync.WaitGroup
 	serve := func(l net.Listener) {
 		if err := server.Serve(l); err != nil {
-			slog.Debug("turning away ends", "error", err)
+			slog.Debug("standby server stopped", "error", err)
 		}
 	}
 	ended.Go(func() { serve(&p.lead.way) })

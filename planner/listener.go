@@ -107,7 +107,7 @@ func (l *standbyListener) sendOn(c net.Conn, to netip.AddrPort) {
 		defer c.Close()
 		leader, err := net.DialTimeout("tcp", to.String(), reachIn)
 		if err != nil {
-			slog.Debug("the planner that has the lead is not reached", "address", to, "error", err)
+			slog.Debug("cannot reach the leading planner", "address", to, "error", err)
 			l.countOutcome(failed)
 			return
 		}

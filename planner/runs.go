@@ -106,7 +106,7 @@ func newRunBook(ctx context.Context, kept store.Store) (*runBook, error) {
 		}
 		var all []page.Run
 		if err := json.Unmarshal(value, &all); err != nil || len(all) == 0 {
-			slog.Warn("a job's history cannot be read, and begins anew", "job", job, "error", err)
+			slog.Warn("cannot read a job's history; starting a new one", "job", job, "error", err)
 			return nil // plans are in the same store, and matter more
 		}
 		b.names[job] = all

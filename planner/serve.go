@@ -40,7 +40,7 @@ func (p *Planner) serve(ctx context.Context) (err error) {
 	if p.opts.Act {
 		g.Go(func() error { p.sumPushes(ctx); return nil })
 	}
-	slog.Info("taking reports", "address", p.opts.Reports.Addr().String())
+	slog.Info("accepting reports", "address", p.opts.Reports.Addr().String())
 	g.Go(func() error {
 		<-ctx.Done()
 		// Watch and Follow streams never end by themselves, so a graceful stop would wait for ever.
@@ -90,7 +90,7 @@ func (p *Planner) keepRuns(ctx context.Context) {
 		text := ""
 		if err := p.runs.Look(ctx, runLook{Reports: p.reports.Lately(), Titles: p.state.Titles(), Run: p.runOf}); err != nil && ctx.Err() == nil {
 			if text = err.Error(); text != told {
-				slog.Warn("the history of jobs is not kept; trying again", "error", err)
+				slog.Warn("cannot save the history of jobs; retrying", "error", err)
 			}
 		}
 		told = text

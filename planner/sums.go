@@ -69,7 +69,7 @@ func (s *summer) updateRules(ctx context.Context) {
 
 func (s *summer) set(ctx context.Context, job string, rules []measure.SumRule) {
 	if err := s.rules.ProposeSums(ctx, job, s.title(job), slices.Clone(rules)); err != nil {
-		slog.Warn("rules on sums of a job's pushes are not set", "job", job, "error", err)
+		slog.Warn("cannot set rules on sums for a job", "job", job, "error", err)
 	}
 }
 

@@ -123,7 +123,7 @@ func (p *Proxy) getAdvice(w http.ResponseWriter, r *http.Request) {
 	}
 	// Without any report the answer is an empty one: nothing was sent.
 	if !ok && len(reports) > 0 {
-		http.Error(w, "several jobs sent something, or another one: say which (job)", http.StatusBadRequest)
+		http.Error(w, "several jobs sent traffic, or a different one did: select one (job)", http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -45,7 +45,7 @@ var errStopped = errors.New("the proxy was stopped")
 func (p *Proxy) Drain() {
 	began := time.Now()
 	p.conns.stopping.Store(true)
-	p.log.Info("the proxy ends", "connections", p.conns.active(), "grace", p.opts.Grace)
+	p.log.Info("shutting down", "connections", p.conns.active(), "grace", p.opts.Grace)
 	// From here on no new connection is kept or summed, and what waits of pushes goes to the
 	// servers while connections still carry it. Only then are connections brought to stand.
 	p.kept.stop()
@@ -74,11 +74,11 @@ func (p *Proxy) Drain() {
 		case <-ended:
 			d.release()
 			p.kill(errStopped)
-			p.log.Info("all connections have ended", "seconds", time.Since(began).Seconds())
+			p.log.Info("all connections closed", "seconds", time.Since(began).Seconds())
 			return
 		case <-grace.C:
 			d.release()
-			p.log.Warn("the grace is over: connections that have not come to rest are reset", "connections", p.conns.active())
+			p.log.Warn("grace period expired; resetting the remaining connections", "connections", p.conns.active())
 			p.kill(errStopped)
 			<-ended
 			return
@@ -185,10 +185,10 @@ func (p *Proxy) flushPushes() {
 	ctx, cancel := context.WithTimeout(context.Background(), p.opts.Grace)
 	defer cancel()
 	if err := p.opts.Values.Flush(ctx); err != nil {
-		p.log.Warn("what waited of pushes is lost at the end", "error", err)
+		p.log.Warn("residuals are lost at shutdown", "error", err)
 	}
 	if left := p.opts.Values.AwaitDrained(ctx); left > 0 {
-		p.log.Warn("part of what waits of pushes is not in the --state-dir, and its workers push no more", "values", left)
+		p.log.Warn("some residuals are lost: they are not in --state-dir, and their workers push no more", "values", left)
 	}
 }
 

@@ -335,8 +335,8 @@ func (g *Guard) confirm(c change, err error, ctx context.Context) {
 		log = slog.Default()
 	}
 	if c.closed {
-		log.Error("connections of a job with displaced keys may go past the proxy if it ends now; trying again", "cgroup", c.cgroup, "error", err)
+		log.Error("cannot make a cgroup fail closed: connections of a job with displaced keys would bypass the proxy if it exited now; retrying", "cgroup", c.cgroup, "error", err)
 	} else {
-		log.Warn("connections of a cgroup still fail while there is no proxy, although no job there needs it; trying again", "cgroup", c.cgroup, "error", err)
+		log.Warn("cannot reopen a cgroup that fails closed, although none of its jobs needs it; retrying", "cgroup", c.cgroup, "error", err)
 	}
 }

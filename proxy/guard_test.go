@@ -214,7 +214,7 @@ func TestNothingIsOpenedAtTheEnd(t *testing.T) {
 	g.Freeze()
 	g.Need("run", "a:1", false)
 	g.apply(t.Context(), nil)
-	h.want(t, "the proxy ends", 7)
+	h.want(t, "shutting down", 7)
 }
 
 // Whatever comes in whatever order, a cgroup in which a run needs it is never open

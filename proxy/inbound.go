@@ -211,7 +211,7 @@ func (p *Proxy) refuse(far net.Conn, cause error) {
 	far.SetDeadline(time.Now().Add(p.opts.HelloTimeout))
 	a := link.Answer{Instance: p.instance, Refused: reason.Of(cause), Text: cause.Error()}
 	if err := link.Reply(far, &a); err != nil {
-		p.log.Debug("a refusal did not reach the peer", "error", err)
+		p.log.Debug("cannot send a refusal to the peer", "error", err)
 	}
 	far.Close()
 }

@@ -65,7 +65,7 @@ func (k *kept) init(p *Proxy) {
 // the kernel cannot do it. Call it before connections come.
 func (p *Proxy) Keep(k Keeper) bool {
 	if p.kept.unable != nil {
-		p.log.Warn("connections do not outlive a proxy that is killed", "error", p.kept.unable)
+		p.log.Warn("connections would not survive a kill of this proxy", "error", p.kept.unable)
 		return false
 	}
 	p.kept.keeper.Store(&k)
@@ -144,7 +144,7 @@ func (k *kept) beginSession(c *connection, holder Keeper, m keep.Meta) *session 
 	}
 	s, err := k.beginAt(c, job, holder, m)
 	if err != nil {
-		k.p.log.Warn("a connection would not outlive this proxy", "client", c.client, "destination", c.destination, "error", err)
+		k.p.log.Warn("a connection would not survive a kill of this proxy", "client", c.client, "destination", c.destination, "error", err)
 	}
 	return s
 }

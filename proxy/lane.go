@@ -250,7 +250,7 @@ func (n *lane) serveLane(host netip.AddrPort) {
 	if n.key.dialed {
 		conn, err := n.ls.k.dialLane(host)
 		if err != nil {
-			n.ls.k.p.log.Debug("no link for acknowledgements", "to", host, "error", err)
+			n.ls.k.p.log.Debug("no link for acks", "to", host, "error", err)
 			return
 		}
 		n.attachConn(conn)
@@ -289,7 +289,7 @@ func (n *lane) attachConn(conn net.Conn) bool {
 	// is a lane.
 	page, err := keep.NewPage(keep.Meta{Lane: true})
 	if err != nil {
-		k.p.log.Warn("connections do not outlive a proxy that is killed", "error", err)
+		k.p.log.Warn("connections would not survive a kill of this proxy", "error", err)
 		return false
 	}
 	n.mu.Lock()

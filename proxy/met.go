@@ -41,7 +41,7 @@ func (p *peers) keepFile(path string, log *slog.Logger) {
 // complain logs a failure to read or write the file, once.
 func (p *peers) complain(err error) {
 	p.told.Do(func() {
-		p.log.Warn("a proxy that takes the place of another does not know which hosts have one, and may connect past one that is busy; see to --state-dir", "error", err)
+		p.log.Warn("cannot save which hosts have a proxy: a successor could bypass a busy one; check --state-dir", "error", err)
 	})
 }
 

@@ -136,7 +136,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	// With TLS configured connections are expected to be protected; one warning for each host
 	// and reason is enough.
 	if p.opts.TLS != nil && news {
-		p.log.Warn("connections to this host are not protected: they go past the mesh, as plain as without psidecar; --mesh-only refuses them instead", "host", c.destination.Addr(), "reason", why, "error", err)
+		p.log.Warn("connections to this host bypass the mesh and are unprotected, as without psidecar; use --mesh-only to refuse them", "host", c.destination.Addr(), "reason", why, "error", err)
 	} else {
 		p.log.Debug("no proxy at the destination, connecting directly", "destination", c.destination, "error", err)
 	}

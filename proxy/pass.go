@@ -323,7 +323,7 @@ func (s *passes) heirStays() bool {
 			defer cancel()
 			err := (*heir).Stays(ctx)
 			if err != nil {
-				s.p.log.Info("connections are drained, not handed over", "error", err)
+				s.p.log.Info("draining connections instead of handing them over", "error", err)
 			}
 			return err == nil
 		case <-time.After(5 * time.Millisecond):

@@ -46,7 +46,7 @@ func (s *passes) awaitHosts() time.Duration {
 	all.Wait()
 	// A host that is cut off for longer delays nothing further.
 	if ctx.Err() != nil && s.p.life.Err() == nil {
-		s.p.log.Info("connections are handed over or ended although a host does not answer")
+		s.p.log.Info("a host does not respond; handing over or closing connections anyway")
 	}
 	return time.Since(began)
 }

@@ -256,7 +256,7 @@ func New(opts Options) (*Proxy, error) {
 	p.entry = newAdmission(affordable(opts.MaxConnections, p.greeting.Most()))
 	// A connection that finds no slot goes direct, if the agent lets it.
 	if n := p.entry.most; n < opts.MaxConnections {
-		p.log.Warn("the limit of open files allows fewer connections than asked for", "connections", n, "asked", opts.MaxConnections)
+		p.log.Warn("the open files limit allows fewer connections than --max-connections", "connections", n, "asked", opts.MaxConnections)
 	}
 	if _, err := rand.Read(p.instance[:]); err != nil {
 		return nil, fmt.Errorf("proxy: choosing a name for this process: %w", err)
@@ -424,7 +424,7 @@ func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPC
 		default:
 			p.conns.failed(reason.Accept)
 		}
-		p.log.Warn("cannot accept connections; trying again", "listener", l.Addr(), "after", wait, "error", err)
+		p.log.Warn("cannot accept connections; retrying", "listener", l.Addr(), "after", wait, "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):

@@ -122,7 +122,7 @@ func passRecording(t *testing.T, name string, h *twoHosts) {
 			}
 		}
 	}
-	eventually(t, "all connections have ended", func() bool { return h.worker.conns.active()+h.server.conns.active() == 0 })
+	eventually(t, "all connections closed", func() bool { return h.worker.conns.active()+h.server.conns.active() == 0 })
 	s := h.worker.conns.sums()
 	if s.total[kindLink] != uint64(len(pairs)) || len(s.errors) != 0 {
 		t.Errorf("connections %v, errors %v", s.total, s.errors)

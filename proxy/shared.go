@@ -36,7 +36,7 @@ func (p *Proxy) dialShared(ctx context.Context, to netip.AddrPort, codec string,
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at, Offers: []link.Offer{sharedOffer(codec, id)}}
 	conn, _, err := p.links.Dial(ctx, at.String(), h)
 	if err != nil {
-		p.log.Debug("no connection to share values over", "to", at, "error", err)
+		p.log.Debug("cannot open a lane for shared values", "to", at, "error", err)
 		return nil, err
 	}
 	return conn, nil
@@ -73,7 +73,7 @@ func (p *Proxy) takeShared(a arrival, codec sharing, id []byte) {
 			return
 		}
 		if err := codec.ServeLane(p.life, a.hello.Instance, id, a.far, p.memory); err != nil && p.life.Err() == nil {
-			p.log.Debug("a connection that values were shared over ended", "from", a.source(), "error", err)
+			p.log.Debug("lane for shared values closed", "from", a.source(), "error", err)
 			p.conns.failed(reason.Codec)
 		}
 	})

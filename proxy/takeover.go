@@ -28,7 +28,7 @@ func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 		err = errors.Join(errors.New("this proxy has no --outlive"), kept.Close())
 	}
 	if err != nil {
-		p.log.Warn("a connection that outlived its proxy is reset", "error", err)
+		p.log.Warn("resetting a connection that outlived its proxy", "error", err)
 		resetFile(socket)
 		p.dropKept(number)
 		return
@@ -41,7 +41,7 @@ func (p *Proxy) TakeKept(number uint64, socket, page *os.File) {
 		err = errors.Join(errors.New("no TCP connection"), conn.Close())
 	}
 	if err != nil {
-		p.log.Warn("a connection that outlived its proxy is lost", "error", errors.Join(err, kept.Close()))
+		p.log.Warn("lost a connection that outlived its proxy", "error", errors.Join(err, kept.Close()))
 		p.dropKept(number)
 		return
 	}

@@ -70,7 +70,7 @@ func (p *Proxy) restoreOnce() {
 		p.log.Error("thresholded pushes", "error", err)
 	}
 	if streams > 0 {
-		p.log.Info("took up what waited of pushes when the proxy before this one ended", "pairs_of_worker_and_server", streams)
+		p.log.Info("restored the residuals of the previous proxy", "pairs_of_worker_and_server", streams)
 	}
 }
 
@@ -88,10 +88,10 @@ func (p *Proxy) saveValues() {
 	streams, err := p.opts.Values.Save(path)
 	switch {
 	case err != nil:
-		p.log.Error("what waited of thresholded pushes is lost with this proxy; give it a --state-dir that it can write to",
+		p.log.Error("residuals are lost with this proxy; set --state-dir to a writable directory",
 			"file", path, "pairs_of_worker_and_server", streams, "error", errors.Join(err, failed))
 	case streams > 0:
-		p.log.Info("what waits of thresholded pushes is kept for the next proxy", "file", path, "pairs_of_worker_and_server", streams)
+		p.log.Info("residuals are saved for the next proxy", "file", path, "pairs_of_worker_and_server", streams)
 	}
 }
 
@@ -132,7 +132,7 @@ func (p *Proxy) putCodecs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p.log.Info("other rules for values", "rules", len(rules))
+	p.log.Info("codec rules changed", "rules", len(rules))
 	p.getCodecs(w, r)
 }
 

@@ -144,7 +144,7 @@ func (a *Adopter) socket(all map[string]map[discover.Ends]discover.Connection, n
 	if !asked {
 		var err error
 		if in, err = discover.Connections(netns); err != nil {
-			slog.Debug("connections are not adopted", "error", err)
+			slog.Debug("cannot adopt connections", "error", err)
 		}
 		all[netns] = in
 	}
@@ -217,24 +217,24 @@ func (a *Adopter) end(ctx context.Context, d DirectConnection, pid int, inode ui
 		young := r.why == ReasonLoop && time.Since(a.since[d.Cookie]) < patience // a new connection's thread may not have entered its loop yet
 		if r.why != ReasonBusy && !young {
 			a.last[d.Cookie] = r.why
-			slog.Warn("a connection stays past the proxy", "pid", pid, "to", d.Peer, "reason", string(r.why), "error", r.err)
+			slog.Warn("a connection keeps bypassing the proxy", "pid", pid, "to", d.Peer, "reason", string(r.why), "error", r.err)
 		}
 		return r.why
 	case err != nil: // the process has received the end, so there is no way back
-		slog.Error("a message may be lost on a connection that was adopted", "pid", pid, "to", d.Peer, "error", err)
+		slog.Error("a message may be lost on an adopted connection", "pid", pid, "to", d.Peer, "error", err)
 	}
 	a.done[d.Cookie] = true
 	closing.Go(func() {
 		if err := c.await(ctx); err != nil {
 			a.countReason(ReasonUnclosed)
-			slog.Warn("a connection was told the end, and is still there", "pid", pid, "to", d.Peer, "error", err)
+			slog.Warn("the process has not closed a connection after the end of stream", "pid", pid, "to", d.Peer, "error", err)
 			return
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.adopted++
 	})
-	slog.Info("a connection that went past the proxy is made anew", "pid", pid, "to", d.Peer)
+	slog.Info("a connection that bypassed the proxy is being re-established", "pid", pid, "to", d.Peer)
 	return ReasonDue
 }
 

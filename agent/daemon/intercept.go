@@ -150,7 +150,7 @@ func (i *Interception) lastPush(scheduler netip.AddrPort, node int32) {
 	select {
 	case i.ended <- lastPush{scheduler, node}:
 	default:
-		slog.Warn("the proxy is not told of a worker's last push: too many end at a time", "job", scheduler, "node", node)
+		slog.Warn("cannot notify the proxy of a worker's last push: too many workers exit at once", "job", scheduler, "node", node)
 	}
 }
 
@@ -189,7 +189,7 @@ func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Op
 		now := ""
 		if err := i.listeners.Reconcile(append(all, named...)); err != nil && ctx.Err() == nil {
 			if now = err.Error(); now != before {
-				slog.Warn("not all jobs' connections are intercepted", "error", err)
+				slog.Warn("cannot intercept all job connections", "error", err)
 			}
 		}
 		before = now
@@ -209,7 +209,7 @@ func (i *Interception) follow(ctx context.Context, a *agent.Agent, opts agent.Op
 				// small.
 				if !told[p.PID] && len(told) < 1024 {
 					told[p.PID] = true
-					slog.Warn("connections are not intercepted: the process must be in a cgroup v2 below the root, and use TCP", "pid", p.PID, "cgroup", p.Cgroup)
+					slog.Warn("cannot intercept connections: the process must be in a cgroup v2 below the root, and use TCP", "pid", p.PID, "cgroup", p.Cgroup)
 				}
 			}
 			// A process of a named cgroup must not attach its own cgroup a second time.
@@ -262,7 +262,7 @@ func (i *Interception) close() error {
 	groups, err := i.redirect.Groups()
 	for _, g := range groups {
 		if g.Policy.FailClosed {
-			slog.Warn("left in the kernel, because keys of the job are displaced: psidecar restore, then psidecar unload", "cgroup", g.Cgroup)
+			slog.Warn("redirection stays in the kernel because keys of the job are displaced; run psidecar restore, then psidecar unload", "cgroup", g.Cgroup)
 			return errors.Join(err, i.redirect.Close())
 		}
 	}

@@ -135,6 +135,6 @@ const logEvery = time.Minute
 func (e *Exporter) noteError(err error) {
 	now, last := time.Now().UnixNano(), e.told.Load()
 	if err != nil && now-last > int64(logEvery) && e.told.CompareAndSwap(last, now) {
-		slog.Warn("OpenTelemetry's collector does not take what it is sent; jobs and the agent's page do not depend on it", "error", err)
+		slog.Warn("cannot export to the OpenTelemetry collector; jobs and the agent's page are not affected", "error", err)
 	}
 }

@@ -73,7 +73,7 @@ func (p *Pods) work(ctx context.Context, queue workqueue.TypedRateLimitingInterf
 			return
 		}
 		if err := p.resolveOwner(ctx, uid); err != nil && ctx.Err() == nil {
-			slog.Debug("asking for a pod's owners; trying again", "pod", uid, "error", err)
+			slog.Debug("cannot read a pod's owners; retrying", "pod", uid, "error", err)
 			queue.AddRateLimited(uid)
 		} else {
 			queue.Forget(uid)
@@ -161,7 +161,7 @@ func (p *Pods) writeEvents(ctx context.Context, k known) error {
 		switch {
 		case err == nil, apierrors.IsAlreadyExists(err):
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err): // the namespace may be on its way out
-			slog.Debug("no event is written for a pod", "namespace", k.Namespace, "pod", k.Name, "error", err)
+			slog.Debug("cannot write an event for a pod", "namespace", k.Namespace, "pod", k.Name, "error", err)
 		default:
 			return fmt.Errorf("writing an event for pod %s/%s: %w", k.Namespace, k.Name, err)
 		}

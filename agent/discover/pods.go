@@ -128,7 +128,7 @@ func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Obj
 	}
 	if err := i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if ctx.Err() == nil {
-			slog.Warn("the API server does not tell; going on with what is known, and trying again", "of", resource, "error", err)
+			slog.Warn("cannot read from the API server; continuing with the last known state and retrying", "of", resource, "error", err)
 		}
 	}); err != nil {
 		return nil, fmt.Errorf("following %s: %w", resource, err)
@@ -232,7 +232,7 @@ func (p *Pods) ownNode(object any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if said != p.said && said != "" && mbit == 0 {
-		slog.Warn("the node does not say how fast its link is: want Mbit/s, above 0", "node", o.Name, "name", LinkAnnotation, "value", said)
+		slog.Warn("invalid link speed annotation on the node: want Mbit/s, above 0", "node", o.Name, "name", LinkAnnotation, "value", said)
 	}
 	p.link, p.said = uint32(mbit), said
 }

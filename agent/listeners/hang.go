@@ -239,7 +239,7 @@ func (s *silence) over() error {
 	s.last, s.asked = now, time.Now()
 	stuck = fmt.Errorf("%w (state %q, has computed for %v and waited for a processor for %v meanwhile)", stuck, now.state, now.ran-before.ran, now.waited-before.waited)
 	if why != hangs {
-		s.l.log.Warn("a proxy does not answer, and is not ended for it", "pid", s.peer.pid, "because", why)
+		s.l.log.Warn("a proxy does not respond, but is not killed", "pid", s.peer.pid, "because", why)
 		if why == debugged && gone {
 			return fmt.Errorf("%w: %s", stuck, why)
 		}

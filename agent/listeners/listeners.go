@@ -160,7 +160,7 @@ func New(o Options) (*Listeners, error) {
 	}
 	untold := tellsOwners()
 	if untold != nil {
-		slog.Warn("proxies cannot be told which ports are those of jobs, and let other hosts' proxies reach all", "error", untold)
+		slog.Warn("cannot report the jobs' ports to proxies; proxies on other hosts can reach all ports", "error", untold)
 	}
 	return &Listeners{
 		kept: kept{most: affordableKept()},
@@ -283,7 +283,7 @@ func (l *Listeners) accept(ctx context.Context) error {
 		// Proxies that count on this agent are still served here, and so is a new one that
 		// comes for what they left.
 		if !l.kept.awaitHandover(keptFor) {
-			l.log.Warn("the agent ends, and connections of a proxy that has ended, or is about to, with it", "waited", keptFor)
+			l.log.Warn("shutting down; connections held for the next proxy are closed", "waited", keptFor)
 		}
 		close(ended)
 		l.incoming.Close()
@@ -303,7 +303,7 @@ func (l *Listeners) accept(ctx context.Context) error {
 		switch {
 		// Out of descriptors: the listener is still good. Without the pause this would spin.
 		case reason.IsNoDescriptors(err):
-			l.log.Warn("no proxy can come now; trying again", "error", err)
+			l.log.Warn("cannot accept a proxy; retrying", "error", err)
 			select {
 			case <-ended:
 			case <-time.After(time.Second):
@@ -327,7 +327,7 @@ func (l *Listeners) serve(raw *net.UnixConn) {
 	}
 	l.attended.Go(func() {
 		if err := l.attend(handover.NewConn(raw)); err != nil {
-			l.log.Warn("a proxy has gone", "error", err)
+			l.log.Warn("proxy disconnected", "error", err)
 		}
 	})
 }

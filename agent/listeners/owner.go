@@ -91,7 +91,7 @@ func (o *owners) later(m handover.Message, find func(answer *handover.Message) e
 			answer.Error = err.Error()
 		}
 		if err := o.conn.Send(answer, nil); err != nil {
-			o.listeners.log.Debug("answering a proxy", "question", m.Kind, "error", err)
+			o.listeners.log.Debug("responding to a proxy", "question", m.Kind, "error", err)
 		}
 	})
 	return nil

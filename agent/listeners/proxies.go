@@ -53,7 +53,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	if err := l.admit(conn, m.Mesh, m.Yields); err != nil {
 		return err
 	}
-	l.log.Info("a proxy takes the listeners", "pid", who.Pid, "uid", who.Uid)
+	l.log.Info("proxy connected", "pid", who.Pid, "uid", who.Uid)
 	defer l.dismiss(conn)
 	defer l.carried.leaves(conn)
 	p := openPeer(conn, who.Pid)
@@ -140,7 +140,7 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 			continue
 		case handover.Full:
 			if err := l.setFull(conn, m.On); err != nil {
-				l.log.Warn("connects are not sent where they should go", "error", err)
+				l.log.Warn("cannot update the redirection of connects", "error", err)
 			}
 			continue
 		case handover.Owner:
@@ -155,7 +155,7 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 			continue
 		case handover.Keep:
 			if err := l.kept.hold(conn, m.ID, files); err != nil {
-				l.log.Warn("a connection would not outlive its proxy", "error", err)
+				l.log.Warn("a connection would not survive a kill of its proxy", "error", err)
 			}
 			continue
 		case handover.Drop:
@@ -225,7 +225,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	// A successor may have come while this one was being admitted.
 	l.haveYield(conn)
 	if err := l.steer(before); err != nil {
-		l.log.Warn("connects are not sent where they should go", "error", err)
+		l.log.Warn("cannot update the redirection of connects", "error", err)
 	}
 	if l.without != nil {
 		l.without.Stop()
@@ -235,7 +235,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 		return nil // Reconcile will open listeners and send Complete
 	}
 	if err := l.reconcile(); err != nil {
-		l.log.Warn("some processes cannot be served", "error", err)
+		l.log.Warn("cannot open listeners for some processes", "error", err)
 	}
 	l.sendToAll(handover.Message{Kind: handover.Complete}, nil)
 	return nil
@@ -255,7 +255,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 		return
 	}
 	if err := l.steer(before); err != nil {
-		l.log.Warn("connects are not sent where they should go", "error", err)
+		l.log.Warn("cannot update the redirection of connects", "error", err)
 	}
 	// The others go on serving the same listeners.
 	if len(l.proxies) > 0 {
@@ -272,7 +272,7 @@ func (l *Listeners) dismiss(conn *handover.Conn) {
 			return
 		}
 		l.without = nil
-		l.log.Warn("no proxy has come; connects go direct, or fail where they must not", "after", l.opts.Grace)
+		l.log.Warn("no proxy within the grace period; connects go direct, or fail if keys are displaced", "after", l.opts.Grace)
 		if err := l.reconcile(); err != nil {
 			l.log.Warn("closing listeners", "error", err)
 		}
@@ -358,9 +358,9 @@ func (l *Listeners) steer(before bool) error {
 		return nil
 	}
 	if now {
-		l.log.Info("proxies take connections again")
+		l.log.Info("proxies accept connections again")
 	} else {
-		l.log.Warn("no proxy takes more connections; connects go direct, or fail where they must not")
+		l.log.Warn("no proxy accepts more connections; connects go direct, or fail if keys are displaced")
 	}
 	var failed error
 	for at, o := range l.open {
@@ -383,7 +383,7 @@ func (l *Listeners) sendToAll(m handover.Message, f *os.File) {
 		}
 		if err := conn.Send(m, f); err != nil {
 			if !l.closed { // both may end at the same time
-				l.log.Warn("a proxy does not listen to the agent", "error", err)
+				l.log.Warn("a proxy does not read from the agent", "error", err)
 			}
 			conn.Close() // its reader fails and dismisses it
 		}

@@ -32,7 +32,7 @@ func (l *Listeners) awaitTurn(conn *handover.Conn, who *unix.Ucred) error {
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
-	l.log.Info("a proxy waits for its turn", "pid", who.Pid, "uid", who.Uid)
+	l.log.Info("proxy is waiting for its turn", "pid", who.Pid, "uid", who.Uid)
 	s := &successor{make(chan struct{}), make(chan struct{})}
 	if !l.enterNext(s) {
 		return nil
@@ -50,7 +50,7 @@ func (l *Listeners) awaitTurn(conn *handover.Conn, who *unix.Ucred) error {
 	case <-s.refuse:
 		err = refuse(conn, fmt.Errorf("process %d: %w", who.Pid, errSuperseded))
 	case <-hungUp:
-		l.log.Warn("a proxy has ended before its turn", "pid", who.Pid)
+		l.log.Warn("proxy exited before its turn", "pid", who.Pid)
 	case <-l.over:
 	}
 	conn.Close()

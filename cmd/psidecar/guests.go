@@ -65,7 +65,7 @@ func (g *guests) policy(flag string, own *identity.Identity) (*control.Policy, e
 	}
 	// The planner itself works without the role. Whoever calls it decides.
 	if cert, _ := own.Current(); !identity.GrantsOf(cert.Leaf, p.Rules...).Has(identity.PlannerRole) {
-		slog.Warn("agents, proxies and psidecar plan take this planner's certificate only with --planner-name",
+		slog.Warn("the planner's certificate has no planner role; agents, proxies and psidecar plan accept it only with --planner-name",
 			"error", identity.MissingRole(cert.Leaf, identity.GrantsOf(cert.Leaf), identity.PlannerRole, "--planner-name"))
 	}
 	return p, nil
@@ -84,7 +84,7 @@ func (g *guests) secured(flag string, at net.Addr, own *identity.Identity) error
 	case own != nil || ok && tcp.IP.IsLoopback():
 		return nil
 	case g.insecure:
-		slog.Warn("the planner takes reports and commands from whoever reaches it (--insecure)", "address", at.String())
+		slog.Warn("the planner accepts reports and commands from anyone who can reach it (--insecure)", "address", at.String())
 		return nil
 	}
 	return cli.Usagef("%slisten %s can be reached from other hosts: give it certificates (%[1]stls-ca, %[1]stls-cert, %[1]stls-key; psidecar certs makes them), listen on 127.0.0.1, or say --insecure where everybody who reaches it may do everything", flag, at)
@@ -109,6 +109,6 @@ func (g *guests) open(flag string, ports *ports) (*control.Listener, error) {
 	if g.socket != client.PlannerSocket {
 		return nil, fmt.Errorf("%ssocket: %w", flag, err)
 	}
-	slog.Info("no unix socket for psidecar plan on this host; it needs an address", "error", err)
+	slog.Info("cannot open the Unix socket for psidecar plan on this host; psidecar plan needs --planner with an address", "error", err)
 	return nil, nil
 }

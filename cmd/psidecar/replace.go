@@ -46,7 +46,7 @@ func (f *proxyFlags) inTurn(ctx context.Context, carry func() error) error {
 		if n == begins || !errors.Is(err, syscall.EADDRINUSE) {
 			return err
 		}
-		slog.Warn("the proxy before this one is still there", "error", err)
+		slog.Warn("the previous proxy is still running", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -74,7 +74,7 @@ func (n *nextProxy) start(ctx context.Context, signals <-chan os.Signal) error {
 		case <-signals:
 		}
 		if err := n.begin(); err != nil {
-			slog.Error("the next proxy cannot be started", "error", err)
+			slog.Error("cannot start the successor", "error", err)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func (n *nextProxy) begin() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.process != nil {
-		return fmt.Errorf("process %d waits for its turn already", n.process.Pid)
+		return fmt.Errorf("process %d is already waiting for its turn", n.process.Pid)
 	}
 	// Not bound to a context: it is to go on when this process ends.
 	cmd := exec.Command(n.program, os.Args[1:]...)
@@ -99,12 +99,12 @@ func (n *nextProxy) begin() error {
 		return err
 	}
 	n.process = cmd.Process
-	slog.Info("the next proxy is started", "pid", cmd.Process.Pid)
+	slog.Info("successor started", "pid", cmd.Process.Pid)
 	// The next proxy outlives this one, so that Wait returns here only if it has failed to take
 	// over.
 	go func() {
 		err := cmd.Wait()
-		slog.Error("the next proxy has ended before its turn", "error", err)
+		slog.Error("the successor exited before its turn", "error", err)
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.process = nil
@@ -123,7 +123,7 @@ func (n *nextProxy) takesOver() {
 		return
 	}
 	if err := health.TellMainProcess(n.process.Pid); err != nil {
-		slog.Warn("systemd is not told that the next proxy takes over", "error", err)
+		slog.Warn("cannot notify systemd of the successor's PID", "error", err)
 	}
 }
 

@@ -128,7 +128,7 @@ func WarnMisspelt(cmd *cobra.Command, environ []string) {
 			continue
 		}
 		if near := nearest(strings.TrimPrefix(name, "PSIDECAR_"), bare(known)); near != "" {
-			slog.Warn("an environment variable is no flag's, and has no effect", "name", name, "did_you_mean", "PSIDECAR_"+near)
+			slog.Warn("ignoring an environment variable that matches no flag", "name", name, "did_you_mean", "PSIDECAR_"+near)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func KeepSysmonAwake() {
 	if err == nil {
 		err = unix.Exec(program, os.Args, environ)
 	}
-	slog.Debug("the Go runtime's monitor thread sleeps between messages, which costs processor time", "error", err)
+	slog.Debug("the Go runtime's monitor thread sleeps between messages, which costs CPU time", "error", err)
 }
 
 // ownProgram returns the path of this process's program. /proc/self/exe would work too, but

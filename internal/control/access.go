@@ -182,7 +182,7 @@ func (p *Policy) note(why int, words ...any) {
 	if now := time.Now().Unix(); p.warned.Swap(now) != now { // once a second: a refused caller may retry for ever
 		level = slog.LevelWarn
 	}
-	p.log().Log(context.Background(), level, "a caller of the planner is refused", append(words, "reason", reasons[why])...)
+	p.log().Log(context.Background(), level, "planner request refused", append(words, "reason", reasons[why])...)
 }
 
 func (p *Policy) log() *slog.Logger { return cmp.Or(p.Log, slog.Default()) }

@@ -51,7 +51,7 @@ func (s *Server) ServeAt(ctx context.Context, path string) error {
 	if path == "" {
 		return nil
 	}
-	l := Await(ctx.Done(), path, func(err error) { slog.Info("no control socket yet", "error", err) })
+	l := Await(ctx.Done(), path, func(err error) { slog.Info("control socket not available yet", "error", err) })
 	if l == nil {
 		return nil
 	}
@@ -71,8 +71,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		if now := time.Now().Unix(); s.warned.Swap(now) != now { // once a second
 			level = slog.LevelWarn
 		}
-		slog.Log(r.Context(), level, "a user is refused at the control socket", "uid", uid, "method", r.Method, "path", r.URL.Path)
-		http.Error(w, fmt.Sprintf("user %d may not: this socket is for %s; see --admin-uid", uid, s.users), http.StatusForbidden)
+		slog.Log(r.Context(), level, "control request refused", "uid", uid, "method", r.Method, "path", r.URL.Path)
+		http.Error(w, fmt.Sprintf("user %d is not authorized: this socket is for %s; see --admin-uid", uid, s.users), http.StatusForbidden)
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)

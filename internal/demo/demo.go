@@ -148,6 +148,6 @@ func generate(dir string) (string, error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("making the data: %w", err)
 	}
-	slog.Debug("made a text set", "samples", n, "path", path, "took", time.Since(start))
+	slog.Debug("text data set generated", "samples", n, "path", path, "took", time.Since(start))
 	return path, nil
 }

@@ -34,7 +34,7 @@ func (s *stage) openPage(ctx context.Context) (*forwarder, error) {
 	forward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
 		slog.Debug("the page", "error", err)
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "the planner is just being replaced, or has ended: load this page again", http.StatusServiceUnavailable)
+		http.Error(w, "the planner is being replaced or has exited: reload this page", http.StatusServiceUnavailable)
 	}
 	p := &forwarder{url: "http://" + l.Addr().String() + "/", server: &http.Server{Handler: forward, ReadHeaderTimeout: 10 * time.Second}, ended: make(chan error, 1)}
 	go func() { p.ended <- p.server.Serve(l) }()

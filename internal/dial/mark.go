@@ -22,7 +22,7 @@ func MarkingDialer(mark int, log *slog.Logger) *net.Dialer {
 		return raw.Control(func(fd uintptr) {
 			if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark); err != nil {
 				once.Do(func() {
-					log.Warn("psidecar's own sockets are not marked; it must not run in a cgroup that is intercepted", "mark", mark, "error", err)
+					log.Warn("cannot mark psidecar's own sockets; do not run psidecar in an intercepted cgroup", "mark", mark, "error", err)
 				})
 			}
 		})

@@ -16,7 +16,7 @@ import (
 func (l *Loops) Watch(ctx context.Context) error {
 	dog, err := openWatchdog()
 	if err != nil {
-		slog.Warn("systemd's watchdog is not told that this process is alive", "error", err)
+		slog.Warn("cannot notify the systemd watchdog", "error", err)
 	}
 	defer dog.close()
 	go l.Run(ctx)
@@ -27,7 +27,7 @@ func (l *Loops) Watch(ctx context.Context) error {
 	for told := ""; ; {
 		if err := l.Late(); err != nil {
 			if told == "" {
-				slog.Error("a part of this process stands still", "error", err)
+				slog.Error("a loop of this process is stuck", "error", err)
 			}
 			told = err.Error()
 		} else {
@@ -93,7 +93,7 @@ func (w *watchdog) tell(state string) {
 		return
 	}
 	if _, err := w.conn.Write([]byte(state)); err != nil {
-		slog.Warn("systemd's watchdog is not told that this process is alive", "error", err)
+		slog.Warn("cannot notify the systemd watchdog", "error", err)
 	}
 }
 

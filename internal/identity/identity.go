@@ -112,10 +112,10 @@ func (i *Identity) Current() (*tls.Certificate, *x509.CertPool) {
 		err = i.load()
 	}
 	if err != nil {
-		slog.Warn("TLS files changed and cannot be used; the ones read before stay in use", "error", err)
+		slog.Warn("cannot load the changed TLS files; keeping the previous ones", "error", err)
 		return i.cert, i.roots
 	}
 	i.stamps = stamps
-	slog.Info("TLS files read again", "certificate", i.files.Cert)
+	slog.Info("TLS files reloaded", "certificate", i.files.Cert)
 	return i.cert, i.roots
 }

@@ -26,7 +26,7 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 		return nil, err
 	}
 	if s.opts.Forgetful {
-		return nil, status.Error(codes.FailedPrecondition, "this planner forgets where keys are when it ends, so it moves none: start it with --store FILE")
+		return nil, status.Error(codes.FailedPrecondition, "this planner has no store and would forget where keys are, so it moves none: start it with --store FILE")
 	}
 	// An operator who presses Ctrl-C must not leave half of a command on disk.
 	ctx = context.WithoutCancel(ctx)

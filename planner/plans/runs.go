@@ -53,7 +53,7 @@ func (s *Service) beginRun(ctx context.Context, r *api.Running) {
 	}
 	j, err := s.openRun(ctx, runKey{r.GetJob(), run}, int(r.GetServers()))
 	if err != nil {
-		s.opts.Log.Warn("a run gets no plans", "job", r.GetJob(), "run", run, "error", err)
+		s.opts.Log.Warn("cannot create plans for a run", "job", r.GetJob(), "run", run, "error", err)
 		return
 	}
 	j.checkSeen(r.GetStore(), r.GetVersion())

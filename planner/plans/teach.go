@@ -47,7 +47,7 @@ func (j *job) lineage() []string { return append(slices.Clone(j.stores), j.servi
 func (j *job) lose(id string, version uint64) {
 	if j.lost == nil {
 		j.lost = &lost{lessons: map[string]*plan.Lesson{}}
-		j.service.opts.Log.Error("the store does not have what proxies have seen of a run: it was lost, or is an old copy. Nothing of the run moves until its proxies have taught the store where keys are",
+		j.service.opts.Log.Error("the store lacks records of a run that proxies have seen: it was lost, or is an old copy. No keys of the run move until its proxies have taught the store where keys are",
 			"job", j.name, "run", j.run, "store", j.service.id, "version", j.version, "seen_store", id, "seen_version", version)
 		if j.moving != nil {
 			j.lost.ended = j.endEpoch(j.moving, api.Epoch_SUPERSEDED)
@@ -109,7 +109,7 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 		}
 	}
 	if first == nil || len(l.Sites) == 0 {
-		return status.Error(codes.InvalidArgument, "a lesson of nobody")
+		return status.Error(codes.InvalidArgument, "the lesson names no job or no sites")
 	}
 	j, err := s.findRun(first.GetJob(), first.GetRun())
 	if err != nil {

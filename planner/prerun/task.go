@@ -151,7 +151,7 @@ func (t *Task) applyRules(g *graph.Graph, o *partition.Options) (*graph.Graph, e
 	}
 	g, unused, err := rules.Apply(g, o)
 	if unused > 0 {
-		slog.Warn("rules for features that no sample uses", "rules", unused, "file", t.Rules)
+		slog.Warn("ignoring rules for features that no sample uses", "rules", unused, "file", t.Rules)
 	}
 	return g, err
 }

@@ -217,7 +217,7 @@ func (d *Daemon) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cg
 	cgroup, found, err = client.Owner(ctx, netns, at)
 	if errors.Is(err, handover.ErrOldAgent) {
 		d.oldAgent.Do(func() {
-			slog.Warn("other hosts' proxies may reach every port of this one, since its agent does not say which are those of jobs; upgrade it", "error", err)
+			slog.Warn("proxies on other hosts can reach every port of this host, because its agent does not report the jobs' ports; upgrade the agent", "error", err)
 		})
 		err = proxy.ErrUntold
 	}

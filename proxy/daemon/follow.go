@@ -85,7 +85,7 @@ func (f *follower) Run(ctx context.Context) error {
 		err := f.session(ctx, api.NewCodecsClient(conn))
 		if text := status.Convert(err).Message(); ctx.Err() == nil && text != told {
 			told = text
-			f.opts.Log.Warn("no planner; the rules for values stay", "planner", f.opts.Planner, "error", err)
+			f.opts.Log.Warn("planner unreachable; keeping the current codec rules", "planner", f.opts.Planner, "error", err)
 		}
 		return f.heard()
 	})
@@ -233,7 +233,7 @@ func (f *follower) applyRules(all *api.CodecRules) {
 		err = fmt.Errorf("this proxy has no codec for values; see --codec")
 	}
 	if err != nil {
-		f.opts.Log.Warn("the planner's rules for values are not taken up", "version", all.GetVersion(), "error", err)
+		f.opts.Log.Warn("the planner's codec rules were rejected", "version", all.GetVersion(), "error", err)
 		text := err.Error()
 		f.change(func(r *api.CodecReport) { r.Refused = text[:min(len(text), 1024)] })
 		return
@@ -241,7 +241,7 @@ func (f *follower) applyRules(all *api.CodecRules) {
 	if f.opts.Sums != nil {
 		f.opts.Sums(onSums)
 	}
-	f.opts.Log.Info("rules by the planner", "version", all.GetVersion(), "for_values", len(rules), "jobs_with_rules_on_sums", len(onSums))
+	f.opts.Log.Info("codec rules updated by the planner", "version", all.GetVersion(), "for_values", len(rules), "jobs_with_rules_on_sums", len(onSums))
 	f.change(func(r *api.CodecReport) { r.Version, r.Refused = all.GetVersion(), "" })
 }
 

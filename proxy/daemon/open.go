@@ -94,7 +94,7 @@ func (f *Settings) meshListeners(listen Listen) ([]net.Listener, error) {
 		if err != nil {
 			return nil, err
 		}
-		slog.Info("taking links", "at", l.Addr(), "tls", f.TLS.Cert != "")
+		slog.Info("accepting links", "at", l.Addr(), "tls", f.TLS.Cert != "")
 		all = append(all, l)
 	}
 	return all, nil

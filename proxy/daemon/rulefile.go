@@ -114,7 +114,7 @@ func (r *ruleFile) follow(ctx context.Context) {
 // reload is read, with its error logged.
 func (r *ruleFile) reload(onlyOthers bool) {
 	if err := r.read(onlyOthers); err != nil {
-		slog.Error("the rules for values stay as they were", "config", r.flags.path(), "error", err)
+		slog.Error("cannot load codec rules; keeping the current ones", "config", r.flags.path(), "error", err)
 	}
 }
 
@@ -135,7 +135,7 @@ func (r *ruleFile) read(onlyOthers bool) error {
 	if err := r.codec.SetRules(rules); err != nil {
 		return err
 	}
-	slog.Info("other rules for values", "rules", len(rules), "config", r.flags.path())
+	slog.Info("codec rules changed", "rules", len(rules), "config", r.flags.path())
 	return nil
 }
 

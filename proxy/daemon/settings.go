@@ -56,7 +56,7 @@ type Settings struct {
 func (f *Settings) Options() (proxy.Options, error) {
 	// The former name still works, for the scripts that have it.
 	if f.OldInsecure {
-		slog.Warn("--insecure-mesh is called --insecure now")
+		slog.Warn("--insecure-mesh is deprecated: use --insecure")
 		f.Insecure = true
 	}
 	o := proxy.Options{
@@ -203,7 +203,7 @@ func (f *Settings) identity() (*link.Identity, error) {
 	}
 	// Only a warning: the other hosts may accept it by name.
 	if cert, _ := own.Current(); !identity.GrantsOf(cert.Leaf).Has(identity.ProxyRole) {
-		slog.Warn("other hosts' proxies take this one's certificate only where their --tls-peer names it",
+		slog.Warn("this proxy's certificate has no proxy role; proxies on other hosts accept it only if their --tls-peer matches it",
 			"error", identity.MissingRole(cert.Leaf, identity.GrantsOf(cert.Leaf), identity.ProxyRole, "--tls-peer"))
 	}
 	return own, nil

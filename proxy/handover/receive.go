@@ -117,7 +117,7 @@ func (c *Client) Run(ctx context.Context) error {
 				return err
 			case err.Error() != told: // not every half second
 				told = err.Error()
-				slog.Warn("no agent; serving the listeners that are there, and looking for one", "socket", c.socket, "error", err)
+				slog.Warn("no agent; serving the existing listeners and reconnecting", "socket", c.socket, "error", err)
 			}
 			select {
 			case <-talking.Done():
@@ -343,7 +343,7 @@ func (c *Client) pong() error {
 	// Without an answer the agent takes the proxy for stuck, and connects go direct.
 	if c.alive != nil {
 		if err := c.alive(); err != nil {
-			slog.Error("the agent is not told that this proxy is alive", "error", err)
+			slog.Error("cannot send a keepalive to the agent", "error", err)
 			return nil
 		}
 	}

@@ -30,7 +30,7 @@ func AwaitTurn(ctx context.Context, socket string) error {
 			return ctx.Err()
 		case err.Error() != told: // not every half second
 			told = err.Error()
-			slog.Warn("no agent; waiting for one that says when this proxy may begin", "socket", socket, "error", err)
+			slog.Warn("no agent; waiting for one to start this proxy's turn", "socket", socket, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -59,7 +59,7 @@ func awaitTurn(ctx context.Context, socket string) error {
 	// An agent with turns answers the hello, and then sends Turn when it is time.
 	m, _, err := conn.Receive()
 	if err == nil && m.Kind == Hello && m.Turns {
-		slog.Info("waiting for the proxy before this one")
+		slog.Info("waiting for the previous proxy")
 	}
 	for ; ; m, _, err = conn.Receive() {
 		switch {
@@ -71,7 +71,7 @@ func awaitTurn(ctx context.Context, socket string) error {
 			return nil
 		// Waiting for an agent that never says Turn would keep the host without a proxy.
 		case m.Kind == Hello && !m.Turns:
-			slog.Warn("the agent does not say when this proxy may begin: it is older. End the one before it")
+			slog.Warn("the agent is older and does not coordinate the replacement: stop the previous proxy")
 			return nil
 		}
 	}

@@ -101,7 +101,7 @@ func (j *Jobs) forgetEnded(now time.Time) {
 			continue
 		}
 		j.mu.Lock()
-		j.log.Info("a job that has ended is forgotten", "job", x.name, "run", x.run)
+		j.log.Info("dropping an ended job", "job", x.name, "run", x.run)
 		j.drop(x)
 		j.mu.Unlock()
 	}

@@ -21,7 +21,7 @@ const maxPending = 4096
 func (x *job) enqueueOut(o *route.Out) {
 	if o.Frames == nil {
 		x.failed = fmt.Errorf("job %s: a request to server %d waited while one of its keys moved, and cannot be split among the servers that have its keys now", x.name, o.Server)
-		x.jobs.log.Error("a job's requests are refused", "job", x.name, "error", x.failed)
+		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
 		return
 	}
 	// The frames are copied into one buffer here, so the router's memory is free as soon as carry
@@ -200,7 +200,7 @@ func (x *job) worker(id int32) {
 		x.local[id] = true
 		x.addWorker(id)
 		if err := x.save(); err != nil {
-			x.jobs.log.Error("a worker would not be known after a restart", "job", x.name, "worker", id, "error", err)
+			x.jobs.log.Error("cannot save a worker's identity: it would be unknown after a restart", "job", x.name, "worker", id, "error", err)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func (f *folder) keepReserve() {
 		return
 	}
 	if err := os.WriteFile(name, make([]byte, reserve), 0o600); err != nil {
-		f.log.Debug("keeping room in the state folder", "folder", f.dir, "error", err)
+		f.log.Debug("reserving space in the state directory", "folder", f.dir, "error", err)
 		os.Remove(name)
 	}
 }
@@ -118,12 +118,12 @@ func (f *folder) clearAfterBoot() {
 			}
 		}
 		if err != nil {
-			f.log.Warn("removing what is of before the host was started", "folder", f.dir, "error", err)
+			f.log.Warn("removing state from before the reboot", "folder", f.dir, "error", err)
 			return
 		}
 	}
 	if err := os.WriteFile(name, now, 0o600); err != nil {
-		f.log.Debug("noting when the host was started", "folder", f.dir, "error", err)
+		f.log.Debug("saving the boot time", "folder", f.dir, "error", err)
 	}
 }
 
@@ -169,7 +169,7 @@ func (f *folder) tidy() error {
 // removePath removes a folder, and logs a failure.
 func (f *folder) removePath(path string) {
 	if err := os.RemoveAll(path); err != nil {
-		f.log.Warn("removing what is left of an old job", "folder", path, "error", err)
+		f.log.Warn("removing the state of an old job", "folder", path, "error", err)
 	}
 }
 
@@ -201,10 +201,10 @@ func (f *folder) lose(path string, err error) {
 	f.damaged.Add(1)
 	to := filepath.Join(f.dir, fmt.Sprintf("%s%s-%d", aside, filepath.Base(path), time.Now().UnixNano()))
 	if moved := os.Rename(path, to); moved != nil {
-		f.log.Warn("setting a damaged folder aside", "folder", path, "error", moved)
+		f.log.Warn("setting a damaged directory aside", "folder", path, "error", moved)
 		to = path
 	}
-	f.log.Error("what was kept of a job is damaged: connections of workers to servers of a job that is not known fail, since keys of it may be displaced; end that job and remove the folder", "folder", to, "error", err)
+	f.log.Error("the state of a job is damaged: workers' connections to servers of unknown jobs fail, because their keys may be displaced; stop that job and remove the directory", "folder", to, "error", err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lost = append(f.lost, lostJob{to, err})

@@ -178,7 +178,7 @@ func (x *job) addLocal(id int32) {
 	}
 	x.local[id], x.unsaved = true, false
 	if err := x.save(); err != nil {
-		x.jobs.log.Error("a job would not be known after a restart", "job", x.name, "error", err)
+		x.jobs.log.Error("cannot save a job: it would be unknown after a restart", "job", x.name, "error", err)
 		x.failUnkept()
 	}
 	x.makeSite()
@@ -199,7 +199,7 @@ func (x *job) makeSite() {
 		// request until the other sites and the planner have answered.
 		if x.late { // others know what has moved
 			if err := x.mayBeDisplaced(); err != nil {
-				x.jobs.log.Error("a job would be taken for a new one after a restart", "job", x.name, "error", err)
+				x.jobs.log.Error("cannot save a job's run: it would be taken for a new one after a restart", "job", x.name, "error", err)
 			}
 			x.router.SetCarried(false)
 			x.site.Join()
@@ -207,7 +207,7 @@ func (x *job) makeSite() {
 			x.router.Open(x.router.Table())
 		}
 		keys, ranges := x.router.Table().Displaced()
-		x.jobs.log.Info("a job begins", "job", x.name, "run", x.run, "servers", x.servers, "displaced_keys", keys, "displaced_ranges", ranges)
+		x.jobs.log.Info("job started", "job", x.name, "run", x.run, "servers", x.servers, "displaced_keys", keys, "displaced_ranges", ranges)
 	}
 	x.site.SetOthers(x.otherNames())
 }
@@ -277,7 +277,7 @@ func (x *job) carry() {
 			case o.Route != nil:
 				x.enqueueOut(o.Route)
 			case o.Send != nil:
-				x.jobs.log.Debug("to a site", "job", x.name, "to", o.To, "kind", o.Send.Kind, "batch", o.Send.Batch, "keys", o.Send.Keys, "owner", o.Send.Owner)
+				x.jobs.log.Debug("letter sent", "job", x.name, "to", o.To, "kind", o.Send.Kind, "batch", o.Send.Batch, "keys", o.Send.Keys, "owner", o.Send.Owner)
 				x.sendSite(o.To, o.Send)
 			case o.Record != nil:
 				x.record(o.Record)

@@ -217,7 +217,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 	err := g.Wait()
 	for _, job := range j.allJobs() {
 		if err := job.leaveUnfinished(); err != nil {
-			j.log.Error("requests under way are lost", "job", job.name, "error", err)
+			j.log.Error("in-flight requests are lost", "job", job.name, "error", err)
 		}
 		job.close()
 	}
@@ -333,7 +333,7 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 		}
 		if err != nil {
 			j.mu.Unlock()
-			j.log.Error("requests of a job are not routed", "job", name, "error", err)
+			j.log.Error("cannot route requests of a job", "job", name, "error", err)
 			return
 		}
 		// A recovery's table of an unknown job: the job has been running, and others may have moved
@@ -374,7 +374,7 @@ func (x *job) renew(t *pslite.Table) {
 	}
 	x.site.SetOthers(x.otherNames())
 	if err := x.save(); err != nil {
-		x.jobs.log.Error("where a node is that came back would not be known after a restart", "job", x.name, "error", err)
+		x.jobs.log.Error("cannot save the address of a recovered node: it would be unknown after a restart", "job", x.name, "error", err)
 	}
 }
 
@@ -423,6 +423,6 @@ func (j *Jobs) drop(old *job) {
 		j.waiting[w] = addr
 	}
 	if err := os.RemoveAll(old.dir); err != nil {
-		j.log.Warn("removing what was kept of a job that has ended", "job", old.name, "error", err)
+		j.log.Warn("removing the state of an ended job", "job", old.name, "error", err)
 	}
 }

@@ -225,7 +225,7 @@ func (x *job) beginMoves() {
 			x.work = slices.Delete(x.work, n, n+1)
 			x.refuse(w, "apps", err.Error(), len(w.keys))
 		default:
-			x.jobs.log.Debug("a move has to wait", "job", x.name, "error", err)
+			x.jobs.log.Debug("move postponed", "job", x.name, "error", err)
 			n++ // later
 		}
 	}
@@ -288,7 +288,7 @@ func (x *job) expire(now time.Time) {
 // reason goes back to work, up to maxTries times.
 func (x *job) result(r *migrate.Result) {
 	delete(x.recording, r.Batch)
-	x.jobs.log.Debug("a move is over", "job", x.name, "batch", r.Batch, "from", r.Move.From, "to", r.Move.To, "keys", r.Move.Keys, "error", r.Err)
+	x.jobs.log.Debug("move completed", "job", x.name, "batch", r.Batch, "from", r.Move.From, "to", r.Move.To, "keys", r.Move.Keys, "error", r.Err)
 	a := x.underWay[r.Batch.Number]
 	if a == nil {
 		return
@@ -317,7 +317,7 @@ func (x *job) result(r *migrate.Result) {
 	case errors.Is(r.Err, migrate.ErrHandler):
 		x.refuse(a.work, "handler", r.Err.Error(), len(r.Move.Keys))
 	default:
-		x.jobs.log.Info("a move was given up", "job", x.name, "keys", n, "from", r.Move.From, "to", r.Move.To, "error", r.Err)
+		x.jobs.log.Info("move abandoned", "job", x.name, "keys", n, "from", r.Move.From, "to", r.Move.To, "error", r.Err)
 		switch a.work.tries++; {
 		case errors.Is(r.Err, migrate.ErrPast) && a.work.tries >= pastTries:
 			x.refuse(a.work, "past", r.Err.Error(), len(r.Move.Keys))

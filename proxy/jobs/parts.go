@@ -100,7 +100,7 @@ func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 		x.moved++
 		x.movedBytes += r.Bytes
 		x.parting.moved(m)
-		x.jobs.log.Info("a large value has other parts", "job", x.name, "key", m.key, "bytes", r.Bytes, "parts", plan.PartsOf(m.to), "seconds", took.Seconds())
+		x.jobs.log.Info("number of parts of a large value changed", "job", x.name, "key", m.key, "bytes", r.Bytes, "parts", plan.PartsOf(m.to), "seconds", took.Seconds())
 		return
 	case status.Code(r.Err) == codes.FailedPrecondition:
 		x.parting.stop("restored", status.Convert(r.Err).Message(), "")
@@ -112,7 +112,7 @@ func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 	default:
 		x.parting.failed(time.Now(), r.Err)
 	}
-	x.jobs.log.Info("a large value stays as it is", "job", x.name, "key", m.key, "error", r.Err)
+	x.jobs.log.Info("a large value keeps its parts", "job", x.name, "key", m.key, "error", r.Err)
 }
 
 // expires returns how long a move may take before it is given up.

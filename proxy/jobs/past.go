@@ -184,7 +184,7 @@ func (x *job) keepAsked(now time.Time) {
 		return
 	}
 	x.unkeptAsked = true
-	x.jobs.log.Warn("that a server owes a proxy an answer would not be known after a kill of this proxy: connections made while it is away may go past it, and a worker get that answer", "job", x.name, "error", err)
+	x.jobs.log.Warn("cannot save that a server owes a proxy an answer: if this proxy is killed, connections could bypass it, and a worker could receive that answer", "job", x.name, "error", err)
 }
 
 // askedBefore returns the time that another proxy of this host has written; the caller holds x.mu.

@@ -80,7 +80,7 @@ func (p *plans) watchPlans(ctx context.Context) error {
 			if err != nil && !errors.Is(err, errAgain) {
 				if text := status.Convert(err).Message(); text != told {
 					told = text
-					p.jobs.log.Warn("no planner; keys stay where they are", "planner", p.jobs.opts.Planner, "error", err)
+					p.jobs.log.Warn("planner unreachable; keys stay where they are", "planner", p.jobs.opts.Planner, "error", err)
 				}
 				return answered
 			}
@@ -333,7 +333,7 @@ func (x *job) fetched(t *route.Table) {
 	x.locked(func() error {
 		if x.asking {
 			x.fetching, x.asking = false, false
-			x.jobs.log.Debug("told where keys are", "job", x.name)
+			x.jobs.log.Debug("key owners received", "job", x.name)
 			x.site.Fetched(t)
 			if x.router.Ready() {
 				x.keepJournal()

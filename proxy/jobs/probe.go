@@ -136,7 +136,7 @@ func (x *job) probed() {
 // probeFails ends an attempt without a result, and schedules another on another key.
 func (x *job) probeFails(why error) {
 	p := x.probe
-	x.jobs.log.Info("a test on a scratch key came to nothing; it will be made again on another", "job", x.name, "key", x.scratchKey(), "step", p.step, "error", why)
+	x.jobs.log.Info("handler probe failed; it will be repeated with another scratch key", "job", x.name, "key", x.scratchKey(), "step", p.step, "error", why)
 	p.again = time.Now().Add(probePause << min(p.failed, probePauses))
 	p.failed++
 	p.op, p.step = nil, 0
@@ -158,7 +158,7 @@ func (x *job) found(f finding) {
 		return
 	}
 	x.handler = handler
-	x.jobs.log.Info("the test on a scratch key says what the servers do with pushes", "job", x.name, "handler", x.handler, "key", key)
+	x.jobs.log.Info("handler detected with a scratch key", "job", x.name, "handler", x.handler, "key", key)
 }
 
 // judge returns the handler that gives these values, after a push of 1.5 to an unknown key and

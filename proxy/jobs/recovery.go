@@ -84,7 +84,7 @@ func (j *Jobs) takeSchedulers() {
 	for _, file := range files {
 		s := &scheduler{file: file, told: map[int32]bool{}}
 		if err := s.readRecord(""); err != nil {
-			j.log.Debug("what was kept of a scheduler is not used", "error", err)
+			j.log.Debug("ignoring the saved state of a scheduler", "error", err)
 			continue
 		}
 		k := schedulerKey{s.record.Job, s.record.Netns}

@@ -67,7 +67,7 @@ func (p *plans) reporting(ctx context.Context) {
 		case <-p.done:
 		}
 		if err := p.report(ctx); err != nil {
-			p.jobs.log.Debug("telling the planner what has moved", "error", err)
+			p.jobs.log.Debug("reporting moves to the planner", "error", err)
 		}
 	}
 }

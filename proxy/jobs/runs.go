@@ -88,7 +88,7 @@ func (c *requests) nameRun(m *pslite.Meta) {
 		c.run, c.table = "", t.Digest() // a table that is repeated is of the same run
 		run, err := c.jobs.runOf(schedulerKey{job, c.scope.Netns}, &t, c.destination, recovers(m))
 		if err != nil {
-			c.jobs.log.Error("keys of a run will not move: it has no name that outlives this proxy; mend the folder for state and start the job again", "job", job, "error", err)
+			c.jobs.log.Error("keys of a run will not move: its name cannot be saved; fix the state directory and restart the job", "job", job, "error", err)
 			return
 		}
 		c.run = run
@@ -124,7 +124,7 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 	if s == nil {
 		s = &scheduler{file: filepath.Join(j.opts.Dir, schedulerFile(k)), told: map[int32]bool{}}
 		if err := s.readRecord(k.job); err != nil {
-			j.log.Warn("which run a scheduler began last is not known any more; the next one is another in any case", "job", k.job, "error", err)
+			j.log.Warn("the last run of a scheduler is unknown; the next one will be a new run", "job", k.job, "error", err)
 		}
 	}
 	switch d := t.Digest(); {
@@ -152,13 +152,13 @@ func (j *Jobs) runOf(k schedulerKey, t *pslite.Table, to netip.AddrPort, recover
 		j.forgetSchedulers()
 		s = &next
 		j.schedulers[k] = s
-		j.log.Info("a run begins", "job", k.job, "run", s.record.Run)
+		j.log.Info("run started", "job", k.job, "run", s.record.Run)
 	}
 	j.schedulers[k] = s
 	if err := s.noteNode(id); err != nil {
 		// It has its name, as all others do. A proxy after this one must not mistake
 		// the next run for this one because the node is missing from the record.
-		j.log.Error("a run is not known any more once this proxy has ended; mend the folder for state", "job", k.job, "run", s.record.Run, "error", errors.Join(err, os.Remove(s.file)))
+		j.log.Error("cannot save a run: it will be unknown once this proxy has exited; fix the state directory", "job", k.job, "run", s.record.Run, "error", errors.Join(err, os.Remove(s.file)))
 		s.told[id] = true
 	}
 	return s.record.Run, nil
@@ -275,7 +275,7 @@ func (j *Jobs) forgetSchedulers() {
 	})
 	for _, file := range files[:len(files)-maxSchedulers] {
 		if err := os.Remove(file); err != nil {
-			j.log.Warn("removing what was kept of an old scheduler", "file", file, "error", err)
+			j.log.Warn("removing the state of an old scheduler", "file", file, "error", err)
 		}
 		for k, s := range j.schedulers {
 			if s.file == file {

@@ -103,7 +103,7 @@ func (j *Jobs) rememberJob(folder string) error {
 	}
 	if err != nil {
 		x.failed = reason.Errorf(reason.State, "job %s: a proxy before this one had another placement for it: %w", s.Job, err)
-		j.log.Error("a job's requests are refused", "job", s.Job, "error", x.failed)
+		j.log.Error("requests of a job are refused", "job", s.Job, "error", x.failed)
 	}
 	// The folder's own name counts, whatever newJob would call it: it may have been made under a
 	// name with a suffix.
@@ -169,7 +169,7 @@ func (x *job) resume() error {
 	}
 	x.resuming = false
 	if err := x.takeUnfinished(); err != nil {
-		x.jobs.log.Error("requests that the proxy before left under way are lost", "job", x.name, "error", err)
+		x.jobs.log.Error("in-flight requests of the previous proxy are lost", "job", x.name, "error", err)
 	}
 	x.site = migrate.New(x.names()[0], x.router, uint64(time.Now().UnixNano()))
 	x.site.SetOthers(x.otherNames())
@@ -187,6 +187,6 @@ func (x *job) resume() error {
 		x.site.Join()
 		x.carry()
 	}
-	x.jobs.log.Info("a job goes on", "job", x.name, "displaced", x.displaced)
+	x.jobs.log.Info("job resumed", "job", x.name, "displaced", x.displaced)
 	return nil
 }

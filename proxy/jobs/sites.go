@@ -84,7 +84,7 @@ func (x *job) otherNames() []string {
 func (x *job) sendSite(to string, m *migrate.Message) {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {
-		x.jobs.log.Error("a host of the job has no address, its proxy cannot be reached", "job", x.name, "host", to)
+		x.jobs.log.Error("a host of the job has no address; its proxy cannot be reached", "job", x.name, "host", to)
 		return
 	}
 	from := []string{x.site.Name()}
@@ -145,7 +145,7 @@ func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 		}
 		if text := err.Error(); text != told && !errors.Is(err, errIdle) {
 			told = text
-			j.log.Info("no link to the proxy of another host; trying again", "host", addr, "error", err)
+			j.log.Info("no link to the proxy on another host; retrying", "host", addr, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -257,7 +257,7 @@ func (x *job) hear(l *letter) {
 			}
 			x.router.SetCarried(x.carried() == nil)
 		}
-		x.jobs.log.Debug("from a site", "job", x.name, "from", l.from, "kind", l.message.Kind, "batch", l.message.Batch, "keys", l.message.Keys, "owner", l.message.Owner, "held", len(l.message.Held))
+		x.jobs.log.Debug("letter received", "job", x.name, "from", l.from, "kind", l.message.Kind, "batch", l.message.Batch, "keys", l.message.Keys, "owner", l.message.Owner, "held", len(l.message.Held))
 		x.site.Receive(l.from, l.message)
 		return nil
 	})

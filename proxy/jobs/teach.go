@@ -63,7 +63,7 @@ func (x *job) storeLost(e *api.Lost) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.lostStore == "" {
-		x.jobs.log.Error("the planner's store does not know where keys of a job are; they stay where they are, and this host tells the store. Where a proxy was replaced meanwhile, requests wait until it knows",
+		x.jobs.log.Error("the planner's store does not know where keys of a job are; keys stay where they are, and this host teaches the store. If a proxy was replaced in the meantime, requests wait until the store has learned",
 			"job", x.name, "run", x.run, "store", e.GetStore(), "seen_store", x.seen.store, "seen_version", x.seen.version, "waits", !x.router.Ready())
 	}
 	x.lostStore = e.GetMessage()
@@ -104,7 +104,7 @@ func (x *job) teach(ctx context.Context) {
 			}
 			if text := errorText(err) + x.lostStore; text != told {
 				told = text
-				x.jobs.log.Warn("the planner's store has not learned yet where keys of a job are", "job", x.name, "waits_for", taught.GetWaitsFor(), "error", err)
+				x.jobs.log.Warn("the planner's store has not yet learned where keys of a job are", "job", x.name, "waits_for", taught.GetWaitsFor(), "error", err)
 			}
 		}
 		select {
@@ -213,7 +213,7 @@ func (x *job) keepJournal() {
 	if x.journal, err = beginJournal(x.dir, x.router.Table().Clone(), held, done, x.seen.store, x.seen.version); err != nil {
 		x.journal = nil
 		x.router.Keep(nil)
-		x.jobs.log.Warn("this host could not tell a planner whose store is lost where keys are, after a restart", "job", x.name, "error", err)
+		x.jobs.log.Warn("cannot save the journal: after a restart, this host could not teach a lost planner store where keys are", "job", x.name, "error", err)
 		return
 	}
 	x.router.Keep(x.journal)
@@ -224,7 +224,7 @@ func (x *job) keepJournal() {
 func (x *job) takeJournal() {
 	j, err := openJournal(x.dir, x.servers)
 	if err != nil {
-		x.jobs.log.Warn("this host cannot tell a planner whose store is lost where keys are", "job", x.name, "error", err)
+		x.jobs.log.Warn("cannot read the journal: this host cannot teach a lost planner store where keys are", "job", x.name, "error", err)
 		return
 	}
 	if j == nil {

@@ -33,10 +33,10 @@ func (x *job) openLedger(id int32) *ledger.Ledger {
 	}
 	if x.displaced {
 		x.failed = reason.Errorf(reason.State, "job %s: what was kept of worker %d's requests is lost while keys are displaced: its requests are refused, since those that come again would count twice; end the job and start it again: %w", x.name, id, err)
-		x.jobs.log.Error("a job's requests are refused", "job", x.name, "error", x.failed)
+		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
 		return ledger.InMemory(path, o, err)
 	}
-	x.jobs.log.Error("what was kept of a worker's requests is lost; all keys are at home, so it begins anew", "job", x.name, "worker", id, "error", err)
+	x.jobs.log.Error("the ledger of a worker is lost; all keys are at home, so a new one is started", "job", x.name, "worker", id, "error", err)
 	o.Another = true
 	if l, err = ledger.Open(path, o); err != nil {
 		return ledger.InMemory(path, o, err)
@@ -82,9 +82,9 @@ func (x *job) checkKept(now time.Time) {
 	}
 	switch {
 	case x.trouble != "" && before == "":
-		x.jobs.log.Warn("a job goes on, but would not survive a kill of this proxy: what it must know then cannot be written", "job", x.name, "error", x.trouble)
+		x.jobs.log.Warn("cannot write the state of a job: the job continues, but would not survive a kill of this proxy", "job", x.name, "error", x.trouble)
 	case x.trouble == "" && before != "":
-		x.jobs.log.Info("what a proxy after this one must know of a job is written again", "job", x.name)
+		x.jobs.log.Info("the state of a job can be written again", "job", x.name)
 	}
 }
 
@@ -96,7 +96,7 @@ func (x *job) touch(now time.Time) {
 	}
 	x.touched = now
 	if err := os.Chtimes(filepath.Join(x.dir, jobFile), now, now); err != nil {
-		x.jobs.log.Debug("noting that a job is in use", "job", x.name, "error", err)
+		x.jobs.log.Debug("marking a job as in use", "job", x.name, "error", err)
 	}
 }
 

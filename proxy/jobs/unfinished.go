@@ -119,6 +119,6 @@ func (x *job) takeUnfinished() error {
 	}
 	// The job must not count as over before its processes are back.
 	x.inUse = time.Now().Add(patience)
-	x.jobs.log.Info("a job has left requests unfinished", "job", x.name, "workers", len(left.Requests), "waiting_for_servers", len(left.Up), "waiting_for_workers", len(left.Down))
+	x.jobs.log.Info("a job left unfinished requests", "job", x.name, "workers", len(left.Requests), "waiting_for_servers", len(left.Up), "waiting_for_workers", len(left.Down))
 	return nil
 }

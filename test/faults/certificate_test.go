@@ -76,7 +76,7 @@ func (f *fleet) plain(s *sidecar, meshOnly bool) error {
 	if err != nil {
 		return err
 	}
-	said := s.proxy.logged("not protected")
+	said := s.proxy.logged("are unprotected")
 	switch {
 	case meshOnly && (n > 0 || said):
 		f.t.Errorf("%v connections went past the mesh", n)

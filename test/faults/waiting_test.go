@@ -39,7 +39,7 @@ func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 		r.through(s)
 		f.inOrder(s)
 		f.await("what waited on "+s.host.Name, func() error {
-			if !s.proxy.logged("took up what waited") {
+			if !s.proxy.logged("restored the residuals") {
 				return fmt.Errorf("the next proxy has not taken it up")
 			}
 			return nil
@@ -49,7 +49,7 @@ func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 		s.proxy.kill()
 		f.ready(s)
 		f.await("what waited on "+s.host.Name+" when its proxy was killed", func() error {
-			if !s.proxy.logged("took up what waited") {
+			if !s.proxy.logged("restored the residuals") {
 				return fmt.Errorf("the next proxy has not taken it up")
 			}
 			return nil

@@ -141,7 +141,7 @@ func state(t *testing.T, s *sidecar.Sidecar) proxy.State {
 
 // expected are warnings of this machine: its limits, hosts without certificates, and
 // both cores taken.
-var expected = []string{"limit of open files", "(--insecure)", "--cpu-budget", "job stalled"}
+var expected = []string{"open files limit", "(--insecure)", "--cpu-budget", "job stalled"}
 
 // checkUndisturbed wants no failures but those that jobs make themselves, by
 // connecting to nodes that are not there yet or have ended; and messages encoded.

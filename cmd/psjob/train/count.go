@@ -433,7 +433,7 @@ var errWrongSums = errors.New("sums are wrong: updates were lost or applied twic
 func (w *worker) verify(ctx context.Context, c *counter, steps, each int) error {
 	const chunk = 1 << 16
 	workers := w.van.Config().Workers
-	w.logger.Info("comparing the sums", "steps", steps)
+	w.logger.Info("comparing sums", "steps", steps)
 	sums, err := c.totals(workers, steps)
 	if err != nil {
 		return err

@@ -166,7 +166,7 @@ func (d *dealer) run(ctx context.Context) {
 			return
 		}
 		if d.verbose && time.Since(lastLog) > time.Second {
-			d.log.Info("not connected, trying again", "to", d.name, "address", d.address, "error", err)
+			d.log.Info("not connected; retrying", "to", d.name, "address", d.address, "error", err)
 			lastLog = time.Now()
 		}
 	}

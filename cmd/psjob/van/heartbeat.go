@@ -68,11 +68,11 @@ func (v *Van) watchHeartbeats(ctx context.Context) error {
 			}
 			dead := time.Since(heard) > v.config.HeartbeatTimeout
 			if dead && !silent[id] && !v.stopping.Load() {
-				v.config.Logger.Error("no heartbeat: the node seems to be dead (PS_HEARTBEAT_TIMEOUT)",
+				v.config.Logger.Error("no heartbeat; the node appears to be dead (PS_HEARTBEAT_TIMEOUT)",
 					"node", v.describe([]int{id}), "seconds", int(time.Since(heard).Seconds()))
 			}
 			if !dead && silent[id] {
-				v.config.Logger.Info("heartbeats have come back", "node", id)
+				v.config.Logger.Info("heartbeats resumed", "node", id)
 			}
 			silent[id] = dead
 		}

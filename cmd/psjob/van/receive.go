@@ -84,7 +84,7 @@ func (v *Van) repeated(ctx context.Context, m *Message) bool {
 	ack := NewMessage(m.Sender)
 	ack.Meta.Control = pslite.Control{Cmd: pslite.Ack, MsgSig: signature}
 	if err := v.Send(ctx, ack); err != nil && v.config.Verbose > 0 {
-		v.config.Logger.Info("cannot acknowledge", "error", err)
+		v.config.Logger.Info("cannot send an ack", "error", err)
 	}
 	return v.resender.received(signature)
 }
@@ -150,7 +150,7 @@ func (v *Van) control(ctx context.Context, m *Message) error {
 	case pslite.Heartbeat:
 		return v.heartbeat(ctx, m)
 	}
-	v.config.Logger.Warn("ignored an unknown command", "command", int(control.Cmd), "from", m.Sender)
+	v.config.Logger.Warn("unknown command ignored", "command", int(control.Cmd), "from", m.Sender)
 	return nil
 }
 
@@ -173,14 +173,14 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 	complete, err := v.roster.registerNode(m.Meta.Control.Nodes[0])
 	v.mu.Unlock()
 	if late { // the job itself is in order
-		v.config.Logger.Error("refused a node", "error", err)
+		v.config.Logger.Error("node refused", "error", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	if v.config.Verbose > 0 {
-		v.config.Logger.Info("a node has registered", "address", address(m.Meta.Control.Nodes[0]), "state", v.roster.missing())
+		v.config.Logger.Info("node registered", "address", address(m.Meta.Control.Nodes[0]), "state", v.roster.missing())
 	}
 	if !complete {
 		return nil
@@ -215,7 +215,7 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 // as PS-lite's recovery does; psjob's nodes do not recover.
 func (v *Van) takeNodeTable(m *Message) error {
 	if v.isReady.Load() {
-		v.config.Logger.Warn("ignored a second node table: psjob does not replace nodes", "from", m.Sender)
+		v.config.Logger.Warn("second node table ignored: psjob does not replace nodes", "from", m.Sender)
 		return nil
 	}
 	v.mu.Lock()

@@ -72,14 +72,14 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 	if err != nil {
 		if ctx.Err() == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 			v.refused.Add(1)
-			v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
+			v.config.Logger.Warn("connection rejected", "from", nc.RemoteAddr().String(), "error", err)
 		}
 		return nil
 	}
 	from, err := nodeOf(conn.Peer().Identity)
 	if err != nil {
 		v.refused.Add(1)
-		v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
+		v.config.Logger.Warn("connection rejected", "from", nc.RemoteAddr().String(), "error", err)
 		return nil
 	}
 	v.connectionCame(from)
@@ -92,7 +92,7 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 		if err := conn.ReadMessage(&m.incoming); err != nil {
 			m.Release()
 			if ctx.Err() == nil && !errors.Is(err, io.EOF) && v.config.Verbose > 0 {
-				v.config.Logger.Info("a connection broke", "from", from, "error", err)
+				v.config.Logger.Info("connection broken", "from", from, "error", err)
 			}
 			return nil
 		}
@@ -102,7 +102,7 @@ func (v *Van) serve(ctx context.Context, nc net.Conn) error {
 			// waits for an answer that can never come.
 			if from == int(pslite.Empty) {
 				v.refused.Add(1)
-				v.config.Logger.Warn("refused a connection", "from", nc.RemoteAddr().String(), "error", err)
+				v.config.Logger.Warn("connection rejected", "from", nc.RemoteAddr().String(), "error", err)
 				return nil
 			}
 			return fmt.Errorf("a message from node %d at %s: %w", from, nc.RemoteAddr(), err)

@@ -25,7 +25,7 @@ func (c *Codec) endWorker(origin, node string) {
 	ctx, cancel := context.WithTimeout(context.Background(), barrierPatience)
 	defer cancel()
 	if err := c.flush(ctx, origin, node); err != nil {
-		c.log.Warn("what waited of a worker's pushes may be lost at its end", "worker", node, "error", err)
+		c.log.Warn("residuals of a worker may be lost when it exits", "worker", node, "error", err)
 	}
 }
 
@@ -54,8 +54,8 @@ func (c *Codec) EndPast(ctx context.Context, job string, node int32) {
 		}
 		c.counts.why(ReasonUnheld)
 		if err := c.flush(ctx, origin, name); err != nil {
-			c.log.Warn("what waited of a worker's pushes may be lost: its last barrier went past this proxy, which could not hold it back. "+
-				"Start the job after its hosts' sidecars, or let the threshold end (--threshold-until)", "worker", name, "values", waits, "error", err)
+			c.log.Warn("residuals of a worker may be lost: its last barrier bypassed this proxy, which could not hold it back. "+
+				"Start the sidecars before the job, or end the threshold earlier (--threshold-until)", "worker", name, "values", waits, "error", err)
 		}
 	}
 }
@@ -92,8 +92,8 @@ func (c *Codec) noteUnsent(origin, node string) {
 		}
 	}
 	if waits > 0 {
-		c.log.Warn("a worker ends while part of its thresholded pushes waits: its servers do not get that part. "+
-			"If they add up pushes and do not count them, say --handler add; otherwise take the threshold away some steps before the end",
+		c.log.Warn("a worker exits with residuals, which its servers will not receive. "+
+			"If the servers add pushes without counting them, set --handler add; otherwise end the threshold some steps before the end of the job",
 			"worker", node, "values", waits)
 	}
 }

@@ -151,7 +151,7 @@ func (c *Codec) moveAway(st *stream, o owner, leaves func(key uint64) (netip.Add
 		}
 		ok, err := st.moveTo(dst, to, away)
 		if err != nil {
-			c.log.Error("what waits of a worker's pushes does not go along with keys that moved", "worker", o.node, "from", o.server, "to", at, "error", err)
+			c.log.Error("cannot move a worker's residuals along with its keys", "worker", o.node, "from", o.server, "to", at, "error", err)
 		}
 		c.leave(dst)
 		if !ok {

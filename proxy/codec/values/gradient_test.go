@@ -245,9 +245,9 @@ func TestBarrierThatWasNotSeen(t *testing.T) {
 			}
 			now = now.Add(time.Second)
 		}
-		said := "without telling this proxy"
+		said := "without a barrier visible to this proxy"
 		if seen {
-			said = "a worker ends while"
+			said = "a worker exits with residuals"
 		}
 		if n := strings.Count(text.String(), "level=WARN"); n != 1 || !strings.Contains(text.String(), said) {
 			t.Errorf("seen %v: %s", seen, text.String())

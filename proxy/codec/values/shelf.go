@@ -137,7 +137,7 @@ func (s *stream) lacksRoom(err error) {
 	s.counts.why(ReasonMemoryOnly)
 	if !s.toldRoom {
 		s.toldRoom = true
-		s.log.Warn("what waits of a worker's pushes would not survive a kill of this proxy; see to --state-dir and --codec-memory",
+		s.log.Warn("residuals of a worker would not survive a kill of this proxy; check --state-dir and --codec-memory",
 			"worker", s.owner.node, "server", s.owner.server, "error", err)
 	}
 }
@@ -191,7 +191,7 @@ func (s *stream) guarded(do func()) (ok bool) {
 			panic(p)
 		}
 		s.counts.why(ReasonDamaged)
-		s.log.Error("what waited of a worker's pushes is lost: somebody has cut its file in the --state-dir",
+		s.log.Error("residuals of a worker are lost: their file in --state-dir was truncated",
 			"worker", s.owner.node, "server", s.owner.server, "error", p)
 		s.lose()
 	}()
@@ -222,7 +222,7 @@ func (s *stream) lose() {
 	s.memoryOnly = true
 	if file != nil {
 		if err := file.Remove(); err != nil {
-			s.log.Warn("removing what is left of it", "error", err)
+			s.log.Warn("removing the remaining file", "error", err)
 		}
 	}
 }

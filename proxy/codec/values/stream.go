@@ -178,7 +178,7 @@ func (s *stream) dropFile() {
 		return
 	}
 	if err := s.file.Remove(); err != nil {
-		s.log.Warn("removing what was kept of a worker's pushes", "error", err)
+		s.log.Warn("removing a worker's residuals", "error", err)
 	}
 	s.file = nil
 }

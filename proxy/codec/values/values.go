@@ -316,7 +316,7 @@ func (c *Codec) leave(s *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.release(); err != nil {
-		c.log.Warn("leaving what waits of pushes to the next proxy", "error", err)
+		c.log.Warn("saving residuals for the next proxy", "error", err)
 	}
 }
 
@@ -327,8 +327,8 @@ func (c *Codec) tidy() {
 	for o, s := range c.streams {
 		if s.links == 0 && c.now().Sub(s.idle) > idleFor && s.mu.TryLock() {
 			if waits, _ := s.residual(); waits > 0 && !s.saidUnsent {
-				c.log.Warn("a worker went without telling this proxy that it had made its last push: its server does not get what waited. "+
-					"Have a proxy on the scheduler's host, by which barriers can be seen, or let the threshold end (--threshold-until)",
+				c.log.Warn("a worker exited without a barrier visible to this proxy: its server does not receive the residuals. "+
+					"Run a proxy on the scheduler's host to make barriers visible, or end the threshold earlier (--threshold-until)",
 					"worker", o.node, "server", o.server, "values", waits)
 			}
 			s.guarded(func() { s.restart(ReasonAbandoned) })
