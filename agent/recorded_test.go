@@ -146,7 +146,7 @@ func TestRecordedRefuses(t *testing.T) {
 	if _, err := r.Open("cut", bytes.NewReader(whole[:len(whole)-20])); err != nil && !strings.Contains(err.Error(), "holds no use") {
 		t.Errorf("a recording that was cut off: %v", err)
 	}
-	if _, err := r.Open("other", strings.NewReader("something else")); err == nil || !strings.HasPrefix(err.Error(), "not a recording of psidecar") {
+	if _, err := r.Open("other", strings.NewReader("something else")); err == nil || !strings.HasPrefix(err.Error(), "not a psidecar recording") {
 		t.Errorf("another file: %v", err)
 	}
 }

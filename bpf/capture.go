@@ -174,7 +174,7 @@ func (c *Capture) Attach(cgroup string) error {
 	defer c.mu.Unlock()
 	for other := range c.attached {
 		if within(path, other) || within(other, path) {
-			return fmt.Errorf("cgroup %s: %s is watched already, and its segments would be seen twice", path, other)
+			return fmt.Errorf("cgroup %s: %s is already watched, and its segments would be counted twice", path, other)
 		}
 	}
 	programs := map[ebpf.AttachType]*ebpf.Program{ebpf.AttachCGroupInetEgress: c.objects.egress}

@@ -97,9 +97,9 @@ func (w *ExecWatch) Next(ctx context.Context) (pid int, err error) {
 		case errors.Is(err, ringbuf.ErrFlushed):
 			continue // left over from an earlier call
 		case err != nil:
-			return 0, fmt.Errorf("reading what was executed: %w", err)
+			return 0, fmt.Errorf("reading an exec record: %w", err)
 		case len(record.RawSample) < 8:
-			return 0, fmt.Errorf("reading what was executed: a record of %d bytes", len(record.RawSample))
+			return 0, fmt.Errorf("reading an exec record: %d bytes", len(record.RawSample))
 		}
 		return int(binary.NativeEndian.Uint64(record.RawSample)), nil
 	}

@@ -18,7 +18,7 @@ import (
 func GatherFacts() (Facts, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return Facts{}, fmt.Errorf("asking for the kernel's release: %w", err)
+		return Facts{}, fmt.Errorf("reading the kernel release: %w", err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

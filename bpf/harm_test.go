@@ -189,9 +189,9 @@ func TestAttach(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		cgroup:               "watched already",
-		below:                "seen twice",
-		filepath.Dir(cgroup): "watched already",
+		cgroup:               "already watched",
+		below:                "counted twice",
+		filepath.Dir(cgroup): "already watched",
 		"/nonexistent":       "/nonexistent",
 		t.TempDir():          "cgroup v2?",
 	} {

@@ -15,7 +15,7 @@ const (
 
 // errMalformed means that the ring buffer has something that this version's programs do not
 // write.
-var errMalformed = errors.New("malformed: the BPF object and this program are of different versions")
+var errMalformed = errors.New("malformed: the BPF object and this binary have different versions")
 
 // Read waits for a while for records, passes all that are there to each, and returns nil;
 // callers call it in a loop. A record is valid until each returns: its Data lies in the ring

@@ -58,12 +58,12 @@ func Get(ctx context.Context, base, path string, query url.Values, v any) error 
 		if why := notHTTP(base, err); why != "" {
 			return fmt.Errorf("%s: %s (%w)", base, why, err)
 		}
-		return fmt.Errorf("nobody answers at %s (is it running, and is that its address%s?): %w", base, atPort(base), err)
+		return fmt.Errorf("no response from %s (is it running, and is the address correct%s?): %w", base, atPort(base), err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, answerBytes))
 	if err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("reading the response: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
 		var failed struct{ Error string }
@@ -76,7 +76,7 @@ func Get(ctx context.Context, base, path string, query url.Values, v any) error 
 		return fmt.Errorf("%s: %s", where, asFlags(failed.Error, query))
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("%s: not psidecar's answer: %w%s", where, err, atPort(base))
+		return fmt.Errorf("%s: not a psidecar response: %w%s", where, err, atPort(base))
 	}
 	return nil
 }

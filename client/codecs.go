@@ -69,9 +69,9 @@ func (r *ChangeOptions) isThere(d *api.CodecsDescription, ruled bool) error {
 	case !r.Sets || r.Ahead || ruled || slices.Contains(jobs, r.Job):
 		return nil
 	case len(jobs) == 0:
-		return cli.Usagef("--job %s: this planner knows no job: no agent reports one, and no proxy that follows it carries one (psidecar agent --planner, psidecar up or proxy --planner on the job's hosts); --ahead sets rules for a job that comes later", r.Job)
+		return cli.Usagef("--job %s: this planner knows no jobs: no agent reports one, and no following proxy carries one (start psidecar agent --planner, psidecar up or psidecar proxy --planner on the job's hosts); --ahead sets rules for a future job", r.Job)
 	}
-	return cli.Usagef("--job %s: this planner knows no such job, but %s%s; --ahead sets rules for a job that comes later",
+	return cli.Usagef("--job %s: unknown job; this planner knows %s%s; --ahead sets rules for a future job",
 		r.Job, strings.Join(jobs[:min(len(jobs), 8)], ", "), cli.DidYouMean(r.Job, jobs))
 }
 
@@ -126,11 +126,11 @@ func (r *ChangeOptions) await(ctx context.Context, c api.CodecsClient, version u
 		}
 		switch {
 		case len(behind) == 0 && following == 0 && r.Sets && !r.Ahead:
-			return nil, 0, errors.New("set, but it holds nowhere: no proxy follows this planner; start psidecar up, or psidecar proxy --planner, on the job's hosts")
+			return nil, 0, errors.New("set, but not in effect: no proxy follows this planner; start psidecar up or psidecar proxy --planner on the job's hosts")
 		case len(behind) == 0:
 			return d, following, nil
 		case refused || time.Now().After(end):
-			return nil, 0, fmt.Errorf("set, but not everywhere: %s", strings.Join(behind, "; "))
+			return nil, 0, fmt.Errorf("set, but not in effect everywhere: %s", strings.Join(behind, "; "))
 		}
 		select {
 		case <-ctx.Done():

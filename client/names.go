@@ -17,7 +17,7 @@ import (
 )
 
 // errNoNames says that at a socket, if there is one, nobody takes names of keys.
-var errNoNames = errors.New("nobody takes names of keys there")
+var errNoNames = errors.New("no socket for key names there")
 
 // SetNames sets names at all sockets; where some may be missing, at one at least.
 func SetNames(ctx context.Context, out io.Writer, sockets []string, missing bool, media string, text []byte) error {
@@ -58,7 +58,7 @@ func setNamesAt(ctx context.Context, socket, media string, text []byte) (int, er
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 256<<20))
 	if err != nil {
-		return 0, fmt.Errorf("reading the answer: %w", err)
+		return 0, fmt.Errorf("reading the response: %w", err)
 	}
 	switch response.StatusCode {
 	case http.StatusOK:

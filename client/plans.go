@@ -40,7 +40,7 @@ func AwaitEpoch(ctx context.Context, c api.PlansClient, job string, number uint6
 			}
 		}
 		if !known {
-			return fmt.Errorf("epoch %d is not known any more: it was of a run before the one that the job's name means now", number)
+			return fmt.Errorf("epoch %d is unknown: it belonged to an earlier run of the job", number)
 		}
 		select {
 		case <-ctx.Done():

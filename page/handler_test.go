@@ -79,7 +79,7 @@ func TestStatusCodes(t *testing.T) {
 		{"job by name", "/api/v1/heatmap?job=b:1", two, 200, `"job":"b:1"`},
 		{"the only job", "/api/v1/heatmap", one, 200, `"workers":[],"blocks":[],"counts":[]`},
 		{"which job", "/api/v1/traffic", two, 400, "a:1, b:1"},
-		{"no job yet", "/api/v1/keys", &fixed{}, 404, "none has been seen"},
+		{"no job yet", "/api/v1/keys", &fixed{}, 404, "no job has been seen"},
 		{"unknown job", "/api/v1/servers?job=x", one, 404, `no such job: \"x\"`},
 		{"alpha of nothing", "/api/v1/alpha", one, 200, `"alpha":0`},
 		{"bad blocks of alpha", "/api/v1/alpha?blocks=x", one, 400, "blocks"},

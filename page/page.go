@@ -85,7 +85,7 @@ func byName(n Namer, h http.Handler) http.Handler {
 var ErrNoJob = errors.New("no such job")
 
 // ErrNoRange says that a state has sums over all time only. It becomes status 400.
-var ErrNoRange = errors.New("the planner knows sums over all time only: leave out from and to, or ask a host's agent")
+var ErrNoRange = errors.New("the planner only has totals: omit from and to, or query a host's agent")
 
 // Options of a handler. What is nil is not served, unless it says otherwise.
 type Options struct {

@@ -119,7 +119,7 @@ func (s server) job(v url.Values) (string, error) {
 	jobs := s.state.Jobs()
 	switch len(jobs) {
 	case 0:
-		return "", fmt.Errorf("%w: none has been seen yet", ErrNoJob)
+		return "", fmt.Errorf("%w: no job has been seen yet", ErrNoJob)
 	case 1:
 		return jobs[0].Name, nil
 	}

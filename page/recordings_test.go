@@ -47,7 +47,7 @@ func (o opening) Open(name string, in io.Reader) ([]string, error) {
 		return nil, fmt.Errorf("reading: %w", err)
 	}
 	if !strings.HasPrefix(string(text), "good") {
-		return nil, errors.New("not a recording of psidecar")
+		return nil, errors.New("not a psidecar recording")
 	}
 	job := o.fleet.Jobs()[0]
 	job.Name, job.State = name+" 10.0.0.1:9000", Over
@@ -69,9 +69,9 @@ func TestOpenRecording(t *testing.T) {
 		want       string
 	}{
 		{name: "a/run.psr", body: "good", code: 200, want: `{"jobs":["run 10.0.0.1:9000"]}`},
-		{name: "other.psr", body: "bad", code: 400, want: "other: not a recording"},
-		{name: "", body: "bad", code: 400, want: "recording: not a recording"},
-		{name: "\n\x00x.psr", body: "bad", code: 400, want: `"x: not a recording`},
+		{name: "other.psr", body: "bad", code: 400, want: "other: not a psidecar recording"},
+		{name: "", body: "bad", code: 400, want: "recording: not a psidecar recording"},
+		{name: "\n\x00x.psr", body: "bad", code: 400, want: `"x: not a psidecar recording`},
 		{name: "long.psr", body: long, code: 413, want: "longer than the 1 MiB"},
 		{name: "long.psr", body: long, unsized: true, code: 413, want: "longer than the 1 MiB"},
 	} {
@@ -122,7 +122,7 @@ func TestPageOpensRecordings(t *testing.T) {
 	}
 	screenshot(t, ctx, "no-recording")
 	do(t, ctx, "drop another file", dropped("notes.txt", "other"))
-	says("why it is not opened", "notes: not a recording of psidecar")
+	says("why it is not opened", "notes: not a psidecar recording")
 	do(t, ctx, "drop one that is too long", dropped("long.psr", strings.Repeat("x", 1<<20+1)))
 	says("why it is not opened", "more than the 1.05 MB")
 	do(t, ctx, "drop an empty one", dropped("empty.psr", ""))

@@ -105,7 +105,7 @@ func (s *Codecs) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, erro
 // followers. Empty rules remove the job's. The caller holds s.mu.
 func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules) (*api.CodecsSet, error) {
 	if _, known := all[r.GetJob()]; !known && r.GetRules() != "" && len(all) >= MaxCodecJobs {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d jobs have rules already: clear those of jobs that have ended", MaxCodecJobs)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d jobs already have rules: clear those of ended jobs", MaxCodecJobs)
 	}
 	entry := store.Entry{Name: prefix + r.GetJob()}
 	if r.GetRules() != "" {
@@ -139,7 +139,7 @@ func check(r *api.JobRules) error {
 		return nil
 	}
 	if err := json.Unmarshal([]byte(r.GetRules()), &list); err != nil || len(list) == 0 {
-		return fmt.Errorf("rules for job %s: want a JSON list with a rule or more: %v", r.GetJob(), err)
+		return fmt.Errorf("rules for job %s: want a JSON list with at least one rule: %v", r.GetJob(), err)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ type lead struct {
 func newLead(o *Shared, reports net.Listener, front page.Server) (*lead, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("asking for the host's name: %w", err)
+		return nil, fmt.Errorf("reading the hostname: %w", err)
 	}
 	c := &lead{}
 	if o.Advertise.IsValid() {
@@ -116,7 +116,7 @@ func (l *lead) waits() error {
 		}
 		return errors.New("this planner takes the lead over")
 	}
-	return fmt.Errorf("this planner waits: %s has the lead", l.leader)
+	return fmt.Errorf("standby planner: %s has the lead", l.leader)
 }
 
 // setServing records that this planner serves.

@@ -27,7 +27,7 @@ func (h *host) SetFailClosed(_ context.Context, cgroup uint64, on bool) error {
 	h.asked++
 	switch {
 	case h.session == 0:
-		return errors.New("there is no agent")
+		return errors.New("no agent")
 	case h.fails != nil:
 		return h.fails
 	case on:

@@ -141,7 +141,7 @@ func (o *peerOf) At(ctx context.Context, host netip.Addr) error {
 		}
 		select {
 		case <-ctx.Done():
-			return reason.Errorf(reason.NoPeer, "nobody answers at %s who could say whether it is the proxy there: %w", host, err)
+			return reason.Errorf(reason.NoPeer, "no response from %s to verify that it is the proxy there: %w", host, err)
 		case <-time.After(identityRetry):
 		}
 	}

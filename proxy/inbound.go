@@ -36,7 +36,7 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	// A connection that was closed to make room for newer ones failed with some other error
 	// as well; the reason is this.
 	if end() {
-		return reason.Errorf(reason.Silent, "link from %s: reset before its hello, since too many others of its source had not said it either", from)
+		return reason.Errorf(reason.Silent, "link from %s: reset before its hello: too many pending handshakes from its source", from)
 	}
 	if err != nil {
 		return reason.Wrap(err, "link from %s", from)

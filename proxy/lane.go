@@ -107,7 +107,7 @@ func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	if n == nil || n.isOver() {
 		if len(ls.all) >= maxLanes {
 			ls.mu.Unlock()
-			return nil, reason.Errorf(reason.TooMany, "links to acknowledge over: %d", maxLanes)
+			return nil, reason.Errorf(reason.TooMany, "ack links: %d", maxLanes)
 		}
 		n = ls.make(key)
 		ls.work.Go(func() { n.serveLane(c.destination) })
@@ -116,7 +116,7 @@ func (ls *lanes) addLink(l *keptLink, c *connection) (*lane, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.isDead() {
-		return nil, reason.Errorf(reason.ResetByFarSide, "the other proxy has gone")
+		return nil, reason.Errorf(reason.ResetByFarSide, "the other proxy has disconnected")
 	}
 	n.links[l.id] = l // if the lane is ending, endLinks takes care of it
 	l.reported = l.written.Load()

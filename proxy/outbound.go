@@ -70,7 +70,7 @@ func (p *Proxy) observe(c *connection) {
 func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	if ok, why := p.mayLink(c.destination); !ok {
 		if p.opts.MeshOnly {
-			return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: no proxy there, and connections past the mesh are not allowed", c.client, c.destination)
+			return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: no proxy there, and --mesh-only forbids direct connections", c.client, c.destination)
 		}
 		c.past = why
 		p.conns.wentPast(why)

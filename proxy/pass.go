@@ -230,13 +230,13 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 }
 
 // errLeaves ends the wait for a link, since this proxy is about to end.
-var errLeaves = errors.New("this proxy is about to end")
+var errLeaves = errors.New("this proxy is shutting down")
 
 // handOver hands a connection that stands to the heir, for the proxy after this one.
 func (s *passes) handOver(t *transit) error {
 	heir := s.heir.Load()
 	if heir == nil {
-		return reason.Errorf(reason.NotKept, "the connection was to be handed over, and there is no agent")
+		return reason.Errorf(reason.NotKept, "cannot hand over the connection: no agent")
 	}
 	// The router may have read ahead, and may have messages queued for the process.
 	if r, ok := t.job.(routed); ok {

@@ -74,7 +74,7 @@ func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 			return nil, errLeaves
 		case <-ctx.Done():
 			s.forget(t)
-			return nil, reason.Errorf(reason.NotKept, "going on over another link: none in time: %w", err)
+			return nil, reason.Errorf(reason.NotKept, "timeout while waiting for another link: %w", err)
 		case <-time.After(wait):
 		}
 	}
@@ -93,7 +93,7 @@ func (s *passes) forget(t *transit) {
 // follow sets up the connection over a new link, at the dialer's end.
 func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer) (*connection, error) {
 	if o, ok := passOffered(answer.Accepted); !ok || o.Session != t.Session {
-		return nil, reason.Errorf(reason.NotKept, "the other proxy says nothing of the connection")
+		return nil, reason.Errorf(reason.NotKept, "the other proxy does not know the connection")
 	}
 	// The dialer's end asks for no proof who is at the other: it has dialed the address
 	// itself.
@@ -139,7 +139,7 @@ func (s *passes) await(ctx context.Context, t *transit) (*connection, error) {
 			if s.p.life.Err() != nil {
 				return nil, reason.Errorf(reason.Stopped, "waiting for another link: %w", context.Cause(s.p.life))
 			}
-			return nil, reason.Errorf(reason.NotKept, "the other proxy has not come in time")
+			return nil, reason.Errorf(reason.NotKept, "timeout while waiting for the other proxy")
 		}
 	}
 }
@@ -237,7 +237,7 @@ func (s *passes) resume(a arrival, o keep.Pass) error {
 		case t.links <- a:
 			return nil
 		default:
-			err = reason.Errorf(reason.Starting, "the connection is about to go on over another link")
+			err = reason.Errorf(reason.Starting, "the connection is moving to another link")
 		}
 	}
 	s.p.refuse(a.far, err)
@@ -262,7 +262,7 @@ func (p *Proxy) isSame(a arrival, want sameAs) error {
 	}
 	scope, err := p.mayServe(a.hello.Destination, a)
 	if err == nil && scope.Cgroup != want.cgroup {
-		err = reason.Errorf(reason.NotAllowed, "the connection is of another cgroup")
+		err = reason.Errorf(reason.NotAllowed, "the connection belongs to another cgroup")
 	}
 	return err
 }

@@ -388,7 +388,7 @@ func TestNothingIsLeftToAnAgentThatEnds(t *testing.T) {
 	worker, _, client, process := replaceableHosts(t, compactOnly)
 	rng := rand.New(rand.NewPCG(1, 2))
 	streams := [2][]byte{messages(rng), messages(rng)}
-	worker.estate.ends = errors.New("the agent is about to end, too")
+	worker.estate.ends = errors.New("the agent is shutting down too")
 	stopped := make(chan struct{})
 	go func() { worker.stop(); close(stopped) }()
 	var both sync.WaitGroup

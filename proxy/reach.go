@@ -16,7 +16,7 @@ import (
 
 // ErrUntold is the answer of an agent that cannot tell owners of sockets: it is of an older
 // version, or its kernel does not tell. Then links may reach every port.
-var ErrUntold = errors.New("the agent does not tell which ports are those of jobs")
+var ErrUntold = errors.New("the agent does not report the jobs' ports")
 
 // PortRange is the ports from First to Last, both included.
 type PortRange struct{ First, Last uint16 }
@@ -98,7 +98,7 @@ func (r *reach) scope(ctx context.Context, netns uint64, at netip.AddrPort) (job
 		if named {
 			return jobs.Scope{}, nil
 		}
-		return jobs.Scope{}, reason.Errorf(reason.ForeignPort, "%s: no agent tells which ports are those of jobs (name them with --mesh-ports)", at)
+		return jobs.Scope{}, reason.Errorf(reason.ForeignPort, "%s: no agent reports the jobs' ports (set them with --mesh-ports)", at)
 	}
 	p := place{netns, at}
 	cgroup, found, err := r.ask(ctx, p, named)
@@ -110,14 +110,14 @@ func (r *reach) scope(ctx context.Context, netns uint64, at netip.AddrPort) (job
 	case err != nil:
 		return jobs.Scope{}, reason.Errorf(reason.ForeignPort, "%s: whether it is a job's is not known: %w", at, err)
 	case !found:
-		return jobs.Scope{}, reason.Errorf(reason.Unreachable, "nobody listens at %s", at)
+		return jobs.Scope{}, reason.Errorf(reason.Unreachable, "no listener at %s", at)
 	case cgroup != 0:
 		r.remember(p, cgroup)
 		return jobs.Scope{Cgroup: cgroup, Netns: netns}, nil
 	case named:
 		return jobs.Scope{}, nil
 	}
-	return jobs.Scope{}, reason.Errorf(reason.ForeignPort, "%s: who listens there is no process of a job that the agent serves (--mesh-ports lets other hosts' proxies reach it)", at)
+	return jobs.Scope{}, reason.Errorf(reason.ForeignPort, "%s: the listener is not a process of an intercepted job (use --mesh-ports to let proxies on other hosts reach it)", at)
 }
 
 // ask asks the agent. While there is none, an earlier answer counts; without one it waits for

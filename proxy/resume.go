@@ -19,7 +19,7 @@ import (
 const resumeEvery = 50 * time.Millisecond
 
 // errHalted ends the wait for a link, since this proxy is about to end.
-var errHalted = reason.Errorf(reason.Stopping, "a connection whose link broke is not taken up again: this proxy is stopping")
+var errHalted = reason.Errorf(reason.Stopping, "cannot resume a connection after a broken link: this proxy is shutting down")
 
 // goOn resumes a session whose link broke, and returns the connection that carries it on. It
 // blocks for up to takenUpWithin.
@@ -139,7 +139,7 @@ func (s *session) dialAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 		case <-s.k.halt:
 			return nil, errHalted
 		case <-gone:
-			return nil, reason.Errorf(reason.NotKept, "taking a connection up again: the other end is not held any more: %w", err)
+			return nil, reason.Errorf(reason.NotKept, "resuming a connection: the other end is no longer held: %w", err)
 		case <-ctx.Done():
 			s.forget()
 			return nil, reason.Errorf(reason.NotKept, "taking a connection up again, for %v: %w", takenUpWithin, err)
@@ -187,7 +187,7 @@ func (s *session) forget() {
 func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep.Offer, accepted []link.Offer) (*connection, error) {
 	theirs, ok := offered(accepted)
 	if !ok || theirs.Session != mine.Session {
-		return nil, reason.Errorf(reason.NotKept, "the other proxy says nothing of it")
+		return nil, reason.Errorf(reason.NotKept, "the other proxy does not know it")
 	}
 	// Both ends decide alike, so neither tells the other.
 	taken, err := keep.Take(mine, theirs)
@@ -238,12 +238,12 @@ func (s *session) takeAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 		case <-s.k.halt:
 			return nil, errHalted
 		case <-gone:
-			return nil, reason.Errorf(reason.NotKept, "waiting for the other proxy: the other end is not held any more")
+			return nil, reason.Errorf(reason.NotKept, "waiting for the other proxy: the other end is no longer held")
 		case <-ctx.Done():
 			if s.k.p.life.Err() != nil {
 				return nil, reason.Errorf(reason.Stopped, "waiting for the other proxy: %w", context.Cause(s.k.p.life))
 			}
-			return nil, reason.Errorf(reason.NotKept, "the other proxy has not come within %v", takenUpWithin)
+			return nil, reason.Errorf(reason.NotKept, "no connection from the other proxy within %v", takenUpWithin)
 		}
 	}
 }

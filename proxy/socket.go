@@ -32,7 +32,7 @@ func OriginalDestination(c *net.TCPConn) (netip.AddrPort, error) {
 		err = failed
 	}
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for its original destination: %w", err)
+		return netip.AddrPort{}, fmt.Errorf("reading its original destination: %w", err)
 	}
 	return addr, nil
 }

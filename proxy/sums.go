@@ -143,7 +143,7 @@ var sumsWhy = map[string][2]string{
 	aggregate.Sums:      {"the server answers pushes together, so that it does not add them at once", "nothing: sums are not for such servers"},
 	aggregate.Unheard:   {"the server's answers to the worker have not been seen to come through this proxy yet", "nothing where that lasts a moment; else start the job after the proxies"},
 	aggregate.Unknown:   {"the job's node table came before this proxy, or past it", "start the job after the proxy"},
-	aggregate.Retired:   {"this proxy is about to end", "nothing"},
+	aggregate.Retired:   {"this proxy is shutting down", "nothing"},
 	aggregate.Slower:    {"answers come sooner where pushes go one by one", "nothing; --aggregate host sums all the same"},
 	aggregate.Unscoped:  {"nobody says of which job's cgroup the worker is", "psidecar agent --intercept beside the proxy"},
 	aggregate.Unwanted:  {"the job's owner or the planner wants none for these keys", "psidecar plan aggregate clear, where it is the planner"},

@@ -71,7 +71,7 @@ func New(o Options) (*Daemon, error) {
 	}
 	a, err := agent.New(o.Agent)
 	if err != nil {
-		err = fmt.Errorf("%w (psidecar doctor tells what is missing)", err)
+		err = fmt.Errorf("%w (psidecar doctor reports what is missing)", err)
 		return nil, errors.Join(err, o.Interception.Abandon())
 	}
 	return &Daemon{o, a}, nil

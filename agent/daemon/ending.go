@@ -169,7 +169,7 @@ func (e *ending) stop() (detach func() error, err error) {
 		}
 		_, _, no := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(thread), 0, uintptr(signal), 0, 0)
 		if no != 0 && no != unix.ESRCH {
-			return fmt.Errorf("letting thread %d go on: %w", thread, no)
+			return fmt.Errorf("resuming thread %d: %w", thread, no)
 		}
 		return nil
 	}

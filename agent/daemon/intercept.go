@@ -59,7 +59,7 @@ func Intercept(o InterceptOptions) (_ *Interception, err error) {
 	}
 	i := &Interception{dir: o.Dir, found: make(chan *discover.Snapshot, 1), ended: make(chan lastPush, mostEnded)}
 	if i.redirect, err = redirect.Open(redirect.Options{Dir: o.Dir}); err != nil {
-		return nil, fmt.Errorf("%w (psidecar doctor tells what is missing)", err)
+		return nil, fmt.Errorf("%w (psidecar doctor reports what is missing)", err)
 	}
 	// Before any cgroup is attached, so that no excluded connect is ever redirected.
 	err = i.redirect.SetExclusions(exclusions)

@@ -84,7 +84,7 @@ func (f *Settings) Options(version string) (agent.Options, error) {
 			return o, err
 		}
 		if o.CgroupRoot == "" {
-			return o, errors.New("cgroup v2 is not mounted (psidecar doctor tells what to do)")
+			return o, errors.New("cgroup v2 is not mounted (see psidecar doctor)")
 		}
 	}
 	o.Host, err = cli.HostName(f.Host)

@@ -50,7 +50,7 @@ func Connections(file string) (map[Ends]Connection, error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		list, err := h.SocketDiagTCPInfo(family)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return nil, fmt.Errorf("asking for the sockets of %s: %w", file, err)
+			return nil, fmt.Errorf("reading the sockets of %s: %w", file, err)
 		}
 		for _, s := range list {
 			if s.InetDiagMsg == nil || s.TCPInfo == nil {

@@ -10,7 +10,7 @@ import (
 // ErrStuck says that a read did not end in time, or was not started because earlier ones of the
 // same owner have not ended. It takes a process that makes the kernel wait, for example by
 // mapping a file of its own FUSE server where its arguments were.
-var ErrStuck = errors.New("the read does not end")
+var ErrStuck = errors.New("the read does not return")
 
 const (
 	// patience is how long a read may take. It covers memory or a short file, so a read that

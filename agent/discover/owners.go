@@ -127,7 +127,7 @@ func (p *Pods) top(ctx context.Context, namespace string, owner metav1.OwnerRefe
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			return owner.Name, nil
 		case err != nil:
-			return "", fmt.Errorf("asking for %s %s/%s: %w", owner.Kind, namespace, owner.Name, err)
+			return "", fmt.Errorf("reading %s %s/%s: %w", owner.Kind, namespace, owner.Name, err)
 		case object.UID != owner.UID:
 			return owner.Name, nil // another of that name
 		}

@@ -26,7 +26,7 @@ type ListeningSocket struct {
 
 // ErrNoSocketCgroups says that the kernel does not report the cgroups of sockets: it is older
 // than 5.8, or was built without them.
-var ErrNoSocketCgroups = errors.New("the kernel does not tell to which cgroups sockets belong (since 5.8, with CONFIG_SOCK_CGROUP_DATA)")
+var ErrNoSocketCgroups = errors.New("the kernel does not report the cgroups of sockets (since 5.8, with CONFIG_SOCK_CGROUP_DATA)")
 
 // From linux/inet_diag.h: the sizes of struct inet_diag_req_v2 and of struct inet_diag_msg,
 // which attributes follow.
@@ -65,12 +65,12 @@ func ListeningSockets(port uint16) (all []ListeningSocket, err error) {
 		q.AddData(request{family, port})
 		messages, err := q.Execute(unix.NETLINK_INET_DIAG, 0)
 		if err != nil {
-			return nil, fmt.Errorf("asking for the sockets that listen at port %d: %w", port, err)
+			return nil, fmt.Errorf("reading the listening sockets at port %d: %w", port, err)
 		}
 		for _, m := range messages {
 			l, err := parse(m)
 			if err != nil {
-				return nil, fmt.Errorf("asking for the sockets that listen at port %d: %w", port, err)
+				return nil, fmt.Errorf("reading the listening sockets at port %d: %w", port, err)
 			}
 			if l.Address.Port() == port {
 				all = append(all, l)

@@ -64,10 +64,10 @@ func (p *peer) close() {
 // kill kills the process, if it is still that one.
 func (p *peer) kill() error {
 	if p.pidfd < 0 {
-		return fmt.Errorf("process %d cannot be ended from here", p.pid)
+		return fmt.Errorf("process %d cannot be killed from here", p.pid)
 	}
 	if err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0); err != nil {
-		return fmt.Errorf("ending process %d (needs CAP_KILL where it is another user's): %w", p.pid, err)
+		return fmt.Errorf("killing process %d (needs CAP_KILL if it belongs to another user): %w", p.pid, err)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (s *silence) over() error {
 	before, now := s.last, s.peer.look()
 	why := judge(before, now, s.wanted, time.Since(s.asked)-s.wanted/8, !gone)
 	s.last, s.asked = now, time.Now()
-	stuck = fmt.Errorf("%w (state %q, has computed for %v and waited for a processor for %v meanwhile)", stuck, now.state, now.ran-before.ran, now.waited-before.waited)
+	stuck = fmt.Errorf("%w (state %q, used %v of CPU time and waited %v for a CPU in the meantime)", stuck, now.state, now.ran-before.ran, now.waited-before.waited)
 	if why != hangs {
 		s.l.log.Warn("a proxy does not respond, but is not killed", "pid", s.peer.pid, "because", why)
 		if why == debugged && gone {
@@ -251,7 +251,7 @@ func (s *silence) over() error {
 		}
 		return errors.Join(stuck, err)
 	}
-	return fmt.Errorf("%w, and was ended", stuck)
+	return fmt.Errorf("%w, and was killed", stuck)
 }
 
 // endHanging ends a proxy, unless that was done too often of late.
@@ -260,7 +260,7 @@ func (l *Listeners) endHanging(p *peer) error {
 	allowed := l.ending.allows(time.Now())
 	l.mu.Unlock()
 	if !allowed {
-		return fmt.Errorf("it is not ended: %d proxies were in %v", mostEnds, endsWithin)
+		return fmt.Errorf("not killed: %d proxies were killed within %v", mostEnds, endsWithin)
 	}
 	if err := p.kill(); err != nil {
 		l.hung.failed.Add(1)

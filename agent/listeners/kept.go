@@ -155,7 +155,7 @@ func (k *kept) hold(conn *handover.Conn, id uint64, files []*os.File) error {
 	switch {
 	case err != nil || protocol != unix.IPPROTO_TCP:
 		pair.close()
-		return fmt.Errorf("holding a connection: it is none of TCP (protocol %d): %w", protocol, err)
+		return fmt.Errorf("holding a connection: not TCP (protocol %d): %w", protocol, err)
 	case of == nil || of.pairs == nil || len(of.pairs) >= k.most: // without pairs this agent ends
 		pair.close()
 		return nil

@@ -145,7 +145,7 @@ func New(o Options) (*Listeners, error) {
 	// The socket of an accepted connection belongs to the cgroup of the process that opened the
 	// listener, which is this one, not the proxy's.
 	if err := o.Redirect.AttachProxy(o.OwnCgroup); err != nil {
-		return nil, fmt.Errorf("having original destinations told: %w", err)
+		return nil, fmt.Errorf("attaching the original destination program: %w", err)
 	}
 	own, home, err := openNetns("/proc/self/ns/net")
 	if err != nil {
@@ -184,7 +184,7 @@ func listenUnix(socket string, uid int) (*net.UnixListener, error) {
 	}
 	if c, err := net.Dial("unixpacket", socket); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("%s: another agent answers there", socket)
+		return nil, fmt.Errorf("%s: in use by another agent", socket)
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err // of an agent that was killed
@@ -236,7 +236,7 @@ func ownCgroup() (string, error) {
 			}
 		}
 	}
-	return "", errors.New("this process is in no cgroup v2 (psidecar doctor tells what to do)")
+	return "", errors.New("this process is not in a cgroup v2 (see psidecar doctor)")
 }
 
 // At reports whether one of the listeners for jobs' connects has this address, in any network

@@ -86,7 +86,7 @@ func (o *opened) message(i int) (handover.Message, *os.File) {
 
 // errEnded says that a process ended between its discovery and now. It is expected, and callers
 // skip the process.
-var errEnded = errors.New("the process has ended")
+var errEnded = errors.New("the process has exited")
 
 // openNetns opens the file of a network namespace, such as /proc/PID/ns/net, and returns its
 // inode, which identifies the namespace while the file is open. The caller closes it. The error
@@ -223,7 +223,7 @@ func openSocket(a netip.AddrPort, mark uint32) (s socket, cookie uint64, err err
 	}
 	cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
-		return s, 0, fmt.Errorf("asking for the namespace's number: %w", err)
+		return s, 0, fmt.Errorf("reading the namespace's inode: %w", err)
 	}
 	return s, cookie, nil
 }

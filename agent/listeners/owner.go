@@ -57,7 +57,7 @@ func (o *owners) answer(m handover.Message) error {
 const heardWithin = 20 * time.Millisecond
 
 // errEnds is the answer to a Stays query of a proxy while the agent itself ends.
-var errEnds = errors.New("the agent is about to end, too")
+var errEnds = errors.New("the agent is shutting down too")
 
 // stays answers whether this agent will outlive the proxy that asks. After a yes, the proxy may
 // leave its connections here; if the agent is told to end before the next proxy has them, it

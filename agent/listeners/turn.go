@@ -12,7 +12,7 @@ import (
 
 // errSuperseded is sent to a waiting proxy when a newer one takes its place: only the latest
 // version is wanted.
-var errSuperseded = errors.New("another proxy has come to take its turn")
+var errSuperseded = errors.New("another proxy is waiting to take over")
 
 // A successor is a proxy that waits for all others to leave. Replacing a proxy by a successor,
 // rather than by killing it first, keeps the time without a proxy short: the new process has

@@ -69,7 +69,7 @@ func ID(cgroup string) (GroupID, error) {
 		return 0, fmt.Errorf("cgroup %s: %w", cgroup, err)
 	}
 	if f.Type != unix.CGROUP2_SUPER_MAGIC {
-		return 0, fmt.Errorf("cgroup %s is not a folder of a cgroup v2 mount", cgroup)
+		return 0, fmt.Errorf("cgroup %s is not a directory in a cgroup v2 mount", cgroup)
 	}
 	return GroupID(s.Ino), nil
 }

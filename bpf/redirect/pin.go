@@ -40,7 +40,7 @@ func (r *Redirect) pin(prefix string, id GroupID, path string, hooks []hook) (er
 	}
 	temporary := filepath.Join(r.dir, unfinished+name)
 	if err := os.Mkdir(temporary, 0o700); err != nil {
-		return fmt.Errorf("making a folder for pinned links: %w", err)
+		return fmt.Errorf("creating a directory for pinned links: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -58,7 +58,7 @@ func (r *Redirect) pin(prefix string, id GroupID, path string, hooks []hook) (er
 		}
 	}
 	if err := os.Rename(temporary, dir); err != nil {
-		return fmt.Errorf("naming the folder of cgroup %s: %w", path, err)
+		return fmt.Errorf("renaming the directory of cgroup %s: %w", path, err)
 	}
 	return nil
 }

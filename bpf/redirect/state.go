@@ -48,11 +48,11 @@ func (o Options) normal() (Options, error) {
 		o.Sockets = 65536
 	}
 	if o.Sockets < 1024 || o.Sockets > 1<<22 {
-		return o, fmt.Errorf("%d sockets to remember: want 1,024 to %d", o.Sockets, 1<<22)
+		return o, fmt.Errorf("socket limit %d: want 1,024 to %d", o.Sockets, 1<<22)
 	}
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
-		return o, fmt.Errorf("folder %s: %w", o.Dir, err)
+		return o, fmt.Errorf("directory %s: %w", o.Dir, err)
 	}
 	o.Dir = dir
 	return o, nil
@@ -128,7 +128,7 @@ func (r *Redirect) create() (err error) {
 	parent, name := filepath.Split(r.dir)
 	temporary := filepath.Join(parent, unfinished+name)
 	if err := os.Mkdir(temporary, 0o700); err != nil {
-		return fmt.Errorf("making a folder for pinned maps: %w", err)
+		return fmt.Errorf("creating a directory for pinned maps: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -146,7 +146,7 @@ func (r *Redirect) create() (err error) {
 		}
 	}
 	if err := os.Rename(temporary, r.dir); err != nil {
-		return fmt.Errorf("naming the folder of pinned maps: %w", err)
+		return fmt.Errorf("renaming the directory of pinned maps: %w", err)
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func mount(dir string) error {
 		return fmt.Errorf("looking for a BPF file system at %s: %w", dir, err)
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%s is not in a BPF file system, and not empty: name a folder of one (mount -t bpf bpf /sys/fs/bpf)", dir)
+		return fmt.Errorf("%s is not in a BPF file system, and not empty: use a directory in a BPF file system (mount -t bpf bpf /sys/fs/bpf)", dir)
 	}
 	if err := unix.Mount(mountSource, dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
 		return fmt.Errorf("mounting a BPF file system (mount -t bpf bpf %s): %w", dir, err)

@@ -136,7 +136,7 @@ func (r *Redirect) Exempt(cgroup string) error {
 	var g redirectGroup
 	switch err := r.maps["groups"].Lookup(uint64(id), &g); {
 	case err == nil && g.Flags&exempt == 0:
-		return fmt.Errorf("cgroup %s is redirected and cannot be exempt: put the proxy in one of its own", cgroup)
+		return fmt.Errorf("cgroup %s is redirected and cannot be exempt: run the proxy in its own cgroup", cgroup)
 	case err == nil:
 		return nil
 	}

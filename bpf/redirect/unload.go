@@ -23,7 +23,7 @@ func Unload(dir string) (removed []string, err error) {
 		dir = DefaultDir
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
-		return nil, fmt.Errorf("folder %s: %w", dir, err)
+		return nil, fmt.Errorf("directory %s: %w", dir, err)
 	}
 	parent := filepath.Dir(dir)
 	var s unix.Statfs_t
@@ -46,7 +46,7 @@ func Unload(dir string) (removed []string, err error) {
 		gone, err := remove(d)
 		removed = append(removed, gone...)
 		if err != nil {
-			return removed, fmt.Errorf("removing what is pinned in %s: %w", d, err)
+			return removed, fmt.Errorf("removing pinned objects in %s: %w", d, err)
 		}
 	}
 	return removed, nil
@@ -56,7 +56,7 @@ func Unload(dir string) (removed []string, err error) {
 func unmount(dir string) error {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
-		return fmt.Errorf("looking for who mounted %s: %w", dir, err)
+		return fmt.Errorf("checking the mount of %s: %w", dir, err)
 	}
 	ours := fmt.Sprintf("%s %s bpf ", mountSource, dir)
 	if !strings.Contains("\n"+string(mounts), "\n"+ours) {
@@ -64,7 +64,7 @@ func unmount(dir string) error {
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("looking for what is left in %s: %w", dir, err)
+		return fmt.Errorf("listing the remaining files in %s: %w", dir, err)
 	}
 	for _, e := range left {
 		if e.Name() != "maps.debug" && e.Name() != "progs.debug" { // the kernel's own

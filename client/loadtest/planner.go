@@ -74,7 +74,7 @@ func (p *Planner) ended() error {
 	defer p.mu.Unlock()
 	select {
 	case <-p.exited:
-		return fmt.Errorf("the planner has ended: %s", p.log.String())
+		return fmt.Errorf("the planner has exited: %s", p.log.String())
 	default:
 		return nil
 	}
@@ -116,7 +116,7 @@ func (p *Planner) usage() (u usage, err error) {
 	// The clock of a process, user and system: see clock_getcpuclockid(3).
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
-		return u, fmt.Errorf("the planner's processor time: %w", err)
+		return u, fmt.Errorf("the planner's CPU time: %w", err)
 	}
 	u.cpu = time.Duration(t.Nano())
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -20,7 +20,7 @@ func (f *Fleet) settle(ctx context.Context) (map[string]uint64, error) {
 	}
 	d, err := f.hosts[0].proxy.planner().Describe(ctx, &api.DescribeRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("asking the planner for its plans: %w", err)
+		return nil, fmt.Errorf("reading the planner's plans: %w", err)
 	}
 	versions := map[string]uint64{} // nothing is recorded any more
 	for _, p := range d.GetJobs() {
@@ -42,7 +42,7 @@ func (f *Fleet) settle(ctx context.Context) (map[string]uint64, error) {
 		return nil, err
 	}
 	if !ok || !maps.Equal(sums, whole) {
-		return nil, fmt.Errorf("proxies that followed each change do not agree with each other, or with the planner, where keys are: %x, %x", sums, whole)
+		return nil, fmt.Errorf("proxies that followed each change disagree with each other or with the planner about key owners: %x, %x", sums, whole)
 	}
 	return sums, nil
 }
@@ -84,7 +84,7 @@ func (f *Fleet) whole(ctx context.Context) (map[string]uint64, error) {
 	defer cancel()
 	conn, err := grpc.NewClient(f.planner.address, f.hosts[0].proxyOptions()...)
 	if err != nil {
-		return nil, fmt.Errorf("asking the planner where keys are: %w", err)
+		return nil, fmt.Errorf("reading the key owners from the planner: %w", err)
 	}
 	defer conn.Close()
 	p := &proxy{host: f.hosts[0], jobs: map[string]*copied{}}
@@ -95,12 +95,12 @@ func (f *Fleet) whole(ctx context.Context) (map[string]uint64, error) {
 	}
 	stream, err := api.NewPlansClient(conn).Watch(ctx, request)
 	if err != nil {
-		return nil, fmt.Errorf("asking the planner where keys are: %w", err)
+		return nil, fmt.Errorf("reading the key owners from the planner: %w", err)
 	}
 	for {
 		e, err := stream.Recv()
 		if err != nil {
-			return nil, fmt.Errorf("asking the planner where keys are: %w", err)
+			return nil, fmt.Errorf("reading the key owners from the planner: %w", err)
 		}
 		p.applyEvent(e)
 		if e.GetListed() && e.GetJob() == "" {

@@ -138,7 +138,7 @@ func TestErrors(t *testing.T) {
 	}{
 		"no input":       {"--input", []string{"-k", "2", "--out", out}},
 		"no machines":    {"0 machines", []string{"--input", bad, "--out", out}},
-		"no folder":      {"no folder", []string{"--input", bad, "-k", "2"}},
+		"no folder":      {"no output directory", []string{"--input", bad, "-k", "2"}},
 		"memory":         {"--memory: \"1TB\"", []string{"--input", bad, "-k", "2", "--out", out, "--memory", "1TB"}},
 		"little memory":  {"a worker needs", []string{"--input", bad, "-k", "2", "--out", out, "--memory", "1MiB"}},
 		"a shard is not": {bad + "-not: no such shard", []string{"--input", bad + "-not", "-k", "2", "--out", out}},

@@ -126,7 +126,7 @@ func newPoolCommand() *cobra.Command {
 func (f *partitionFlags) run(ctx context.Context, out io.Writer) error {
 	quiet(f.verbose)
 	if f.input == "" {
-		return errors.New("--input: name libsvm files, a folder or a pattern of them")
+		return errors.New("--input: name libsvm files, or a directory or pattern of them")
 	}
 	var err error
 	if f.config.Memory, err = cli.ParseBytes(f.memory); err != nil {

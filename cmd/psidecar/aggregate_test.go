@@ -12,11 +12,11 @@ func TestAggregateRefused(t *testing.T) {
 		"--aggregate host":                  "--handler add",
 		"--aggregate host --handler assign": "--handler add",
 		"--aggregate auto":                  "--aggregate auto is for servers that add",
-		"--aggregate host --handler add --act --planner 127.0.0.1:1": "leave one of them out",
-		"--aggregate host --handler add --codec none":                "needs --codec",
-		"--aggregate-wait 1ms":                                       "--aggregate host, auto or asked only",
+		"--aggregate host --handler add --act --planner 127.0.0.1:1": "omit one of them",
+		"--aggregate host --handler add --codec none":                "requires --codec",
+		"--aggregate-wait 1ms":                                       "requires --aggregate host, auto or asked",
 		"--aggregate host --handler add --aggregate-wait -1s":        "cannot be negative",
-		"--aggregate host --handler add --outlive":                   "does not go with --outlive",
+		"--aggregate host --handler add --outlive":                   "cannot be combined with --outlive",
 	} {
 		t.Run(args, func(t *testing.T) {
 			cmd := newProxyCommand(env{})

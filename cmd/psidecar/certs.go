@@ -52,9 +52,9 @@ In Kubernetes all agents share one certificate, and all proxies another:
 		RunE: func(*cobra.Command, []string) error {
 			switch {
 			case out == "":
-				return cli.Usagef("--out: which folder?")
+				return cli.Usagef("--out is required: name the output directory")
 			case len(hosts)+len(planners)+len(operators) == 0:
-				return cli.Usagef("--host, --planner, --operator: for whom? Say it once for each, a host or planner with its names separated by commas")
+				return cli.Usagef("nothing to issue: set --host, --planner or --operator, once per certificate, with the names of a host or planner separated by commas")
 			case valid <= 0 || authority <= 0:
 				return cli.Usagef("--valid and --ca-valid: want durations above 0")
 			}

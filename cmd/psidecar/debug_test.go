@@ -47,7 +47,7 @@ func TestCerts(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"--out":                {"--host", "a"},
-		"for whom?":            {"--out", dir},
+		"nothing to issue":     {"--out", dir},
 		"--role \"operator\"":  {"--out", dir, "--host", "a", "--role", "operator"},
 		"want names":           {"--out", dir, "--host", "../a"},
 		"want durations above": {"--out", dir, "--host", "a", "--valid", "0s"},

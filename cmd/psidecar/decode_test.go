@@ -85,7 +85,7 @@ func TestDecodeRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, stderr := runTest(t, nil, "decode", "--json", cut)
-	if code != 1 || !strings.Contains(stderr, "cut off") || strings.Count(out, "\n") < 50 {
+	if code != 1 || !strings.Contains(stderr, "truncated") || strings.Count(out, "\n") < 50 {
 		t.Errorf("half a file: exit code %d, %d lines, %s", code, strings.Count(out, "\n"), stderr)
 	}
 }

@@ -45,7 +45,7 @@ Requires root. Everything that it creates is removed at exit.`,
 			case o.Batch < 1:
 				return cli.Usagef("--batch %d: want 1 or more", o.Batch)
 			case os.Geteuid() != 0:
-				return errors.New("the demo makes network namespaces: run it as root")
+				return errors.New("the demo creates network namespaces: run it as root")
 			}
 			o.Rate = megabits * 1e6
 			if err := o.FindPrograms(); err != nil {

@@ -29,7 +29,7 @@ func newDoctorCommand(e env) *cobra.Command {
 				err = report.Print(e.stdout)
 			}
 			if err == nil && !report.OK {
-				err = errors.New("this host lacks what watching needs")
+				err = errors.New("this host does not meet the requirements for watching")
 			}
 			return err
 		},

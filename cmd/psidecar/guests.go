@@ -87,7 +87,7 @@ func (g *guests) secured(flag string, at net.Addr, own *identity.Identity) error
 		slog.Warn("the planner accepts reports and commands from anyone who can reach it (--insecure)", "address", at.String())
 		return nil
 	}
-	return cli.Usagef("%slisten %s can be reached from other hosts: give it certificates (%[1]stls-ca, %[1]stls-cert, %[1]stls-key; psidecar certs makes them), listen on 127.0.0.1, or say --insecure where everybody who reaches it may do everything", flag, at)
+	return cli.Usagef("%slisten %s can be reached from other hosts: set certificates (%[1]stls-ca, %[1]stls-cert, %[1]stls-key; psidecar certs issues them), listen on 127.0.0.1, or set --insecure to give everyone who can reach it full access", flag, at)
 }
 
 // open opens the unix socket for psidecar plan, and makes its folder. If the default socket

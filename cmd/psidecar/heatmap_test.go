@@ -121,7 +121,7 @@ func TestWatchingUsage(t *testing.T) {
 		{"bad address", []string{"agent", "--http", "256.0.0.1:x"}, 1, "--http"},
 		{"nothing to do", []string{"record"}, 2, "--out"},
 		{"both", []string{"record", "--out", "a", "--info", "b"}, 2, "exclude"},
-		{"no recording", []string{"record", "--info", junk}, 1, "not a recording"},
+		{"no recording", []string{"record", "--info", junk}, 1, "not a psidecar recording"},
 		{"no file", []string{"record", "--info", filepath.Join(dir, "nope")}, 1, "nope"},
 		{"planner's address", []string{"planner", "--listen", "nowhere"}, 1, "--listen"},
 	} {

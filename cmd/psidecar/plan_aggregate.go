@@ -135,7 +135,7 @@ func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks 
 	if jobs := state.Jobs(); job == "" && len(jobs) == 1 {
 		job = jobs[0].Name
 	} else if job == "" {
-		return a, cli.Usagef("there are %d jobs in the recordings: --job says which", len(jobs))
+		return a, cli.Usagef("the recordings contain %d jobs: select one with --job", len(jobs))
 	}
 	cluster, err := page.ClusterOf(on.machines, on.each, on.speeds)
 	if err != nil {

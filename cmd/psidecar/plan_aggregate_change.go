@@ -61,9 +61,9 @@ not know that the job's servers add (--handler add), and ignore them.`,
 			case err != nil:
 				return err
 			case form == "" && keys != nil:
-				return cli.Usagef("--keys needs --form host or none: without it ranges are those that were measured")
+				return cli.Usagef("--keys requires --form host or none: without --form, the measured ranges are used")
 			case form != "" && form != measure.SumHost && form != measure.SumNone:
-				return cli.Usagef("--form %q: want %s or %s, or leave it out", form, measure.SumHost, measure.SumNone)
+				return cli.Usagef("--form %q: want %s or %s, or omit it", form, measure.SumHost, measure.SumNone)
 			}
 			return f.changeSums(cmd.Context(), e, func(before []measure.SumRule) ([]measure.SumRule, error) {
 				if form == "" {
@@ -91,7 +91,7 @@ func measuredSums(ctx context.Context, at, job string) ([]measure.SumRule, error
 	}
 	rules := a.SumRules()
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("job %s: nothing to propose: by what was counted the busiest machine would take a twentieth less of no range of keys, or no machine has two workers; --form host sums all the same", cli.Clean(job))
+		return nil, fmt.Errorf("job %s: nothing to propose: no key range would save the busiest machine at least a twentieth, or no machine has two workers; use --form host to sum anyway", cli.Clean(job))
 	}
 	return rules, nil
 }

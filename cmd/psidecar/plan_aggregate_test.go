@@ -105,13 +105,13 @@ func TestAggregateApply(t *testing.T) {
 		{"apply --ahead --agent " + asked.URL, 0, `then: [{"form":"host"}]`, ""},
 		{"apply --agent " + asked.URL + " --act", 2, "knows no job", ""},
 		{"apply --ahead --act --agent " + asked.URL, 0, "set; taken up by 0 proxies", `[{"form":"host"}]`},
-		{"apply --keys 0-9", 2, "needs --form", `[{"form":"host"}]`},
+		{"apply --keys 0-9", 2, "requires --form", `[{"form":"host"}]`},
 		{"apply --form rack", 2, "want host or none", `[{"form":"host"}]`},
 		{"apply --keys 9-1 --form none", 2, "--keys", `[{"form":"host"}]`},
 		{"apply --keys 0-9 --form none --act --ahead", 0, "taken up by", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
 		{"clear --keys 0-9", 0, "nothing is changed", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
 		{"clear --keys 0-9 --act", 0, "taken up by", `[{"form":"host"}]`},
-		{"apply --form none --act", 1, "it holds nowhere", `[{"form":"none"}]`},
+		{"apply --form none --act", 1, "not in effect", `[{"form":"none"}]`},
 		{"clear --act", 0, "taken up by", ""},
 	} {
 		args := append([]string{"plan", "aggregate"}, strings.Fields(tc.args)...)

@@ -38,7 +38,7 @@ func TestPlanCodecs(t *testing.T) {
 		{"set --quantize 8", 2, "knows no job", ""},
 		{"set --quantize 8 --act", 2, "knows no job", ""},
 		{"set --quantize 8 --ahead --act", 0, "set; taken up by 0 proxies", `"quantize":8`},
-		{"set --quantize 8 --act", 1, "it holds nowhere: no proxy follows", `"quantize":8`},
+		{"set --quantize 8 --act", 1, "not in effect: no proxy follows", `"quantize":8`},
 		{"set --quantize 4 --keys 0-99 --ahead --act", 0, "taken up by", `"keys":"0-99"`},
 		{"set --off --keys 0-99 --ahead --act", 0, "taken up by", `[{"keys":"0-99"},{`},
 		{"clear --keys 0-99", 0, "nothing is changed", `[{"keys":"0-99"},{`},
@@ -47,9 +47,9 @@ func TestPlanCodecs(t *testing.T) {
 		{"set --file " + file + " --ahead --act", 0, "taken up by", `"layers":["0-9","10-19"]`},
 		{"show", 0, "0.95", `0.95`},
 		{"drain --steps 0 --act", 2, "--steps 0", `0.95`},
-		{"drain --steps 20 --keys 0-9 --act", 1, "it holds nowhere", `[{"keys":"0-9","threshold-end":20},{`},
+		{"drain --steps 20 --keys 0-9 --act", 1, "not in effect", `[{"keys":"0-9","threshold-end":20},{`},
 		{"drain --steps 20", 0, "nothing is changed", `"threshold-end":20},{`},
-		{"drain --steps 20 --act", 1, "it holds nowhere", `[{"threshold-end":20}]`},
+		{"drain --steps 20 --act", 1, "not in effect", `[{"threshold-end":20}]`},
 		{"clear --act", 0, "taken up by", ""},
 	} {
 		args := append([]string{"plan", "codecs"}, strings.Fields(tc.args)...)

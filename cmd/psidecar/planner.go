@@ -125,7 +125,7 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o planner.Options, err error) {
 	o = planner.Options{Version: version, NamesSocket: f.namesSocket, Users: f.users, Open: f.insecure, Act: f.act, Live: f.live, StoreName: flag + "store " + f.store}
 	if f.act && f.store == "" {
-		return o, cli.Usagef("%sact needs %sstore FILE: where keys are must be known after a restart", flag, flag)
+		return o, cli.Usagef("%sact requires %sstore FILE: key owners must survive a restart", flag, flag)
 	}
 	if err := f.live.Check(); err != nil {
 		return o, cli.Usagef("%sstrategy, %shorizon, %sdecide-every: %w", flag, flag, flag, err)
@@ -157,7 +157,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	// A planner that waits sends callers on over a connection of its own, where only
 	// certificates tell them apart.
 	if strings.HasPrefix(f.store, "kubernetes") && f.advertise != "" && o.Identity == nil && !f.insecure {
-		return o, cli.Usagef("%sadvertise needs certificates or --insecure: without them who is sent on to the planner that has the lead would come as this planner's user", flag)
+		return o, cli.Usagef("%sadvertise requires certificates or --insecure: without them, clients redirected to the leading planner would appear as this planner's user", flag)
 	}
 	// After the address has been found to be safe. This socket alone may be missing.
 	if o.Control, err = f.guests.open(flag, ports); err != nil {

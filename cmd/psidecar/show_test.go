@@ -118,13 +118,13 @@ func TestShowBesideLive(t *testing.T) {
 	if code, body := get("/api/v1/jobs"); code != 200 || !strings.Contains(body, `"run 10.0.0.1:9000"`) {
 		t.Errorf("jobs while nobody answers: %d %s", code, body)
 	}
-	if _, body := get("/api/v1/agent"); !strings.Contains(body, "nobody answers") {
+	if _, body := get("/api/v1/agent"); !strings.Contains(body, "no response") {
 		t.Errorf("the agent while nobody answers: %s", body)
 	}
 }
 
 func TestShowSaysWhatItCannotOpen(t *testing.T) {
-	for args, want := range map[string]string{"show /nowhere.psr --http 127.0.0.1:0": "/nowhere.psr", "show /etc/passwd --http 127.0.0.1:0": "opening /etc/passwd: not a recording"} {
+	for args, want := range map[string]string{"show /nowhere.psr --http 127.0.0.1:0": "/nowhere.psr", "show /etc/passwd --http 127.0.0.1:0": "opening /etc/passwd: not a psidecar recording"} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), env{args: strings.Fields(args), stdin: strings.NewReader(""), stdout: &out, stderr: &errs, lookup: os.LookupEnv})
 		if code == 0 || !strings.Contains(errs.String(), want) {

@@ -53,7 +53,7 @@ under a threshold, relative to the norm of one step's pushes.`,
 			}
 			if len(paths) == 0 {
 				// cobra cannot check this, as it depends on --codecs.
-				return cli.Usagef("want one recording or more, or --codecs")
+				return cli.Usagef("want at least one recording, or --codecs")
 			}
 			if err := o.Check(); err != nil {
 				return cli.UsageError{Err: err}

@@ -38,7 +38,7 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 	var report advice.Report
 	switch {
 	case c.proxy != "" && len(args) > 0, c.proxy == "" && len(args) != 1:
-		return cli.Usagef("--codecs: want one capture, or --proxy and none")
+		return cli.Usagef("--codecs: want either one capture or --proxy")
 	case c.proxy != "" && (c.seconds < 1 || c.seconds > 60):
 		return cli.Usagef("--seconds %d: want 1 to 60", c.seconds)
 	case c.proxy != "":
@@ -47,7 +47,7 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 		defer cancel()
 		query := url.Values{"seconds": {fmt.Sprint(c.seconds)}}
 		if !filepath.IsAbs(strings.TrimPrefix(c.proxy, "unix:")) {
-			return cli.Usagef("--proxy %q: want the path of the proxy's control socket on this host, such as %s; psidecar plan codecs try asks all hosts' proxies through the planner", c.proxy, usualControlSocket)
+			return cli.Usagef("--proxy %q: want the path of the proxy's control socket on this host, such as %s; for all hosts use psidecar plan codecs try", c.proxy, usualControlSocket)
 		}
 		if err := client.Get(ctx, "unix:"+strings.TrimPrefix(c.proxy, "unix:"), "/api/v1/codecs/advice", query, &report); err != nil {
 			return err

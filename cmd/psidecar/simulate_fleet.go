@@ -48,7 +48,7 @@ hosts take about as much CPU time as the planner.`,
 			}
 			dir, err := os.MkdirTemp("", "psidecar-fleet-")
 			if err != nil {
-				return fmt.Errorf("a folder for the planner's store: %w", err)
+				return fmt.Errorf("creating a directory for the planner's store: %w", err)
 			}
 			// The planner in it is killed and started again during the run, with the same
 			// store.

@@ -81,11 +81,11 @@ func TestSimulateWandering(t *testing.T) {
 
 func TestSimulateBadUsage(t *testing.T) {
 	for want, args := range map[string][]string{
-		"want one recording or more": {},
-		"no strategy":                {"x", "--strategies", "best"},
-		"must be above 0":            {"x", "--epoch-steps", "0"},
-		"no such file":               {"/no/such/file"},
-		"invalid argument \"a\"":     {"x", "--horizon", "a"},
+		"want at least one recording": {},
+		"no strategy":                 {"x", "--strategies", "best"},
+		"must be above 0":             {"x", "--epoch-steps", "0"},
+		"no such file":                {"/no/such/file"},
+		"invalid argument \"a\"":      {"x", "--horizon", "a"},
 	} {
 		code, _, stderr := runTest(t, nil, append([]string{"simulate"}, args...)...)
 		if want := map[bool]int{true: 1, false: 2}[want == "no such file"]; code != want {

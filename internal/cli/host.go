@@ -12,7 +12,7 @@ func HostName(flag string) (string, error) {
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("asking for the host's name: %w", err)
+		return "", fmt.Errorf("reading the hostname: %w", err)
 	}
 	return host, nil
 }

@@ -60,7 +60,7 @@ type Conn struct {
 // bare refusal by the kernel.
 func Listen(path string) (*Listener, error) {
 	if len(path) == 0 || path[0] == '@' {
-		return nil, fmt.Errorf("unix socket %q: want a path; who may reach an abstract name cannot be limited", path)
+		return nil, fmt.Errorf("unix socket %q: want a path; access to abstract names cannot be restricted", path)
 	}
 	// Created under another name and renamed, so that the path always leads to a working
 	// socket.

@@ -31,7 +31,7 @@ func loopbackUser(c *net.TCPConn) (int, error) {
 	// The kernel may answer with a listener at that address if the connection is gone, hence
 	// the comparison of both addresses.
 	if s.State != tcpEstablished || s.INode == 0 || !s.ID.Source.Equal(far.IP) || !s.ID.Destination.Equal(near.IP) {
-		return -1, fmt.Errorf("the connection from %s has ended", far)
+		return -1, fmt.Errorf("the connection from %s is closed", far)
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -41,10 +41,10 @@ func loopbackUser(c *net.TCPConn) (int, error) {
 	var failed error
 	err = raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
 	if err = errors.Join(err, failed); err != nil {
-		return -1, fmt.Errorf("asking for the state of the connection from %s: %w", far, err)
+		return -1, fmt.Errorf("reading the state of the connection from %s: %w", far, err)
 	}
 	if info.State != tcpEstablished {
-		return -1, fmt.Errorf("the connection from %s has ended", far)
+		return -1, fmt.Errorf("the connection from %s is closed", far)
 	}
 	return int(s.UID), nil
 }

@@ -67,7 +67,7 @@ type Result struct {
 func Run(ctx context.Context, o Options, report func(Result) error) (err error) {
 	dir, err := os.MkdirTemp("", "psidecar-demo-")
 	if err != nil {
-		return fmt.Errorf("making a folder for the demo: %w", err)
+		return fmt.Errorf("creating a directory for the demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }() // deferred first: processes have files there until they end
 	if o.Data == "" {

@@ -42,7 +42,7 @@ func (o *Options) FindPrograms() error {
 		return fmt.Errorf("looking for psjob: %w", err)
 	}
 	if o.Psjob, err = exec.LookPath("psjob"); err != nil {
-		return fmt.Errorf("psjob is neither beside %s nor on the PATH: build it with `make build`, or name it with --psjob", self)
+		return fmt.Errorf("psjob is neither next to %s nor in PATH: build it with `make build`, or set --psjob", self)
 	}
 	return nil
 }

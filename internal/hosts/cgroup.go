@@ -91,13 +91,13 @@ func removeEmpty(dir string) error {
 func CgroupCPU(dir string) (time.Duration, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
 	if err != nil {
-		return 0, fmt.Errorf("reading the processor time of a cgroup: %w", err)
+		return 0, fmt.Errorf("reading the CPU time of a cgroup: %w", err)
 	}
 	for line := range strings.Lines(string(text)) {
 		if n, ok := strings.CutPrefix(line, "usage_usec "); ok {
 			micros, err := strconv.ParseInt(strings.TrimSpace(n), 10, 64)
 			if err != nil {
-				return 0, fmt.Errorf("reading the processor time of cgroup %s: %w", dir, err)
+				return 0, fmt.Errorf("reading the CPU time of cgroup %s: %w", dir, err)
 			}
 			return time.Duration(micros) * time.Microsecond, nil
 		}

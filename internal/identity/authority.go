@@ -137,7 +137,7 @@ func (a *Authority) Issue(dir string, names []string, grants Grants, valid time.
 	}
 	// Peers check the whole chain, so it would end with the authority, earlier than it says.
 	if until := time.Now().Add(valid); until.After(a.cert.NotAfter) {
-		return fmt.Errorf("a certificate for %s would outlive its authority, which ends on %s", names[0], a.cert.NotAfter.Format(time.DateOnly))
+		return fmt.Errorf("a certificate for %s would outlive its CA, which expires on %s", names[0], a.cert.NotAfter.Format(time.DateOnly))
 	}
 	template, key, err := draftCertificate(names[0], valid)
 	if err != nil {

@@ -70,7 +70,7 @@ func ParseAllowed(keys []string) (Allowed, error) {
 	}
 	for _, k := range keys {
 		if !slices.Contains(Keys, k) {
-			return nil, fmt.Errorf("%q: there are %s, and none", k, strings.Join(Keys, ", "))
+			return nil, fmt.Errorf("%q: want %s, or none", k, strings.Join(Keys, ", "))
 		}
 		a[k] = true
 	}

@@ -19,7 +19,7 @@ import (
 func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	var head [len(magic) + 1]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil || string(head[:len(magic)]) != magic {
-		return Header{}, Totals{}, errors.New("not a recording of psidecar: it does not begin with " + magic)
+		return Header{}, Totals{}, errors.New("not a psidecar recording: it does not begin with " + magic)
 	}
 	// The version is outside the compressed part, so that a later one may compress differently.
 	if v := head[len(magic)]; v < 1 || v > version {
@@ -41,7 +41,7 @@ func Read(in io.Reader, each func(*Use) error) (Header, Totals, error) {
 	}
 	if _, err := r.in.ReadByte(); err != io.EOF { // reads the checksum
 		if err == nil {
-			err = errors.New("something follows the end")
+			err = errors.New("trailing data after the end")
 		}
 		return r.header, r.totals, fmt.Errorf("reading the recording's end: %w", err)
 	}
@@ -208,7 +208,7 @@ func (r *reader) takeEnd() error {
 	counted := r.totals
 	counted.Dropped, counted.EndedNanos = end.Dropped, end.EndedNanos
 	if counted != end {
-		return fmt.Errorf("it says %+v, read were %+v", end, counted)
+		return fmt.Errorf("the header says %+v, but read %+v", end, counted)
 	}
 	r.totals, r.ended = end, true
 	return nil

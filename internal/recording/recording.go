@@ -111,7 +111,7 @@ func appendUse(b []byte, u *Use, worker, server, list uint64, since int64) []byt
 var ErrCutOff = errors.New("the recording was cut off")
 
 // errEntry is the cursor's error, of an entry whose length is right and whose content is not.
-var errEntry = errors.New("an entry ends too early")
+var errEntry = errors.New("truncated entry")
 
 // A cursor decodes the body of an entry. After an error it returns zeros; callers check err at
 // the end.

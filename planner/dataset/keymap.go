@@ -93,7 +93,7 @@ func readKeyMap(path string) (KeyMap, error) {
 			if other, taken := owner[key]; taken {
 				err = fmt.Errorf("key %d already belongs to feature id %d", key, other)
 			} else if _, twice := m.listed[id]; twice {
-				err = fmt.Errorf("feature id %d stands twice", id)
+				err = fmt.Errorf("duplicate feature id %d", id)
 			}
 		}
 		if err != nil {

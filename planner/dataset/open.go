@@ -53,7 +53,7 @@ func decompress(r io.Reader, name string) (io.Reader, error) {
 	for _, c := range compressions() {
 		inside := bytes.HasPrefix(start, c.magic)
 		if !inside && strings.HasSuffix(name, c.suffix) && len(start) > 0 {
-			return nil, fmt.Errorf("%s is named %s but does not start as such a file does: damaged, or rename it", name, c.suffix)
+			return nil, fmt.Errorf("%s is named %s but has a different format: it is damaged or misnamed", name, c.suffix)
 		}
 		if !inside {
 			continue
@@ -70,7 +70,7 @@ func decompress(r io.Reader, name string) (io.Reader, error) {
 // cutShort explains the error of a decompressor that has reached the end of its input too early.
 func cutShort(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("the compressed data ends too early, as of a file that was cut short: %w", err)
+		return fmt.Errorf("unexpected end of the compressed data; the file may be truncated: %w", err)
 	}
 	return err
 }

@@ -141,7 +141,7 @@ func (p *lineParser) duplicates(rows *Rows, first int) error {
 	slices.Sort(p.sorted)
 	for i := 1; i < len(p.sorted); i++ {
 		if p.sorted[i] == p.sorted[i-1] {
-			return fmt.Errorf("feature id %d stands twice", p.sorted[i])
+			return fmt.Errorf("duplicate feature id %d", p.sorted[i])
 		}
 	}
 	return nil
@@ -157,7 +157,7 @@ func (p *lineParser) duplicatesInField(rows *Rows, first int) error {
 	for i := first; i < len(rows.ID); i++ {
 		f := feature{rows.Field[i], rows.ID[i]}
 		if seen[f] {
-			return fmt.Errorf("feature id %d stands twice in field %d", f.id, f.field)
+			return fmt.Errorf("duplicate feature id %d in field %d", f.id, f.field)
 		}
 		seen[f] = true
 	}

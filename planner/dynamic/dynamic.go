@@ -149,7 +149,7 @@ func (o *Options) check() error {
 	case o.Speed != nil && len(o.Speed) != o.Machines:
 		return fmt.Errorf("%d link speeds for %d machines", len(o.Speed), o.Machines)
 	case o.Barred != nil && len(o.Barred) != o.Machines:
-		return fmt.Errorf("%d machines, of %d it is said whether they have a server", o.Machines, len(o.Barred))
+		return fmt.Errorf("%d machines, but server flags for %d", o.Machines, len(o.Barred))
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func FromRows(rows [][]uint64) (*Graph, error) {
 		own := g.sampleParams[start:]
 		slices.Sort(own)
 		if i := duplicate(own); i >= 0 {
-			return nil, fmt.Errorf("sample %d: feature id %d stands twice", s, g.features[own[i]])
+			return nil, fmt.Errorf("sample %d: duplicate feature id %d", s, g.features[own[i]])
 		}
 		g.sampleStart[s+1] = int64(len(g.sampleParams))
 	}

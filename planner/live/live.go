@@ -67,7 +67,7 @@ func (o Options) Check() error {
 	case o.Horizon <= 0:
 		return fmt.Errorf("horizon of %v steps: want more than 0", o.Horizon)
 	case o.Every < time.Second:
-		return fmt.Errorf("a decision every %v: want a second or more, since agents report every other one", o.Every)
+		return fmt.Errorf("decision interval %v: want a second or more", o.Every)
 	}
 	return nil
 }

@@ -44,14 +44,14 @@ func ReadEarlier(r io.Reader, name string, g *graph.Graph, k int) (*Assignment, 
 	// The number of lines can fit by accident. A partition puts nearly all parameters at users of
 	// them; if most are not, lines and samples do not belong together.
 	if far := farFromUsers(g, a, samples); 2*far > len(machines)-samples {
-		return nil, fmt.Errorf("%s: %d of %d parameters lie where no sample uses them: it is of other data, or of a partition at random; start without it", name, far, len(machines)-samples)
+		return nil, fmt.Errorf("%s: %d of %d parameters are on machines without a sample that uses them: it belongs to other data, or to a random partition; omit it", name, far, len(machines)-samples)
 	}
 	used := make([]bool, k)
 	for _, machine := range machines {
 		used[machine] = true
 	}
 	if i := slices.Index(used, false); i >= 0 {
-		return nil, fmt.Errorf("%s has nothing on machine %d: it is not for %d machines; name as many as it was made for, or start without it", name, i, k)
+		return nil, fmt.Errorf("%s has nothing on machine %d: it was not made for %d machines; use the original number, or omit it", name, i, k)
 	}
 	return a, nil
 }
@@ -83,7 +83,7 @@ func readMachines(r io.Reader, name string, most, k int) ([]int32, error) {
 			return nil, &dataset.LineError{File: name, Line: line, Err: fmt.Errorf("%q: want a machine number from 0 to %d", text, k-1)}
 		}
 		if len(machines) == most {
-			return nil, &dataset.LineError{File: name, Line: line, Err: fmt.Errorf("more lines than the data has samples and parameters, %d: it is of other data", most)}
+			return nil, &dataset.LineError{File: name, Line: line, Err: fmt.Errorf("more lines than the %d samples and parameters of the data: it belongs to other data", most)}
 		}
 		machines = append(machines, int32(machine))
 	}
@@ -114,7 +114,7 @@ func earlierSamples(first []uint32, n, lines int) (int, error) {
 		sum += 1 + int(fresh[samples])
 	}
 	if sum != lines || lines == 0 {
-		return 0, fmt.Errorf("its %d lines are of other data: the first %d samples and their parameters make %d lines; only data to which samples were added at the end can go on from it", lines, samples, sum)
+		return 0, fmt.Errorf("its %d lines belong to other data: the first %d samples and their parameters make %d lines; only samples may be appended to the data", lines, samples, sum)
 	}
 	return samples, nil
 }

@@ -64,7 +64,7 @@ type Options struct {
 
 // ErrOtherState is wrapped by the error for a stored state that is of another graph or other
 // options.
-var ErrOtherState = errors.New("the state is of another run")
+var ErrOtherState = errors.New("the state belongs to another run")
 
 // A Keeper stores the state of a run. It is called by one goroutine.
 type Keeper interface {
@@ -140,10 +140,10 @@ func (o *Options) validateFrom(n, m int) error {
 		return nil
 	}
 	if len(o.From.Samples) != n || len(o.From.Params) != m {
-		return fmt.Errorf("the earlier assignment is of %d samples and %d parameters, want %d and %d", len(o.From.Samples), len(o.From.Params), n, m)
+		return fmt.Errorf("the earlier assignment has %d samples and %d parameters, want %d and %d", len(o.From.Samples), len(o.From.Params), n, m)
 	}
 	if !(o.MoveAtMost >= 0 && o.MoveAtMost <= 1) {
-		return fmt.Errorf("%g of the samples may move: want a part from 0 to 1", o.MoveAtMost)
+		return fmt.Errorf("fraction of samples that may move %g: want 0 to 1", o.MoveAtMost)
 	}
 	for _, list := range [][]int32{o.From.Samples, o.From.Params} {
 		if i := slices.IndexFunc(list, func(machine int32) bool { return machine < -1 || int(machine) >= o.K }); i >= 0 {

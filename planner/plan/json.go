@@ -143,7 +143,7 @@ func ReadPlacement(r io.Reader) (*Placement, error) {
 		return nil, fmt.Errorf("reading a placement: %w", err)
 	}
 	if f.Version != PlacementVersion {
-		return nil, fmt.Errorf("reading a placement: version %d, want %d: write it anew with psidecar partition --out", f.Version, PlacementVersion)
+		return nil, fmt.Errorf("reading a placement: version %d, want %d: rewrite it with psidecar partition --out", f.Version, PlacementVersion)
 	}
 	p := &Placement{Job: f.Job, Epoch: f.Epoch, K: f.K, Algorithm: f.Algorithm, Server: f.Servers}
 	for i := range f.Runs {

@@ -101,7 +101,7 @@ func (s *Service) meant(r *api.ActRequest) (string, error) {
 	if len(running) == 1 && r.GetAction() != api.ActRequest_FORGET {
 		return running[0], nil
 	}
-	return "", status.Errorf(codes.InvalidArgument, "several jobs have plans: say which (--job): %s", strings.Join(names[:min(len(names), 8)], ", "))
+	return "", status.Errorf(codes.InvalidArgument, "several jobs have plans: select one with --job: %s", strings.Join(names[:min(len(names), 8)], ", "))
 }
 
 // applyProposed starts a proposed plan, the newest one if number is 0, and lets later plans be
@@ -208,7 +208,7 @@ func (s *Service) forgetJob(ctx context.Context, name string) error {
 		j.mu.Unlock()
 		switch {
 		case used && keys > 0:
-			return status.Errorf(codes.FailedPrecondition, "%d keys of job %s are displaced, and it runs: bring them home first (psidecar restore --job %s --wait 1m), or end the job", keys, name, name)
+			return status.Errorf(codes.FailedPrecondition, "%d keys of job %s are displaced, and it is running: move them home first (psidecar restore --job %s --wait 1m), or stop the job", keys, name, name)
 		// Nobody uses an unnamed run by its name, but a proxy that names no runs may still carry
 		// out its batches.
 		case moving && (used || j.run == ""):

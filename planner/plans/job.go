@@ -93,7 +93,7 @@ func (j *job) check(p Proposal) error {
 	case j.lost != nil:
 		return j.refuseLost(codes.FailedPrecondition)
 	case p.Servers != j.servers && (j.owners.Ranges() > 0 || j.moving != nil):
-		return fmt.Errorf("job %s has %d servers, but keys are displaced by a plan for %d: bring them home (psidecar restore), or, if that job has ended, drop the plan (psidecar plan forget)", j.name, p.Servers, j.servers)
+		return fmt.Errorf("job %s has %d servers, but keys are displaced by a plan for %d: move them home (psidecar restore), or if that job has ended, drop the plan (psidecar plan forget)", j.name, p.Servers, j.servers)
 	case len(p.Targets) > MaxRanges:
 		return fmt.Errorf("a plan for job %s moves %d ranges of keys: at most %d", j.name, len(p.Targets), MaxRanges)
 	}

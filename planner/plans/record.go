@@ -220,7 +220,7 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 	case !plan.Owns(from, j.servers) || !plan.Owns(to, j.servers):
 		return nil, status.Errorf(codes.InvalidArgument, "recording for job %s: from server %d to %d, it has %d", j.name, from, to, j.servers)
 	case plan.PartsOf(to) > 0 && j.held:
-		return nil, status.Errorf(codes.FailedPrecondition, "keys of job %s stay whole: they were brought home, or a plan was taken back (psidecar plan apply lets go on)", j.name)
+		return nil, status.Errorf(codes.FailedPrecondition, "keys of job %s stay whole: they were restored home, or a plan was rolled back (psidecar plan apply resumes)", j.name)
 	}
 	var moved []plan.Keys
 	for _, k := range c.keys {
@@ -230,7 +230,7 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 			case from:
 				moved = append(moved, r.Keys)
 			default:
-				return nil, status.Errorf(codes.FailedPrecondition, "keys %d to %d of job %s belong to server %d, not to %d", r.First, r.Last, j.name, r.Owner, from)
+				return nil, status.Errorf(codes.FailedPrecondition, "keys %d to %d of job %s belong to server %d, not %d", r.First, r.Last, j.name, r.Owner, from)
 			}
 		}
 	}

@@ -151,7 +151,7 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 	for part := range j.snapParts {
 		ranges, ok := s.snaps[j.snapshot][part]
 		if !ok {
-			return fmt.Errorf("the snapshot of version %d lacks part %d of %d", j.snapshot, part, j.snapParts)
+			return fmt.Errorf("the snapshot of version %d is missing part %d of %d", j.snapshot, part, j.snapParts)
 		}
 		for _, r := range ranges {
 			j.owners.Set(r)
@@ -166,7 +166,7 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 			continue
 		}
 		if c.GetVersion() != j.version+1 {
-			return fmt.Errorf("change %d follows %d: the store is damaged; proxies know what is displaced, and hold on until it is mended", c.GetVersion(), j.version)
+			return fmt.Errorf("change %d follows %d: the store is damaged; proxies keep the known owners until it is repaired", c.GetVersion(), j.version)
 		}
 		ranges, err := rangesOf(c.GetDisplaced())
 		if err != nil {

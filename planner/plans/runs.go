@@ -93,7 +93,7 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 		victim := s.idlest()
 		if victim == "" {
 			s.mu.Unlock()
-			return nil, fmt.Errorf("%d jobs have plans already: drop those that have ended (psidecar plan forget)", MaxJobs)
+			return nil, fmt.Errorf("%d jobs already have plans: drop those of ended jobs (psidecar plan forget)", MaxJobs)
 		}
 		// The store is not written with s.mu held. The state is looked up again after that, since
 		// another caller may have created the run meanwhile.
@@ -167,7 +167,7 @@ func (s *Service) carries(host string, k runKey) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("job %s: the proxy on %.300q does not watch its run %s, and has no say in it", k.job, host, k.run)
+	return fmt.Errorf("job %s: the proxy on %.300q does not watch its run %s, and may not change it", k.job, host, k.run)
 }
 
 // used reports whether some host has connections of the run. A proxy also carries runs of which it

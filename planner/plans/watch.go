@@ -84,7 +84,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 			return stream.Context().Err()
 		case e, ok := <-w.events:
 			if !ok {
-				return status.Errorf(codes.ResourceExhausted, "more than %d changes wait for %s: watch again", watcherQueue, r.GetHost())
+				return status.Errorf(codes.ResourceExhausted, "more than %d changes are queued for %s: watch again", watcherQueue, r.GetHost())
 			}
 			if err := stream.SendMsg(e); err != nil {
 				return err

@@ -47,10 +47,10 @@ func (c *Checkpoint) Load() ([]byte, error) {
 	// The length is checked as well as the sum, so that a file that was cut gets the clearer
 	// message.
 	if len(rest) < 12 || binary.LittleEndian.Uint64(rest[4:]) != uint64(len(rest)-12) {
-		return nil, fmt.Errorf("%s is damaged: it has %d bytes, not as many as it says; remove it to start anew", c.Path, len(text))
+		return nil, fmt.Errorf("%s is damaged: its size of %d bytes does not match its header; remove it to start over", c.Path, len(text))
 	}
 	if binary.LittleEndian.Uint32(rest) != crc32.Checksum(rest[12:], castagnoli) {
-		return nil, fmt.Errorf("%s is damaged: it does not fit its checksum; remove it to start anew", c.Path)
+		return nil, fmt.Errorf("%s is damaged: wrong checksum; remove it to start over", c.Path)
 	}
 	return rest[12:], nil
 }

@@ -74,7 +74,7 @@ func (out Output) Prepare() error {
 	for _, path := range found {
 		// Shards of fewer machines are all overwritten.
 		if _, known := slices.BinarySearch(ours, path); !known {
-			return fmt.Errorf("%s is of another partition, not one among %d machines: remove the old shards or name another directory", path, out.K)
+			return fmt.Errorf("%s belongs to a partition for a number of machines other than %d: remove the old shards or use another directory", path, out.K)
 		}
 	}
 	return TryFile(filepath.Join(out.Dir, assignmentName))

@@ -92,7 +92,7 @@ func Run(ctx context.Context, g *graph.Graph, al Algorithm, o partition.Options)
 	// Algorithms check their results themselves. A fault here is a bug in one of them, and must not
 	// reach the files.
 	if err := partition.Check(g, a, o); err != nil {
-		return nil, nil, fmt.Errorf("partitioning by %s gave no valid answer: %w", al.Name, err)
+		return nil, nil, fmt.Errorf("partitioning with %s failed: %w", al.Name, err)
 	}
 	return a, &cost, nil
 }

@@ -322,7 +322,7 @@ func Shards(path string) ([]string, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no files: name a libsvm file or a folder of them", path)
+		return nil, fmt.Errorf("%s has no files: name a libsvm file or a directory of them", path)
 	}
 	return files, nil
 }

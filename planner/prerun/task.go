@@ -170,11 +170,11 @@ func (t *Task) divide(ctx context.Context, g *graph.Graph, o partition.Options) 
 		o.Progress = t.Progress(al.Name)
 		a, cost, err := Run(ctx, g, al, o)
 		if errors.Is(err, partition.ErrOtherState) {
-			return nil, nil, fmt.Errorf("--resume %s: %w; remove it to start anew, or name another file", t.Resume, err)
+			return nil, nil, fmt.Errorf("--resume %s: %w; remove it to start over, or use another file", t.Resume, err)
 		}
 		// The state was saved at most a few seconds ago.
 		if errors.Is(err, context.Canceled) && t.Resume != "" {
-			return nil, nil, fmt.Errorf("%w; the same command goes on from %s", err, t.Resume)
+			return nil, nil, fmt.Errorf("%w; run the same command again to resume from %s", err, t.Resume)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", t.Input.Path, err)

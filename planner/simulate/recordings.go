@@ -44,7 +44,7 @@ func (o *RecordedOptions) Check() error {
 		return errors.New("--epoch-steps, --key-bytes, --batches and --horizon must be above 0")
 	}
 	if o.Wait < 0 {
-		return fmt.Errorf("--aggregate-wait %v: must not be below 0", o.Wait)
+		return fmt.Errorf("--aggregate-wait %v: want 0 or more", o.Wait)
 	}
 	for _, s := range o.Strategies {
 		if _, err := dynamic.New(s, dynamic.Options{Machines: 1}); err != nil {

@@ -56,7 +56,7 @@ func (s *survey) look(u *recording.Use) error {
 	case s.job == "":
 		s.job = u.Job
 	case s.job != u.Job:
-		return fmt.Errorf("the recordings hold jobs %s and %s: say which (--job)", s.job, u.Job)
+		return fmt.Errorf("the recordings contain jobs %s and %s: select one with --job", s.job, u.Job)
 	}
 	rank, err := serverRank(u.Server)
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *survey) machines() (*machines, error) {
 		for rank := range m.server {
 			host, ok := s.serverHost[rank]
 			if !ok {
-				return nil, fmt.Errorf("no answer of server %d was recorded, so its host is not known: record on every host", rank)
+				return nil, fmt.Errorf("no answer of server %d was recorded, so its host is unknown: record on every host", rank)
 			}
 			m.server[rank] = slices.Index(s.hosts, host)
 		}

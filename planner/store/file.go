@@ -58,7 +58,7 @@ func OpenFile(path string) (*File, error) {
 		return err
 	})
 	if errors.Is(err, ErrDamaged) {
-		return nil, fmt.Errorf("store %s is damaged, or no store of psidecar's: %w; put a copy of it in its place, or move it away to begin with an empty one once no job runs whose keys are displaced", path, err)
+		return nil, fmt.Errorf("store %s is damaged, or not a psidecar store: %w; restore a copy, or, once no job with displaced keys is running, move it away to start with an empty one", path, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the store %s: %w", path, err)
@@ -193,7 +193,7 @@ func (f *File) shrunk() error {
 		return err
 	}
 	if info.Size() < f.size {
-		return fmt.Errorf("%w: somebody has cut it from %d to %d bytes", ErrDamaged, f.size, info.Size())
+		return fmt.Errorf("%w: it was truncated from %d to %d bytes", ErrDamaged, f.size, info.Size())
 	}
 	f.size = info.Size()
 	return nil

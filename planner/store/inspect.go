@@ -106,7 +106,7 @@ func (f *File) inspectFile(file *os.File) error {
 }
 
 // errLocked says that another process has the file.
-var errLocked = errors.New("another process has it open; end that, or name another file")
+var errLocked = errors.New("it is open in another process; stop that process, or use another file")
 
 // lock takes the lock that bbolt uses. bbolt locks again later and succeeds, since flock locks
 // belong to the open file, which is the same.

@@ -175,7 +175,7 @@ func TestDamage(t *testing.T) {
 		name, want string
 		harm       func(c *cluster)
 	}{
-		{"no root", "bring it back", func(c *cluster) { delete(c.objects, "plans") }},
+		{"no root", "restore it", func(c *cluster) { delete(c.objects, "plans") }},
 		{"no page", "not found", func(c *cluster) { delete(c.objects, "plans-000000") }},
 		{"a broken page", "damaged", func(c *cluster) { c.objects["plans-000000"].BinaryData[pageKey][1] = 200 }},
 		{"a later format", "format 2", func(c *cluster) { c.objects["plans"].Data[rootKey] = `{"format":2}` }},

@@ -292,7 +292,7 @@ func (w *walker) entry(flags uint32, key, value []byte) error {
 	// bbolt keeps a small bucket inline, as a page behind its header.
 	inline := value[bucketHeader:]
 	if len(inline) < pageHeader || order.Uint16(inline[8:]) != leafPage {
-		return fmt.Errorf("bucket %q has no page of its own, and none beside it", key)
+		return fmt.Errorf("bucket %q has neither a page nor an inline page", key)
 	}
 	return w.leaf(inline, bounds{})
 }

@@ -84,7 +84,7 @@ func (s *KubeStore) takeRoot(ctx context.Context) error {
 			return fmt.Errorf("looking for pages: %w", err)
 		}
 		if len(left.Items) > 0 {
-			return fmt.Errorf("ConfigMap %s is gone, its pages are not (%s): bring it back, or, if all keys are at home, delete all with label %s",
+			return fmt.Errorf("ConfigMap %s is missing, but its pages exist (%s): restore it, or if all keys are at home, delete all with label %s",
 				s.name, left.Items[0].Name, s.selector())
 		}
 	case err != nil:
@@ -149,7 +149,7 @@ func (s *KubeStore) putObject(ctx context.Context, m *corev1.ConfigMap) (*corev1
 	}
 	now, err := write()
 	if isRace(err) {
-		return nil, fmt.Errorf("writing ConfigMap %s, which somebody else has written since; has another planner the lead? %w", m.Name, err)
+		return nil, fmt.Errorf("writing ConfigMap %s: it was changed concurrently; does another planner have the lead? %w", m.Name, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("writing ConfigMap %s: %w", m.Name, err)
@@ -239,7 +239,7 @@ func (s *KubeStore) deleteRubbish(ctx context.Context) error {
 			}
 			err = s.objects.Delete(ctx, m.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-				return fmt.Errorf("deleting ConfigMap %s, which belongs to nothing: %w", m.Name, err)
+				return fmt.Errorf("deleting orphaned ConfigMap %s: %w", m.Name, err)
 			}
 		}
 		if o.Continue = list.Continue; o.Continue == "" {

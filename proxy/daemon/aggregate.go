@@ -20,7 +20,7 @@ const (
 func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	switch {
 	case f.Aggregate == AggregateNone && f.AggregateWait != 0:
-		return cli.Usagef("--aggregate-wait is of use with --aggregate host, auto or asked only")
+		return cli.Usagef("--aggregate-wait requires --aggregate host, auto or asked")
 	case f.Aggregate == AggregateNone:
 		return nil
 	case f.Aggregate != AggregateHost && f.Aggregate != AggregateAuto && f.Aggregate != AggregateAsked:
@@ -30,15 +30,15 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	// Whether servers add cannot be seen from outside. Summing for others would change the
 	// model silently, so it has to be said.
 	case f.Routing.Handler != "add":
-		return cli.Usagef("--aggregate %s is for servers that add up what they get, at once: say so with --handler add, or leave it out where they do anything else (FTRL, AdaGrad, Adam: a sum is not the same to them as its parts; MXNet's synchronous servers: they count pushes)", f.Aggregate)
+		return cli.Usagef("--aggregate %s requires servers that add each push immediately: set --handler add if yours do; otherwise omit it (for FTRL, AdaGrad and Adam a sum is not equivalent to its parts; MXNet's synchronous servers count pushes)", f.Aggregate)
 	case f.Routing.Wanted():
 		return cli.Usagef("--aggregate %s does not go with --act or --placement: requests that proxies split are not summed; leave one of them out", f.Aggregate)
 	// A kept connection's window may be read only as far as everything is written, and a sum
 	// holds messages back.
 	case f.Outlive:
-		return cli.Usagef("--aggregate %s does not go with --outlive: what is read of a connection that is held must have been written; leave one of them out", f.Aggregate)
+		return cli.Usagef("--aggregate %s cannot be combined with --outlive: a held connection cannot delay messages; omit one of them", f.Aggregate)
 	case len(o.Codecs) == 0:
-		return cli.Usagef("--aggregate %s needs --codec compact or auto: without a codec nobody knows where a message begins", f.Aggregate)
+		return cli.Usagef("--aggregate %s requires --codec compact or auto: message boundaries are unknown without a codec", f.Aggregate)
 	}
 	o.AggregateAsked = f.Aggregate == AggregateAsked
 	o.Aggregate, err = aggregate.New(aggregate.Options{Wait: f.AggregateWait, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30))})

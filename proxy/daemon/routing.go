@@ -66,7 +66,7 @@ func awaitFolder(ctx context.Context, dir string, patience time.Duration) error 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("--state-dir %s: user %d may not write there, and no agent with --proxy-uid %[2]d has made it: %w", dir, os.Geteuid(), err)
+			return fmt.Errorf("--state-dir %s: not writable for user %d, and not created by an agent with --proxy-uid %[2]d: %w", dir, os.Geteuid(), err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -47,11 +47,11 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	switch {
 	// Two sources of where keys are would contradict each other from the first move on.
 	case f.Act && f.Placement != "":
-		return o, cli.Usagef("--act and --placement exclude each other: with --act the planner says where keys are")
+		return o, cli.Usagef("--act and --placement exclude each other: with --act, the planner determines where keys are")
 	case f.Act && f.Planner == "":
 		return o, cli.Usagef("--act needs --planner")
 	case f.Probe && !f.Act:
-		return o, cli.Usagef("--allow-probe is of use with --act only")
+		return o, cli.Usagef("--allow-probe requires --act")
 	}
 	// After the checks above: a number of parts makes sense only with --act.
 	if o.Parts, err = f.parts(); err != nil {
@@ -99,7 +99,7 @@ func (f *RoutingSettings) parts() (int, error) {
 	// A value in parts is moved by pulling it and pushing it to other keys, which only adding
 	// servers make exact.
 	case f.Handler != "add" && !f.Probe:
-		return 0, cli.Usagef("--split %s is for servers that add up what they get: say so with --handler add, or let --allow-probe find it out", f.Split)
+		return 0, cli.Usagef("--split %s requires servers that add: set --handler add, or detect it with --allow-probe", f.Split)
 	}
 	return n, nil
 }

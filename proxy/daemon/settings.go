@@ -67,7 +67,7 @@ func (f *Settings) Options() (proxy.Options, error) {
 	case f.Connections < 1:
 		return o, cli.Usagef("--max-connections %d: want at least 1", f.Connections)
 	case f.Memory < proxy.LeastMemory:
-		return o, cli.Usagef("--proxy-memory %d: want at least %d bytes, which the largest message of another proxy may take", f.Memory, proxy.LeastMemory)
+		return o, cli.Usagef("--proxy-memory %d: want at least %d bytes, the size of the largest message from another proxy", f.Memory, proxy.LeastMemory)
 	case f.Retry < 0 || f.Grace < 0 || f.PeerGrace < 0 || f.Patience < 0:
 		return o, cli.Usagef("--no-proxy-retry, --peer-grace, --peer-patience and --grace cannot be negative")
 	case f.MeshPort == 0 && f.MeshOnly:
@@ -171,7 +171,7 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 			// In order of preference: an older peer may know compact only.
 			o.Codecs = append(o.Codecs, o.Values, compact.New(limits))
 		default:
-			return cli.Usagef("--codec %q: there are %s, %s and none", name, AutoCodec, compact.Name)
+			return cli.Usagef("--codec %q: want %s, %s or none", name, AutoCodec, compact.Name)
 		}
 	}
 	// Rules that nothing applies would look as if they were in effect.

@@ -312,14 +312,14 @@ func hasGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(er
 func (c *Conn) Peer() (*unix.Ucred, error) {
 	raw, err := c.unix.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("asking who is at the socket: %w", err)
+		return nil, fmt.Errorf("reading the peer credentials of the socket: %w", err)
 	}
 	var who *unix.Ucred
 	failed := raw.Control(func(fd uintptr) {
 		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err := errors.Join(err, failed); err != nil {
-		return nil, fmt.Errorf("asking who is at the socket: %w", err)
+		return nil, fmt.Errorf("reading the peer credentials of the socket: %w", err)
 	}
 	return who, nil
 }

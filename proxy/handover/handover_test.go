@@ -252,7 +252,7 @@ func TestClientServesListenersAsTheAgentSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent.Close() // with a question open
-	if err := <-answered; err == nil || !strings.Contains(err.Error(), "has gone") {
+	if err := <-answered; err == nil || !strings.Contains(err.Error(), "has disconnected") {
 		t.Errorf("the agent hung up: %v", err)
 	}
 

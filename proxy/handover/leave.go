@@ -9,7 +9,7 @@ import (
 )
 
 // errHoldsNone means that there is no agent that can hold another connection.
-var errHoldsNone = errors.New("the agent holds no more connections, or has gone")
+var errHoldsNone = errors.New("the agent accepts no more connections, or has disconnected")
 
 // StayUntil has the session with the agent outlast Run's context until a channel is closed: a
 // proxy that ends in order hands its connections over in between. Call it before Run.

@@ -9,8 +9,8 @@ import (
 
 // Errors of [Client.Owner] which mean that nobody can be asked.
 var (
-	ErrNoAgent  = errors.New("there is no agent")
-	ErrOldAgent = errors.New("the agent is of a version that does not tell who listens where")
+	ErrNoAgent  = errors.New("no agent")
+	ErrOldAgent = errors.New("the agent's version does not support looking up listeners")
 )
 
 // Owner returns the cgroup, among those whose connects the agent has redirected, that has a
@@ -26,7 +26,7 @@ func (c *Client) Owner(ctx context.Context, netns uint64, at netip.AddrPort) (cg
 	}
 	m, err := c.ask(ctx, Message{Kind: Owner, Netns: netns, Address: at})
 	if err != nil {
-		return 0, false, fmt.Errorf("asking who listens at %s: %w", at, err)
+		return 0, false, fmt.Errorf("looking up the listener at %s: %w", at, err)
 	}
 	return m.Cgroup, m.Found, nil
 }

@@ -406,7 +406,7 @@ func (c *Client) ask(ctx context.Context, question Message) (Message, error) {
 		return Message{}, ctx.Err()
 	case m, ok := <-answer:
 		if !ok {
-			return Message{}, fmt.Errorf("%w any more: it has gone", ErrNoAgent)
+			return Message{}, fmt.Errorf("%w any more: it has disconnected", ErrNoAgent)
 		}
 		if m.Error != "" {
 			return Message{}, errors.New(m.Error)

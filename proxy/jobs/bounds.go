@@ -56,7 +56,7 @@ func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 			return nil
 		}
 		if victim == nil {
-			return fmt.Errorf("%d jobs with %d nodes are under way in %s, %d on this host", of, nodes, s, len(j.jobs))
+			return fmt.Errorf("%d jobs with %d nodes are running in %s, %d on this host", of, nodes, s, len(j.jobs))
 		}
 		j.drop(victim)
 	}

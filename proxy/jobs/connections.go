@@ -20,7 +20,7 @@ const maxPending = 4096
 // there is one; the caller holds x.mu. An output without frames means that the job cannot go on.
 func (x *job) enqueueOut(o *route.Out) {
 	if o.Frames == nil {
-		x.failed = fmt.Errorf("job %s: a request to server %d waited while one of its keys moved, and cannot be split among the servers that have its keys now", x.name, o.Server)
+		x.failed = fmt.Errorf("job %s: a request to server %d was held while one of its keys moved, and cannot be split among the current owners of its keys", x.name, o.Server)
 		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
 		return
 	}
@@ -143,7 +143,7 @@ func (x *job) succeeded() (drop bool) {
 }
 
 // errUnsure is why requests of an unsure run fail.
-var errUnsure = errors.New("keys of the job are displaced, and a node registered anew: it is not known whether another run has begun, since the node table did not come through a proxy on the scheduler's host; start that proxy, then the job again")
+var errUnsure = errors.New("keys of the job are displaced, and a node registered again: this may be a new run, but the node table did not pass through a proxy on the scheduler's host; start that proxy, then restart the job")
 
 // sure notes that the run goes on.
 func (x *job) sure() {

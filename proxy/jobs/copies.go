@@ -44,7 +44,7 @@ func (p *plans) kept(e *api.PlanEvent) error {
 	// else is a fault of one of them. The Watch then ends, and the next one gets snapshots.
 	c := p.before[k]
 	if c == nil || c.version != e.GetKept().GetVersion() {
-		return fmt.Errorf("the planner goes on from version %d of job %s, which this proxy does not have", e.GetKept().GetVersion(), e.GetJob())
+		return fmt.Errorf("the planner continues from version %d of job %s, which this proxy does not have", e.GetKept().GetVersion(), e.GetJob())
 	}
 	c.stores = e.GetKept().GetStores()
 	p.tables[k] = c

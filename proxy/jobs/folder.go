@@ -66,7 +66,7 @@ const (
 // files of before the host's boot, and old ones.
 func openFolder(dir string, limit int64, log *slog.Logger) (*folder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the folder of jobs: %w", err)
+		return nil, fmt.Errorf("creating the jobs directory: %w", err)
 	}
 	if limit == 0 {
 		limit = defaultLimit

@@ -152,7 +152,7 @@ func (j *Jobs) placed(name string, servers int) (*route.Table, error) {
 	case p == nil || p.Job != "" && p.Job != name:
 		return t, nil
 	case p.K != servers:
-		return nil, fmt.Errorf("the placement is for %d machines, the job has %d servers: make one with psidecar partition -k %d", p.K, servers, servers)
+		return nil, fmt.Errorf("the placement is for %d machines, but the job has %d servers: create one with psidecar partition -k %d", p.K, servers, servers)
 	}
 	var changes []plan.Range
 	for _, r := range p.Runs {

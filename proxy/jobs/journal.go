@@ -181,7 +181,7 @@ func (j *journal) close() error {
 }
 
 // errJournal is why nothing can be learned from a journal.
-var errJournal = errors.New("the journal of where keys are is damaged")
+var errJournal = errors.New("the journal of key locations is damaged")
 
 // openJournal reads the journal of another proxy of this host, and rewrites it. It returns nil
 // where there is none, and an error where it is damaged.

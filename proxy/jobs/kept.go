@@ -42,7 +42,7 @@ func writeKept(path string, body any) (size int64, err error) {
 		return 0, fmt.Errorf("encoding %s: %w", path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return 0, fmt.Errorf("making a job's folder: %w", err)
+		return 0, fmt.Errorf("creating a job's directory: %w", err)
 	}
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, text, 0o600); err != nil {

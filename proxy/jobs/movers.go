@@ -260,7 +260,7 @@ func (x *job) beginMove(w *work) error {
 		return nil
 	}
 	if x.seen.store == "" {
-		return errors.New("the planner has not said which store it keeps owners in")
+		return errors.New("the planner has not reported its store ID")
 	}
 	// On disk before the first key moves: see job.displaced.
 	if err := x.mayBeDisplaced(); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // errStands is returned by Read of a connection that was halted, at the place where it can change
 // links.
-var errStands = errors.New("the connection stands between two messages")
+var errStands = errors.New("the connection is quiesced at a message boundary")
 
 // ResumeOutbound is [Jobs.Outbound] for a connection that another proxy of this host has carried
 // before: ready is the body of the process's READY command, and left what was read of its next

@@ -41,10 +41,10 @@ func (x *job) carried() error {
 			switch {
 			case up == nil || !up.open():
 				x.backSince = time.Time{}
-				return fmt.Errorf("the connection of worker %d to server %d does not come by this host's proxy", worker, pslite.ServerID(int(rank)))
+				return fmt.Errorf("the connection from worker %d to server %d bypasses this host's proxy", worker, pslite.ServerID(int(rank)))
 			case down == nil || !down.open():
 				x.backSince = time.Time{}
-				return fmt.Errorf("the connection of server %d to worker %d does not come by both hosts' proxies", pslite.ServerID(int(rank)), worker)
+				return fmt.Errorf("the connection from server %d to worker %d bypasses a proxy", pslite.ServerID(int(rank)), worker)
 			}
 		}
 	}
@@ -61,7 +61,7 @@ func (x *job) carried() error {
 const settleFor = 3 * time.Second
 
 // errSettling is why nothing moves for a while after a proxy was away.
-var errSettling = errors.New("the connections of the job have just come back to this proxy")
+var errSettling = errors.New("the job's connections have just returned to this proxy")
 
 // settlePast returns nil once that time is over; the caller holds x.mu.
 func (x *job) settlePast(now time.Time) error {
@@ -209,5 +209,5 @@ func (c *requests) misleads(m *pslite.Meta) error {
 	if c.linked || !ok || role != pslite.Server || m.Request || !isOwn(m) {
 		return nil
 	}
-	return reason.Errorf(reason.Route, "an answer of server %d for a proxy, on a connection to %s that no proxy there carries: it is made anew", c.sender, c.destination)
+	return reason.Errorf(reason.Route, "server %d answered a proxy on a connection to %s that bypasses the proxy there; closing it to force a reconnect", c.sender, c.destination)
 }

@@ -121,7 +121,7 @@ func (x *job) probed() {
 		x.probeFails(op.Err)
 		return
 	case p.step%2 == 1 && len(op.Values) != 1:
-		x.probeFails(errors.New("the answer has no value"))
+		x.probeFails(errors.New("the answer contains no value"))
 		return
 	case p.step == 1:
 		p.first = op.Values[0]

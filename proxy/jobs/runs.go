@@ -61,7 +61,7 @@ type unnamedRun struct {
 }
 
 // errUnnamed is why a run has no name although one could be written by now.
-var errUnnamed = errors.New("some of its nodes were told without a name before")
+var errUnnamed = errors.New("some of its nodes received the node table without a run name")
 
 // schedulerRecord is the first line of a scheduler's file.
 type schedulerRecord struct {
@@ -210,7 +210,7 @@ func (s *scheduler) readRecord(job string) error {
 	// The file's name is a digest, so another job's record can only be there by a collision,
 	// or by hand.
 	if job != "" && r.Job != job || !r.Run.Valid() {
-		return fmt.Errorf("%s is of another job, or damaged", s.file)
+		return fmt.Errorf("%s belongs to another job, or is damaged", s.file)
 	}
 	for lines.Scan() {
 		id, err := strconv.ParseInt(lines.Text(), 10, 32)
@@ -245,10 +245,10 @@ func (s *scheduler) noteNode(id int32) error {
 	}
 	f, err := os.OpenFile(s.file, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		return fmt.Errorf("keeping who is in a run: %w", err)
+		return fmt.Errorf("saving the nodes of a run: %w", err)
 	}
 	if _, err := fmt.Fprintln(f, id); err != nil {
-		return errors.Join(fmt.Errorf("keeping who is in a run: %w", err), f.Close())
+		return errors.Join(fmt.Errorf("saving the nodes of a run: %w", err), f.Close())
 	}
 	s.told[id] = true
 	return f.Close()

@@ -32,7 +32,7 @@ func (x *job) openLedger(id int32) *ledger.Ledger {
 		x.jobs.folder.setAside(path)
 	}
 	if x.displaced {
-		x.failed = reason.Errorf(reason.State, "job %s: what was kept of worker %d's requests is lost while keys are displaced: its requests are refused, since those that come again would count twice; end the job and start it again: %w", x.name, id, err)
+		x.failed = reason.Errorf(reason.State, "job %s: the ledger of worker %d is lost while keys are displaced: its requests are refused, because retransmissions would count twice; restart the job: %w", x.name, id, err)
 		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
 		return ledger.InMemory(path, o, err)
 	}
@@ -50,7 +50,7 @@ func (x *job) openLedger(id int32) *ledger.Ledger {
 func (x *job) failUnkept() {
 	if x.unkept != nil && x.failed == nil && !x.router.Table().Empty() {
 		x.failsUnkept = true
-		x.failed = reason.Errorf(reason.State, "job %s: its requests wait until the state folder can be written: its keys are placed, and after a kill nobody would know: %w", x.name, x.unkept)
+		x.failed = reason.Errorf(reason.State, "job %s: requests wait until the state directory is writable: the job's keys are placed, and this must survive a kill: %w", x.name, x.unkept)
 	}
 }
 
@@ -127,7 +127,7 @@ func (x *job) keptTrouble() error {
 // any job is lost it could be of that one.
 func (j *Jobs) errLost() error {
 	for _, l := range j.folder.missing() {
-		return reason.Errorf(reason.State, "a worker's connection to a server of a job that is not known, while what was kept of a job is damaged: its keys may be displaced; end the job, and remove %s: %w", l.path, l.err)
+		return reason.Errorf(reason.State, "a worker connects to a server of an unknown job while the state of a job is damaged: its keys may be displaced; stop the job and remove %s: %w", l.path, l.err)
 	}
 	return nil
 }

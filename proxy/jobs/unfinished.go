@@ -100,7 +100,7 @@ func (x *job) takeUnfinished() error {
 	}
 	if err != nil {
 		x.jobs.folder.setAside(x.unfinishedFile())
-		return fmt.Errorf("%w; a job that repeats nothing may wait for them for ever: then end it and start it again", err)
+		return fmt.Errorf("%w; a job without PS_RESEND may wait for them forever: if so, restart it", err)
 	}
 	// Once only: what a proxy after this one finds must be of this one.
 	if err := os.Remove(x.unfinishedFile()); err != nil {

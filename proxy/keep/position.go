@@ -87,7 +87,7 @@ func SYN(c *net.TCPConn) (uint64, error) {
 func readFigures(c *net.TCPConn) (f figures, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return f, fmt.Errorf("asking where a connection stands: %w", err)
+		return f, fmt.Errorf("reading a connection's position: %w", err)
 	}
 	failed := raw.Control(func(fd uintptr) {
 		for range positionTries {
@@ -96,10 +96,10 @@ func readFigures(c *net.TCPConn) (f figures, err error) {
 				return
 			}
 		}
-		err = errors.New("it does not come to rest")
+		err = errors.New("it does not quiesce")
 	})
 	if err := errors.Join(failed, err); err != nil {
-		return f, fmt.Errorf("asking where a connection stands: %w", err)
+		return f, fmt.Errorf("reading a connection's position: %w", err)
 	}
 	return f, nil
 }

@@ -81,7 +81,7 @@ func IsState(file *os.File) bool {
 func ReadState(file *os.File) (*State, error) {
 	b, err := io.ReadAll(io.NewSectionReader(file, 0, int64(stateHeader+maxDescribe+MaxLeft+1)))
 	if err != nil {
-		return nil, fmt.Errorf("reading what is left of a connection: %w", err)
+		return nil, fmt.Errorf("reading the saved state of a connection: %w", err)
 	}
 	return parseState(b)
 }
@@ -90,19 +90,19 @@ func ReadState(file *os.File) (*State, error) {
 // it comes from another process, perhaps of another version.
 func parseState(b []byte) (*State, error) {
 	if len(b) < stateHeader || string(b[:len(stateMagic)]) != stateMagic {
-		return nil, fmt.Errorf("what is left of a connection, in %d bytes, is of another version", len(b))
+		return nil, fmt.Errorf("the saved state of a connection, %d bytes, has a different version", len(b))
 	}
 	sum, n := binary.BigEndian.Uint32(b[len(stateMagic):]), binary.BigEndian.Uint32(b[len(stateMagic)+4:])
 	rest := b[stateHeader:]
 	switch {
 	case crc32.Checksum(b[len(stateMagic)+4:], castagnoli) != sum:
-		return nil, errors.New("what is left of a connection does not fit its checksum")
+		return nil, errors.New("the saved state of a connection has a wrong checksum")
 	case n > maxDescribe || uint64(n) > uint64(len(rest)) || len(rest)-int(n) > MaxLeft:
-		return nil, fmt.Errorf("what is left of a connection has a description of %d bytes of %d", n, len(rest))
+		return nil, fmt.Errorf("the saved state of a connection has a description of %d bytes of %d", n, len(rest))
 	}
 	s := new(State)
 	if err := json.Unmarshal(rest[:n], s); err != nil {
-		return nil, fmt.Errorf("what is left of a connection: %w", err)
+		return nil, fmt.Errorf("the saved state of a connection: %w", err)
 	}
 	s.Left = rest[n:]
 	return s, nil

@@ -51,11 +51,11 @@ type Window struct {
 func Supported() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
-		return fmt.Errorf("asking the kernel for SO_PEEK_OFF: %w", err)
+		return fmt.Errorf("setting SO_PEEK_OFF: %w", err)
 	}
 	defer unix.Close(fd)
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 0); err != nil {
-		return fmt.Errorf("the kernel has no SO_PEEK_OFF for TCP (it came with Linux 6.9): %w", err)
+		return fmt.Errorf("the kernel does not support SO_PEEK_OFF for TCP (since Linux 6.9): %w", err)
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func (f *file) still(path string) error {
 	case !os.SameFile(mine, there):
 		return errors.New("another file is in its place")
 	case mine.Size() < f.size():
-		return fmt.Errorf("somebody has cut it from %d to %d bytes", f.size(), mine.Size())
+		return fmt.Errorf("it was truncated from %d to %d bytes", f.size(), mine.Size())
 	}
 	return nil
 }

@@ -29,8 +29,8 @@ import (
 var ErrDamaged = errors.New("the ledger is damaged")
 
 var (
-	errFull     = errors.New("the state folder is at its limit")
-	errRequests = fmt.Errorf("more than %d requests of one worker are under way", maxRequests)
+	errFull     = errors.New("the state directory has reached its limit")
+	errRequests = fmt.Errorf("more than %d requests of one worker are in flight", maxRequests)
 	errWindows  = errors.New("requests of more apps than a ledger can keep")
 )
 

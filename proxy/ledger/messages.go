@@ -317,15 +317,15 @@ func (s *messages) open() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("opening what waits: %w", err)
+		return fmt.Errorf("opening held messages: %w", err)
 	}
 	s.file = f
 	info, err := f.Stat()
 	if err != nil {
-		return errors.Join(fmt.Errorf("opening what waits: %w", err), s.close())
+		return errors.Join(fmt.Errorf("opening held messages: %w", err), s.close())
 	}
 	if err := s.space.reserve(info.Size()); err != nil {
-		return errors.Join(fmt.Errorf("opening what waits: %w", err), s.close())
+		return errors.Join(fmt.Errorf("opening held messages: %w", err), s.close())
 	}
 	s.room = info.Size()
 	in := bufio.NewReader(io.NewSectionReader(f, 0, s.room))
@@ -348,7 +348,7 @@ func (s *messages) open() error {
 	// Behind what does not fit its CRC whole messages may follow: with another one of
 	// that size before them they would be there again.
 	if err := f.Truncate(s.end); err != nil {
-		return errors.Join(fmt.Errorf("opening what waits: %w", err), s.close())
+		return errors.Join(fmt.Errorf("opening held messages: %w", err), s.close())
 	}
 	s.space.give(s.room - s.end)
 	s.room = s.end

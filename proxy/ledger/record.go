@@ -155,7 +155,7 @@ func (h header) encode() (b [headerUsed]byte) {
 func decodeHeader(b []byte) (h header, err error) {
 	switch {
 	case string(b[:8]) != magic:
-		return h, fmt.Errorf("it begins with %q, not with %q: another psidecar has written it, or it is no ledger", b[:8], magic)
+		return h, fmt.Errorf("it begins with %q instead of %q: it was written by another psidecar version, or is not a ledger", b[:8], magic)
 	case binary.LittleEndian.Uint32(b[headerUsed-4:]) != crc32.Checksum(b[:headerUsed-4], castagnoli):
 		return h, errors.New("its header does not fit its checksum")
 	}

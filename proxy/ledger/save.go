@@ -263,7 +263,7 @@ func (l *Ledger) load(f *os.File) error {
 		return err
 	// A file that was moved or copied by hand.
 	case h.worker != l.opts.Worker:
-		return fmt.Errorf("it is of worker %d", h.worker)
+		return fmt.Errorf("it belongs to worker %d", h.worker)
 	// The requests that are missing could be any.
 	case h.flags&flagIncomplete != 0:
 		return errors.New("the proxy before could not write all that it should have")

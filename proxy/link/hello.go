@@ -171,7 +171,7 @@ func readFramed(r io.Reader) ([]byte, error) {
 		return nil, readError(err)
 	}
 	if string(head[:len(magic)]) != magic {
-		return nil, reason.Errorf(reason.NotHello, "link: the peer began with %q, not as a proxy does", head[:len(magic)])
+		return nil, reason.Errorf(reason.NotHello, "link: unexpected first bytes %q: the peer is not a proxy", head[:len(magic)])
 	}
 	if _, err := io.ReadFull(r, head[len(magic):]); err != nil {
 		return nil, readError(err)

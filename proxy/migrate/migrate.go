@@ -140,7 +140,7 @@ func (s *Site) Moving() int { return len(s.moves) }
 // like the worker's own ([route.Router.Mover]).
 func (s *Site) Begin(m Move) error {
 	if s.asked != nil {
-		return errors.New("this host does not know yet what is displaced")
+		return errors.New("this host does not yet know which keys are displaced")
 	}
 	worker, err := s.Router.Mover()
 	if err != nil {
@@ -348,11 +348,11 @@ func (s *Site) endMove(x *moving, err error) {
 
 // ErrPast is the reason of a move that was given up at once because a site does not see all of its
 // workers' requests.
-var ErrPast = errors.New("connections of a worker go past the proxy of its host, or have just come back")
+var ErrPast = errors.New("connections of a worker bypass its host's proxy, or have just returned to it")
 
 // ErrWaits is the reason why keys were not divided into parts: what a lossy codec has held back of
 // a worker's pushes could not go along.
-var ErrWaits = errors.New("something of a worker's pushes waits there, held back by a threshold or the like")
+var ErrWaits = errors.New("residuals of a worker's pushes are held back there")
 
 // ErrExpired is the reason of a move that took too long: a site did not become quiet, or a server
 // did not answer.
@@ -370,7 +370,7 @@ func (s *Site) Expire(b route.Batch) bool {
 	}
 	err := ErrExpired
 	if x.phase == quieting {
-		err = fmt.Errorf("%w: requests are under way at %v", ErrExpired, slices.Sorted(maps.Keys(x.loud)))
+		err = fmt.Errorf("%w: requests are in flight at %v", ErrExpired, slices.Sorted(maps.Keys(x.loud)))
 	}
 	s.endMove(x, err)
 	return true

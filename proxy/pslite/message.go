@@ -68,7 +68,7 @@ func (m *Message) Check() error {
 		return nil
 	}
 	if sum, have := m.Lens().Sum(), m.Values().Len(); sum != int64(have) {
-		return fmt.Errorf("pslite: lengths add up to %d, %d values are there", sum, have)
+		return fmt.Errorf("pslite: lengths add up to %d, but got %d values", sum, have)
 	}
 	return nil
 }

@@ -220,7 +220,7 @@ func (d *decoder) proceed(out *output) error {
 	case d.next == len(d.frames):
 		d.frames, d.next = d.frames[:0], 0
 	case !d.open:
-		return reason.Errorf(reason.Codec, "from the link: an encoded message lacks frames")
+		return reason.Errorf(reason.Codec, "from the link: an encoded message is missing frames")
 	}
 	return nil
 }

@@ -14,10 +14,10 @@ import (
 // ErrPassed means that both directions of a connection stand between two messages, and the link has
 // ended. [Conn.Run] has left the job's process its connection, and another Conn, here or in another
 // proxy, can go on with it over another link.
-var ErrPassed = errors.New("the connection goes on over another link")
+var ErrPassed = errors.New("the connection continues over another link")
 
 // errStands ends a direction that stands between two messages for good. It is not a failure.
-var errStands = errors.New("the direction stands")
+var errStands = errors.New("the direction is quiesced")
 
 // Passing is what a Conn needs to change links in order. Each end stops reading its process's
 // messages between two of them, and announces that by a command after the last one. Once an end has
@@ -113,7 +113,7 @@ func (d *direction) halted(err error) bool {
 // beginning of a next message that was read already is kept in Left.
 func (d *direction) stand() error {
 	if _, ahead := d.src.(Halter); !d.side.between() || ahead && d.in.r < d.in.w {
-		return reason.Errorf(reason.Internal, "a connection is to go on over another link in the middle of a message")
+		return reason.Errorf(reason.Internal, "a connection was moved to another link in the middle of a message")
 	}
 	p := d.passing
 	p.Left = bytes.Clone(d.in.bytes())

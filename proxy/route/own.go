@@ -54,7 +54,7 @@ var ErrNoTemplate = errors.New("no worker on this host has made a request yet")
 
 // ErrApps is the reason why an op cannot begin: the keys of several apps would have to move
 // together. A key alone does not say which app's it is.
-var ErrApps = errors.New("the job has several apps, whose keys cannot be told apart")
+var ErrApps = errors.New("the job has several apps, whose keys cannot be distinguished")
 
 // Mover returns the id of a worker of this host in whose name keys can be moved: the first that has
 // made a request.
@@ -225,17 +225,17 @@ func (r *Router) over(op *Op) {
 func (op *Op) keepValues(l *letter, m *pslite.Message) error {
 	keys, n := m.Keys(), len(l.keys)
 	if keys.Len() != n {
-		return fmt.Errorf("server %d answers %d keys, %d were asked for", l.server, keys.Len(), n)
+		return fmt.Errorf("server %d answers with %d keys, want %d", l.server, keys.Len(), n)
 	}
 	v := m.Values()
 	op.Type = v.Type
 	if len(v.Bytes)%n != 0 {
-		return fmt.Errorf("server %d answers %d bytes for %d keys", l.server, len(v.Bytes), n)
+		return fmt.Errorf("server %d answers with %d bytes for %d keys", l.server, len(v.Bytes), n)
 	}
 	size := len(v.Bytes) / n
 	for i := range n {
 		if keys.At(i) != l.keys[i] {
-			return fmt.Errorf("server %d answers key %d, key %d was asked for", l.server, keys.At(i), l.keys[i])
+			return fmt.Errorf("server %d answers with key %d, want %d", l.server, keys.At(i), l.keys[i])
 		}
 		value := v.Bytes[i*size : (i+1)*size]
 		if op.pieces != nil {

@@ -217,7 +217,7 @@ func (s *slice) pieces(servers int) (bodies [][]piece, err error) {
 	add := func(share int32, p piece) error {
 		i := slices.Index(s.split.owners, share)
 		if i < 0 {
-			return fmt.Errorf("route: key %d of a request under way has moved", p.key)
+			return fmt.Errorf("route: key %d of an in-flight request has moved", p.key)
 		}
 		bodies[i] = append(bodies[i], p)
 		return nil
@@ -275,14 +275,14 @@ func piecesOf(m *pslite.Message) ([]piece, error) {
 		}
 		if !asks {
 			if p.size < 0 || p.size > len(left) {
-				return nil, fmt.Errorf("route: %d bytes of values of key %d, %d are there", p.size, p.key, len(left))
+				return nil, fmt.Errorf("route: want %d bytes of values of key %d, got %d", p.size, p.key, len(left))
 			}
 			p.value, left = left[:p.size:p.size], left[p.size:]
 		}
 		pieces[i] = p
 	}
 	if len(left) > 0 {
-		return nil, fmt.Errorf("route: %d bytes of values are of no key", len(left))
+		return nil, fmt.Errorf("route: %d bytes of values belong to no key", len(left))
 	}
 	return pieces, nil
 }

@@ -214,7 +214,7 @@ func (s *slice) runs(among []int32, f func(to, first, last int)) error {
 		// A repeated request is cut by the table of now. It must have the owners of the first time,
 		// or a part that was not there would be answered by nobody who is waited for.
 		if s.split.place(s.split.own, owner) < 0 {
-			return fmt.Errorf("route: key %d of a request under way has moved to server %d", s.message.Keys().At(first), owner)
+			return fmt.Errorf("route: key %d of an in-flight request has moved to server %d", s.message.Keys().At(first), owner)
 		}
 		f(slices.Index(among, owner), first, last)
 		first = last

@@ -106,7 +106,7 @@ func cutProperty(b []byte) (name, value, rest []byte, err error) {
 	name, b = b[1:1+n], b[1+n:]
 	size := binary.BigEndian.Uint32(b)
 	if b = b[4:]; uint64(size) > uint64(len(b)) {
-		return nil, nil, nil, fmt.Errorf("zmtp: READY's property %q claims %d bytes, %d are there", name, size, len(b))
+		return nil, nil, nil, fmt.Errorf("zmtp: READY's property %q claims %d bytes, got %d", name, size, len(b))
 	}
 	return name, b[:size], b[size:], nil
 }

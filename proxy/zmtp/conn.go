@@ -119,7 +119,7 @@ func (c *Conn) handshake(cfg Config) error {
 			// Checked before anything else is read: with another mechanism the frames
 			// that follow mean something else.
 			if m := c.peer.Greeting.Mechanism(); m != "NULL" {
-				return fmt.Errorf("the peer wants the %q mechanism, only NULL is supported", m)
+				return fmt.Errorf("the peer requires the %q mechanism; only NULL is supported", m)
 			}
 		case ev.Kind == FrameStart && !ev.Header.Command():
 			return errors.New("the peer sent a message before READY")

@@ -93,7 +93,7 @@ func StartPool(ctx context.Context, log io.Writer, name string, args ...string) 
 		// Stop reaps the process, and its error says how it ended.
 		p := &Pool{cmd: cmd, stdin: stdin}
 		_, endErr := p.Stop()
-		return nil, fmt.Errorf("a worker ended before it said where it is: %w", errors.Join(err, endErr))
+		return nil, fmt.Errorf("a worker exited before it reported its address: %w", errors.Join(err, endErr))
 	}
 	return &Pool{Address: strings.TrimSpace(line), cmd: cmd, stdin: stdin}, nil
 }

@@ -57,7 +57,7 @@ func (c *Config) Validate() error {
 	case c.Memory < blocks.LeastMemory:
 		return fmt.Errorf("%d bytes of memory: a worker needs %d", c.Memory, blocks.LeastMemory)
 	case c.Out == "":
-		return errors.New("no folder for the outcome")
+		return errors.New("no output directory")
 	case c.KeyMap != "identity" && c.KeyMap != "spread":
 		return fmt.Errorf("key map %q: want identity or spread", c.KeyMap)
 	case c.Lanes < 1 || c.Lanes > maxLanes:

@@ -56,7 +56,7 @@ func expand(ctx context.Context, input string) ([]string, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s: no such shard: name libsvm files, or a folder or pattern of them", input)
+		return nil, fmt.Errorf("%s: no such shard: name libsvm files, or a directory or pattern of them", input)
 	}
 	return found, nil
 }
@@ -117,7 +117,7 @@ func complete(files []string) error {
 		}
 		for n := range want {
 			if !has[s][n] {
-				return fmt.Errorf("shard %s-%0*d-of-%s%s is missing: %d of %d are there", s.prefix, len(s.of), n, s.of, s.suffix, len(has[s]), want)
+				return fmt.Errorf("shard %s-%0*d-of-%s%s is missing: found %d of %d", s.prefix, len(s.of), n, s.of, s.suffix, len(has[s]), want)
 			}
 		}
 	}

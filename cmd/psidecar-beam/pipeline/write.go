@@ -211,7 +211,7 @@ func (f *finishFn) ProcessElement(ctx context.Context, _ int64, values func(*[]b
 		for part := range m.parts(of) {
 			if has[of][part] {
 				if err := removeFile(ctx, f.Config.partName(of, part)); err != nil {
-					return fmt.Errorf("removing what is not needed any more: %w", err)
+					return fmt.Errorf("removing temporary files: %w", err)
 				}
 			}
 		}

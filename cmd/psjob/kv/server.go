@@ -46,7 +46,7 @@ func (s *Server) handle(ctx context.Context, m *van.Message) error {
 		return s.handleCommand(ctx, m, s.handler.Command)
 	}
 	if !m.Meta.Request {
-		return fmt.Errorf("node %d answers a data request, which a server never makes", m.Sender)
+		return fmt.Errorf("node %d answers a data request, but servers make none", m.Sender)
 	}
 	if err := s.answer(ctx, m); err != nil {
 		return fmt.Errorf("request %d from node %d: %w", m.Meta.Timestamp, m.Sender, err)

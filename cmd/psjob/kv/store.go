@@ -187,7 +187,7 @@ func shape(keys, vals int, lens []int32) (each int, err error) {
 		sum += int(l)
 	}
 	if sum != vals {
-		return 0, fmt.Errorf("lengths sum to %d, but there are %d values", sum, vals)
+		return 0, fmt.Errorf("lengths sum to %d, but got %d values", sum, vals)
 	}
 	return 0, nil
 }

@@ -150,7 +150,7 @@ func (t *transfer) slice(servers int) error {
 	}
 	// Of lengths only their sum was unknown so far.
 	if t.valAt[servers] != values {
-		return fmt.Errorf("lengths sum to %d, but there are %d values", t.valAt[servers], values)
+		return fmt.Errorf("lengths sum to %d, but got %d values", t.valAt[servers], values)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (w *Worker) handle(ctx context.Context, m *van.Message) error {
 	// It stays until the last server has answered, which is counted after this.
 	found, ok := w.inFlight.Load(m.Meta.Timestamp)
 	if !ok {
-		return fmt.Errorf("node %d answers pull %d, which is not waited for", m.Sender, m.Meta.Timestamp)
+		return fmt.Errorf("unexpected answer from node %d to pull %d", m.Sender, m.Meta.Timestamp)
 	}
 	if err := found.(*transfer).copyPart(m); err != nil {
 		return fmt.Errorf("answer of node %d to pull %d: %w", m.Sender, m.Meta.Timestamp, err)

@@ -77,7 +77,7 @@ func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyM
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if len(b.labels) == 0 {
-		return nil, fmt.Errorf("%s: %d rows leave none for worker %d of %d", path, n, share.Index, share.Of)
+		return nil, fmt.Errorf("%s: %d rows are too few: none left for worker %d of %d", path, n, share.Index, share.Of)
 	}
 	if set.sparse, err = b.finish(&keys); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

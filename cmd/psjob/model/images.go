@@ -95,7 +95,7 @@ func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 	}
 	pixels := uint64(counts[1]) * uint64(counts[2])
 	if pixels == 0 || pixels > largestPicture {
-		return nil, fmt.Errorf("%s: pictures of %d x %d pixels: want 1 to %d pixels", imagePath, counts[1], counts[2], largestPicture)
+		return nil, fmt.Errorf("%s: images of %d x %d pixels: want 1 to %d pixels", imagePath, counts[1], counts[2], largestPicture)
 	}
 	m := &Images{pixels: int(pixels)}
 	// Pictures of other workers' shares are read, too, since a compressed file cannot
@@ -103,7 +103,7 @@ func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 	picture, label := make([]byte, pixels), make([]byte, 1)
 	for i := range int(counts[0]) {
 		if _, err := io.ReadFull(images, picture); err != nil {
-			return nil, fmt.Errorf("%s ends at picture %d of %d: %w", imagePath, i+1, counts[0], err)
+			return nil, fmt.Errorf("%s ends at image %d of %d: %w", imagePath, i+1, counts[0], err)
 		}
 		if _, err := io.ReadFull(labels, label); err != nil {
 			return nil, fmt.Errorf("%s ends at label %d of %d: %w", labelPath, i+1, counts[0], err)
@@ -117,7 +117,7 @@ func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 		}
 	}
 	if len(m.labels) == 0 {
-		return nil, fmt.Errorf("%s: %d pictures leave none for worker %d of %d", imagePath, counts[0], share.Index, share.Of)
+		return nil, fmt.Errorf("%s: %d images are too few: none left for worker %d of %d", imagePath, counts[0], share.Index, share.Of)
 	}
 	return m, nil
 }

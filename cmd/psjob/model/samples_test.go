@@ -149,7 +149,7 @@ func TestSentences(t *testing.T) {
 func TestBadSentences(t *testing.T) {
 	for text, want := range map[string]string{
 		"1 2\n": "no tab", "1\t5\n": "target: word \"5\": want a number from 1 to 4", "0\t1\n": "source: word \"0\"",
-		"1\tx\n": "word \"x\"", "\t1\n": "source: 0 words", "1\t\n": "target: 0 words", "\n": "leave none",
+		"1\tx\n": "word \"x\"", "\t1\n": "source: 0 words", "1\t\n": "target: 0 words", "\n": "too few",
 		"1\t1" + strings.Repeat(" 1", 200) + "\n": "201 words: want 1 to 200",
 	} {
 		_, err := LoadSentences(t.Context(), write(t, "pairs", []byte(text)), Share{0, 1}, dataset.KeyMap{}, 5)

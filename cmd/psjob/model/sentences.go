@@ -82,7 +82,7 @@ func LoadSentences(ctx context.Context, path string, share Share, keys dataset.K
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if set.Len() == 0 {
-		return nil, fmt.Errorf("%s: %d pairs leave none for worker %d of %d", path, n, share.Index, share.Of)
+		return nil, fmt.Errorf("%s: %d pairs are too few: none left for worker %d of %d", path, n, share.Index, share.Of)
 	}
 	if set.sparse, err = b.finish(&keys); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

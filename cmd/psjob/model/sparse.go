@@ -75,7 +75,7 @@ func LoadSparse(ctx context.Context, path string, share Share, keys dataset.KeyM
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if s.Len() == 0 {
-		return nil, fmt.Errorf("%s: %d rows leave none for worker %d of %d: use fewer workers", path, n, share.Index, share.Of)
+		return nil, fmt.Errorf("%s: %d rows are too few: none left for worker %d of %d; use fewer workers", path, n, share.Index, share.Of)
 	}
 	if unit {
 		s.scaleRows()

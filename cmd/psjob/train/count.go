@@ -169,7 +169,7 @@ func (c *counter) totals(workers, steps int) ([]int64, error) {
 	}
 	for id, sum := range sums {
 		if sum > exact {
-			return nil, fmt.Errorf("id %d sums to %d, beyond the whole numbers that float32 holds (%d): make fewer steps or more keys", id, sum, exact)
+			return nil, fmt.Errorf("id %d sums to %d, beyond the integers that float32 represents exactly (%d): use fewer steps or more keys", id, sum, exact)
 		}
 	}
 	return sums, nil

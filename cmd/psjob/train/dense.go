@@ -15,7 +15,7 @@ import (
 
 // errNotTheSum is the error of a job in which a pulled value is not the very one that
 // the server must have.
-var errNotTheSum = errors.New("a value is not what the server must have")
+var errNotTheSum = errors.New("unexpected value")
 
 // dense has every worker pull a whole model in each step, with all requests in flight
 // at once, and check each value to the last bit. In each step one worker, in turn,
@@ -134,11 +134,11 @@ func addStep(values []float32, seed, number uint64) {
 func (o Options) checkDense() error {
 	switch {
 	case o.Server.Rule != "add":
-		return fmt.Errorf("--rule %s: dense needs add, whose sums are known", o.Server.Rule)
+		return fmt.Errorf("--rule %s: dense requires add, whose sums are known", o.Server.Rule)
 	case o.Steps < 1:
 		return fmt.Errorf("--steps %d: dense wants 1 or more", o.Steps)
 	case o.Async:
-		return errors.New("--async: dense waits for the other workers, or nobody would know what a pull must bring")
+		return errors.New("--async: not with dense, which must wait for the other workers to know the expected values")
 	case o.Count.Keys < 1 || o.Count.Batch < 1:
 		return fmt.Errorf("--count-keys %d, --count-batch %d: want 1 or more", o.Count.Keys, o.Count.Batch)
 	}

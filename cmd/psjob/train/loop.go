@@ -234,7 +234,7 @@ func (w *worker) evaluate(ctx context.Context, m model.Model, step int32) error 
 	}
 	labels := ""
 	if w.Labels != "" {
-		return fmt.Errorf("--test with --labels: name both files as MNIST does, so that the labels are found beside the pictures")
+		return fmt.Errorf("--test with --labels: name both files as MNIST does, so that the labels are found next to the images")
 	}
 	test, _, err := w.load(ctx, w.Test, labels, model.Share{Index: 0, Of: 1})
 	if err != nil {

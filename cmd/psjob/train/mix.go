@@ -50,7 +50,7 @@ const maxOrders = 1 << 16
 func (h *mixHandler) Push(head int32, keys []uint64, vals []float32, lens []int32) error {
 	if head > 0 && len(keys) > 0 {
 		if last := h.last[keys[0]]; head != last+1 {
-			return fmt.Errorf("push %d of key %d comes after push %d: the order was not kept", head, keys[0], last)
+			return fmt.Errorf("push %d of key %d arrived after push %d: wrong order", head, keys[0], last)
 		}
 		if len(h.last) >= maxOrders {
 			return fmt.Errorf("more than %d senders number their pushes", maxOrders)
@@ -357,7 +357,7 @@ func (m *mixer) large(ctx context.Context, n int) error {
 	return m.compare("one long key", r.Out, value)
 }
 
-var errWrongValue = errors.New("not what was pushed")
+var errWrongValue = errors.New("not the pushed value")
 
 // compare compares pulled values with what they must be, and counts them.
 func (m *mixer) compare(what string, got []float32, want func(i int) float32) error {

@@ -168,7 +168,7 @@ func (o Options) Check() error {
 		}
 	}
 	if o.Count.While != "" && o.Async {
-		return fmt.Errorf("--count-while %s: not with --async, whose workers make their steps apart", o.Count.While)
+		return fmt.Errorf("--count-while %s: not with --async, whose workers take steps independently", o.Count.While)
 	}
 	if o.Steps < 0 || o.Epochs < 0 || (o.Epochs == 0 && o.Steps == 0) {
 		return fmt.Errorf("--epochs %d, --steps %d: want one of them above 0", o.Epochs, o.Steps)
@@ -182,7 +182,7 @@ func (o Options) Check() error {
 	case !(o.Momentum >= 0 && o.Momentum < 1):
 		return fmt.Errorf("--momentum %v: want 0 (none) to below 1", o.Momentum)
 	case o.Momentum > 0 && o.Model != "mlp":
-		return fmt.Errorf("--momentum %v: only mlp has it, whose workers use the same parameters in every step", o.Momentum)
+		return fmt.Errorf("--momentum %v: only for mlp, whose workers use the same parameters in every step", o.Momentum)
 	}
 	if o.StartAfter < 0 {
 		return fmt.Errorf("--start-after %v: want 0 or more", o.StartAfter)
@@ -211,7 +211,7 @@ func (o Options) Check() error {
 		}
 	}
 	if o.Data == "" {
-		return fmt.Errorf("--data is missing: name a file, or make one with `psjob generate`")
+		return fmt.Errorf("--data is required: name a file, or create one with `psjob generate`")
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func (o Options) translateShape() model.TranslateShape {
 func (o Options) checkCount() error {
 	c := o.Count
 	if o.Server.Rule != "add" && o.Server.Rule != "assign" && !c.Late {
-		return fmt.Errorf("--rule %s: count needs add or assign, whose sums are known, or --count-late", o.Server.Rule)
+		return fmt.Errorf("--rule %s: count requires add or assign, whose sums are known, or --count-late", o.Server.Rule)
 	}
 	return c.check()
 }
@@ -233,7 +233,7 @@ func (o Options) checkCount() error {
 func (o Options) checkRows() error {
 	switch s := o.Rows.Sparsity; {
 	case o.Server.Rule != "add":
-		return fmt.Errorf("--rule %s: rows needs add, whose sums are known", o.Server.Rule)
+		return fmt.Errorf("--rule %s: rows requires add, whose sums are known", o.Server.Rule)
 	case o.Steps < 1:
 		return fmt.Errorf("--steps %d: rows wants 1 or more", o.Steps)
 	case !(s >= 0 && s < 1):
@@ -263,7 +263,7 @@ func (c CountOptions) check() error {
 		return fmt.Errorf("--count-common %v: want 0 to 1", c.Common)
 	// The last step is announced by a value that all must see at once.
 	case c.While != "" && c.Late:
-		return fmt.Errorf("--count-while %s: not with --count-late, where nobody hears what the workers agree on", c.While)
+		return fmt.Errorf("--count-while %s: not with --count-late, in which workers do not coordinate", c.While)
 	case c.Compute < 0:
 		return fmt.Errorf("--count-compute %v: want 0 or more", c.Compute)
 	}

@@ -49,7 +49,7 @@ func (r *rower) row(i int) []float32 { return r.has[i*r.width : (i+1)*r.width] }
 
 // errWrongRow is the error of a job in which a row is neither whole nor without its
 // smallest values.
-var errWrongRow = errors.New("a row is neither what the server must have nor the largest of its values")
+var errWrongRow = errors.New("a row is neither the expected one nor the largest of its values")
 
 // largest returns which values of a row are its largest, all of them for a row of
 // zeros. It sorts, where the codec selects: the two must agree.

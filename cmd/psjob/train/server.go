@@ -126,7 +126,7 @@ func (h *handler) configure(body []byte) error {
 	}
 	// The store is replaced as a whole, so nothing may be in it yet.
 	if h.store.Len() > 0 {
-		return errors.New("the job's settings come after the first keys: a worker pushed before the first worker configured the servers")
+		return errors.New("job settings received after the first keys: a worker pushed before the first worker configured the servers")
 	}
 	fresh, err := kv.NewStore(s)
 	if err != nil {

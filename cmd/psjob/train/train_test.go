@@ -402,7 +402,7 @@ func TestOptions(t *testing.T) {
 		"--tensor-block": func(o *Options) { o.Block = 0 },
 		"--count-while":  func(o *Options) { o.Model, o.Count.While, o.Async = "count", "x", true },
 		"--count-late":   func(o *Options) { o.Model, o.Count.While, o.Count.Late = "count", "x", true },
-		"count needs":    func(o *Options) { o.Model, o.Server.Rule = "count", "sgd" },
+		"count requires": func(o *Options) { o.Model, o.Server.Rule = "count", "sgd" },
 	} {
 		o := defaults("lr")
 		o.Data = "x"

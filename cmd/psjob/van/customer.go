@@ -94,13 +94,13 @@ func (c *Customer) answered(ts int32, node int) error {
 	p := c.pending[ts]
 	if p == nil {
 		c.mu.Unlock()
-		return fmt.Errorf("node %d answers request %d of app %d, which waits for no answer", node, ts, c.app)
+		return fmt.Errorf("unexpected answer from node %d to request %d of app %d", node, ts, c.app)
 	}
 	if node != 0 {
 		at := slices.Index(p.expect, node)
 		if at < 0 {
 			c.mu.Unlock()
-			return fmt.Errorf("node %d answers request %d of app %d twice, or was not asked", node, ts, c.app)
+			return fmt.Errorf("duplicate or unexpected answer from node %d to request %d of app %d", node, ts, c.app)
 		}
 		// Answers are checked off by node, so that a repeated one does not stand for
 		// another node's.

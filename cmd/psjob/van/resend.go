@@ -79,7 +79,7 @@ func (r *resender) keepFrames(ctx context.Context, signature uint64, to int, fra
 	if _, twice := r.unacked[signature]; twice {
 		r.mu.Unlock()
 		<-r.room
-		return o, fmt.Errorf("two messages to node %d have the signature %#x: PS_RESEND cannot tell them apart", to, signature)
+		return o, fmt.Errorf("two messages to node %d have the signature %#x: PS_RESEND cannot distinguish them", to, signature)
 	}
 	r.unacked[signature] = u
 	r.mu.Unlock()
@@ -152,7 +152,7 @@ func (r *resender) overdue(now time.Time, patience time.Duration) ([]*unacked, e
 	var due []*unacked
 	for _, u := range r.unacked {
 		if now.Sub(u.first) > patience {
-			return nil, fmt.Errorf("node %d has not acknowledged a message in %v, %d repetitions", u.to, patience, u.repeats)
+			return nil, fmt.Errorf("node %d has not acked a message within %v and %d retransmissions", u.to, patience, u.repeats)
 		}
 		// A repetition that still waits to be written is not repeated again.
 		if !u.queued.Load() && now.After(u.due) {

@@ -82,10 +82,10 @@ func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 	case n.Role != pslite.Server && n.Role != pslite.Worker:
 		return false, fmt.Errorf("a node at %s registers with role %v: want server or worker", address(n), n.Role)
 	case r.complete:
-		return false, fmt.Errorf("a %v at %s registers, but the job is complete: was it started again?", n.Role, address(n))
+		return false, fmt.Errorf("a %v at %s registers, but the job is complete: was it restarted?", n.Role, address(n))
 	// A job with more nodes than its variables say has two kinds of variables.
 	case count >= room:
-		return false, fmt.Errorf("a %v at %s registers, but %s=%d of them are there already", n.Role, address(n), variable, room)
+		return false, fmt.Errorf("a %v at %s registers, but %s=%d have already registered", n.Role, address(n), variable, room)
 	case n.Hostname == "" || n.Port <= 0:
 		return false, fmt.Errorf("a %v registers without an address (host %q, port %d)", n.Role, n.Hostname, n.Port)
 	}

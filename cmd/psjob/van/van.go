@@ -177,7 +177,7 @@ func (v *Van) Send(ctx context.Context, m *Message) error {
 	d, from := v.dealers[m.Recver], int(v.self.ID)
 	v.mu.Unlock()
 	if d == nil {
-		return fmt.Errorf("there is no connection to node %d", m.Recver)
+		return fmt.Errorf("no connection to node %d", m.Recver)
 	}
 	if v.config.Verbose > 1 {
 		v.config.Logger.Info("send", "message", m.String(), "to", m.Recver)

@@ -92,5 +92,5 @@ func (s *solver[T]) meetTheta(ctx context.Context, st *state[T]) error {
 			return s.balance(st)
 		}
 	}
-	return fmt.Errorf("no assignment found where each machine uses parameters of weight theta = %d or less: one uses %d; allow more, or give a longer budget", s.limits.theta, slices.Max(st.cost.used))
+	return fmt.Errorf("no assignment found in which each machine uses parameters of weight theta = %d or less: one uses %d; increase theta or the time budget", s.limits.theta, slices.Max(st.cost.used))
 }

@@ -179,7 +179,7 @@ func (s *solver[T]) firstBlocks(levels []level) (first int, block []int32, err e
 
 // errOtherVersion is the error for a saved state that does not fit the levels: another version of
 // psidecar has made other clusters of the same data.
-var errOtherVersion = fmt.Errorf("%w: of another version, which made other clusters of the same data", partition.ErrOtherState)
+var errOtherVersion = fmt.Errorf("%w: written by a different version, whose clusters differ", partition.ErrOtherState)
 
 // schedule returns the fraction of the budget at which level i ends, and the fraction of its
 // initial temperature at which it should then be. last is the coarsest level.

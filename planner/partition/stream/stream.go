@@ -112,7 +112,7 @@ func Partition(ctx context.Context, source Source, o Options, place func(id uint
 	}
 	dir, err := os.MkdirTemp(o.Scratch, "psidecar-stream-*")
 	if err != nil {
-		return nil, fmt.Errorf("making a folder for what exceeds the memory: %w", err)
+		return nil, fmt.Errorf("creating a directory for temporary files: %w", err)
 	}
 	s, err := newState(o, dir)
 	if err != nil {

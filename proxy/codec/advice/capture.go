@@ -42,7 +42,7 @@ func ReadCapture(path string) (Report, error) {
 	}
 	report := study.Report()
 	if report.PushBytes+report.PullBytes == 0 {
-		return report, fmt.Errorf("%s has %d messages and none with keys and values", path, totals.Messages)
+		return report, fmt.Errorf("%s has %d messages, but none with keys and values", path, totals.Messages)
 	}
 	return report, nil
 }

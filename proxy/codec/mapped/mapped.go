@@ -41,7 +41,7 @@ var (
 	// ErrDamaged says that a file does not hold what was written to it.
 	ErrDamaged = errors.New("the file is damaged")
 	// ErrOtherBoot says that the machine was restarted since the file was written.
-	ErrOtherBoot = errors.New("the file is of before the machine was started")
+	ErrOtherBoot = errors.New("the file is from before the last reboot")
 )
 
 // A file is a page of its own, and behind it segments, each mapped by itself, whose ends
@@ -173,7 +173,7 @@ func Create(path string, o Options) (f *File, err error) {
 		if f.file == nil { // Close has nothing to give back
 			o.give(pageSize)
 		}
-		return nil, errors.Join(fmt.Errorf("making a file for what waits: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("creating a residual file: %w", err), f.Close())
 	}
 	return f, nil
 }

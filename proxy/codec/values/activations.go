@@ -23,13 +23,13 @@ func (r *Rule) checkActivations() error {
 	case !(r.Activations >= 0 && r.Activations < 1):
 		return fmt.Errorf("threshold-activations %v: want a sparsity from 0 (off) to below 1, such as 0.95", r.Activations)
 	case r.Row < 0:
-		return fmt.Errorf("row %d: want 0 (what belongs to a key) or a number of values", r.Row)
+		return fmt.Errorf("row %d: want 0 (one row per key) or a number of values", r.Row)
 	case !r.activates() && (r.Row > 0 || r.ActivationsPushed):
-		return errors.New("row and activations-pushed say something of threshold-activations, which is off")
+		return errors.New("row and activations-pushed require threshold-activations, which is off")
 	case r.activates() && r.Threshold > 0:
-		return errors.New("threshold-activations and threshold exclude each other for the same keys: a gradient for activations has no other to be added to, what waited of it would be lost; give parameters and activations rules of their own (keys)")
+		return errors.New("threshold-activations and threshold exclude each other for the same keys: residuals of activation gradients would be lost; set separate rules for parameters and activations (keys)")
 	case r.activates() && (r.Slim != nil || r.Unchanged || r.feedsBack()):
-		return errors.New("threshold-activations excludes slim, unchanged, pull-threshold and pull-quantize for the same keys: all choose what of a pull goes")
+		return errors.New("threshold-activations excludes slim, unchanged, pull-threshold and pull-quantize for the same keys: each selects the values of a pull")
 	}
 	return nil
 }

@@ -184,7 +184,7 @@ func (c *Codec) flushStream(st *stream, o owner) ([]*ownPush, error) {
 	// the worker, which did not ask.
 	if s == nil || st.template == nil || !c.hearsAll(s.link.Acceptor) || st.template.dialect == pslite.BytePSRaw {
 		c.counts.why(ReasonNoFlush)
-		return nil, fmt.Errorf("what waits for %s cannot be sent: there is no link there, or fewer back than there, or BytePS answers on the asker's connection", o.server)
+		return nil, fmt.Errorf("residuals for %s cannot be sent: no link there, fewer links back than there, or BytePS, which answers on the requester's connection", o.server)
 	}
 	var sent []*ownPush
 	var parts []waiting
@@ -256,7 +256,7 @@ func (c *Codec) awaitAnswers(ctx context.Context, sent []*ownPush) error {
 				}
 			case <-ctx.Done():
 				c.counts.why(ReasonNoFlush)
-				return fmt.Errorf("a last push was not answered: %w", ctx.Err())
+				return fmt.Errorf("a final push was not answered: %w", ctx.Err())
 			}
 		}
 	}

@@ -91,11 +91,11 @@ func (c *Codec) Save(path string) (streams int, err error) {
 		return 0, err
 	}
 	if path == "" {
-		return len(all.Streams), errors.Join(err, errors.New("there is no folder for it"))
+		return len(all.Streams), errors.Join(err, errors.New("no directory for it"))
 	}
 	// A file that could not be released is no reason to lose the others' residuals.
 	if failed := writeKept(path, &all); failed != nil {
-		return 0, errors.Join(err, fmt.Errorf("keeping what waits of pushes for the next proxy: %w", failed))
+		return 0, errors.Join(err, fmt.Errorf("saving residuals for the next proxy: %w", failed))
 	}
 	return len(all.Streams), err
 }
@@ -178,24 +178,24 @@ func (c *Codec) restoreSaved(path string) (streams int, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("what the proxy before this one left of pushes: %w", err)
+		return 0, fmt.Errorf("residuals of the previous proxy: %w", err)
 	}
 	all, err := parseKept(text)
 	if err != nil {
-		return 0, errors.Join(fmt.Errorf("what the proxy before this one left of pushes is lost: %s: %w; set aside as %s.damaged", path, err, filepath.Base(path)),
+		return 0, errors.Join(fmt.Errorf("residuals of the previous proxy are lost: %s: %w; set aside as %s.damaged", path, err, filepath.Base(path)),
 			os.Rename(path, path+".damaged"))
 	}
 	// The file is removed before its content counts: a proxy that found it again would
 	// add everything twice, which is worse than losing it.
 	if err := os.Remove(path); err != nil {
-		return 0, fmt.Errorf("what the proxy before this one left of pushes is not taken up: %w", err)
+		return 0, fmt.Errorf("cannot restore the residuals of the previous proxy: %w", err)
 	}
 	for i := range all.Streams {
 		k := &all.Streams[i]
 		st := c.join(owner{k.Origin, k.Node, k.Server, k.App, k.Customer}, true)
 		if st == nil {
 			c.counts.why(ReasonStreams)
-			err = errors.Join(err, fmt.Errorf("what waited for %s is lost: too many workers and servers", k.Server))
+			err = errors.Join(err, fmt.Errorf("residuals for %s are lost: too many workers and servers", k.Server))
 			continue
 		}
 		err = errors.Join(err, st.adoptKept(k, [2]uint64{}, func() error { return nil }))

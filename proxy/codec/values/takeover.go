@@ -194,7 +194,7 @@ func (c *Codec) arrive(l *left, took map[[2]uint64]bool) (forget func(removed bo
 		st := c.join(owner{k.Origin, k.Node, k.Server, k.App, k.Customer}, true)
 		if st == nil {
 			c.counts.why(ReasonStreams)
-			err = errors.Join(err, fmt.Errorf("what waited for %s is lost: too many workers and servers", k.Server))
+			err = errors.Join(err, fmt.Errorf("residuals for %s are lost: too many workers and servers", k.Server))
 			continue
 		}
 		st.mu.Lock()
@@ -249,7 +249,7 @@ func (c *Codec) openLeft(path string) (*left, error) {
 		return nil, os.Remove(path)
 	case errors.Is(err, mapped.ErrDamaged):
 		c.counts.why(ReasonDamaged)
-		return nil, errors.Join(fmt.Errorf("what a proxy before this one left of pushes is lost: %w; set aside as %s", err, damaged), os.Rename(path, filepath.Join(c.folder, damaged)))
+		return nil, errors.Join(fmt.Errorf("residuals of a previous proxy are lost: %w; set aside as %s", err, damaged), os.Rename(path, filepath.Join(c.folder, damaged)))
 	}
 	return nil, err
 }
@@ -260,7 +260,7 @@ func (c *Codec) takeLeft(l *left, remove func() error) error {
 	st := c.join(owner{k.Origin, k.Node, k.Server, k.App, k.Customer}, true)
 	if st == nil {
 		c.counts.why(ReasonStreams)
-		return errors.Join(fmt.Errorf("what waits for %s must wait on: too many workers and servers", k.Server), l.Close())
+		return errors.Join(fmt.Errorf("residuals for %s stay held back: too many workers and servers", k.Server), l.Close())
 	}
 	defer c.leave(st)
 	return st.adoptKept(k, halves(l.ID), remove)
@@ -299,7 +299,7 @@ func (s *stream) takeNoting(k *keptStream, id [2]uint64) (n note, err error) {
 		s.commit()
 	})
 	if lost > 0 {
-		err = fmt.Errorf("what waited of %d layers for %s is lost: --codec-memory has no room for it, or their keys have other lengths now", lost, k.Server)
+		err = fmt.Errorf("residuals of %d layers for %s are lost: they exceed --codec-memory, or the lengths of their keys have changed", lost, k.Server)
 	}
 	return n, err
 }

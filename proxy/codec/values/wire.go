@@ -25,11 +25,11 @@ func (r *Rule) checkPulls() error {
 	case r.PullQuantize < 0 || r.PullQuantize == 1 || r.PullQuantize > 8:
 		return fmt.Errorf("pull-quantize %d: want 2 to 8 bits, or 0 (off)", r.PullQuantize)
 	case r.feedsBack() && (r.Slim != nil || r.Unchanged):
-		return errors.New("pull-threshold or pull-quantize exclude slim and unchanged: all choose what of a pull goes")
+		return errors.New("pull-threshold and pull-quantize exclude slim and unchanged: each selects the values of a pull")
 	case r.Wire != "" && !wireKind(r.Wire).Valid():
 		return fmt.Errorf("wire %q: want bf16 or fp16", r.Wire)
 	case r.Wire != "" && r.Slim != nil:
-		return errors.New("wire and slim exclude each other: with slim, quantize makes values smaller")
+		return errors.New("wire and slim exclude each other: with slim, use quantize")
 	}
 	return nil
 }

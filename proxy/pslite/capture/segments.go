@@ -45,7 +45,7 @@ func Segments(r io.Reader, handle func(*Segment) error) (skipped uint64, err err
 		}
 		if err != nil {
 			if errors.Is(err, io.ErrUnexpectedEOF) {
-				err = errors.New("the file ends inside a packet: it was cut off")
+				err = errors.New("the file ends inside a packet: it was truncated")
 			}
 			return skipped, &Error{in.n, packets, err}
 		}
