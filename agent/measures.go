@@ -56,7 +56,7 @@ func carriedBeside(job string, why *measure.Gap) measure.Line {
 		l.Judge()
 		return l
 	}
-	l.State, l.Setting, l.From = measure.On, "--intercept; the proxy tells the rest: psidecar status --proxy 127.0.0.1:9813", "flags"
+	l.State, l.Setting, l.From = measure.On, "--intercept; for details: psidecar status --proxy 127.0.0.1:9813", "flags"
 	return l
 }
 
@@ -64,13 +64,13 @@ func carriedBeside(job string, why *measure.Gap) measure.Line {
 func (a *Agent) uncarried(v *observe.JobView) *measure.Gap {
 	switch {
 	case a.opts.Carried.Proxies == nil:
-		return &measure.Gap{Reason: "not_intercepted", Why: "connections are watched only, and not sent to a proxy",
-			Do: "psidecar up; or psidecar agent --intercept and psidecar proxy, on every host of the job"}
+		return &measure.Gap{Reason: "not_intercepted", Why: "connections are only watched, not redirected to a proxy",
+			Do: "run psidecar up, or psidecar agent --intercept and psidecar proxy, on every host of the job"}
 	case onLoopback(v):
-		return &measure.Gap{Reason: "loopback", Why: "the job's nodes are at loopback addresses (127.0.0.1), where connections are never carried: they cross no network",
-			Do: "give the job the hosts' addresses (DMLC_PS_ROOT_URI, DMLC_NODE_HOST or DMLC_INTERFACE); to see measures at work on one machine: psidecar demo"}
+		return &measure.Gap{Reason: "loopback", Why: "the job's nodes use loopback addresses (127.0.0.1), which are never proxied",
+			Do: "use the hosts' addresses (DMLC_PS_ROOT_URI, DMLC_NODE_HOST or DMLC_INTERFACE); for a trial on one machine use psidecar demo"}
 	case a.opts.Carried.Proxies() == 0:
-		return &measure.Gap{Reason: "no_proxy_here", Why: "no proxy on this host takes its connections", Do: "start psidecar proxy with this agent's --proxy-socket"}
+		return &measure.Gap{Reason: "no_proxy_here", Why: "no proxy on this host accepts its connections", Do: "start psidecar proxy with this agent's --proxy-socket"}
 	}
 	return nil
 }
@@ -100,8 +100,8 @@ func (a *Agent) running() int {
 }
 
 var (
-	measureOn  = describe("measure_connections", "Connections of a job by measure, and by whether it holds there: on or off. Of observe and carry; a proxy has psidecar_proxy_measure_connections of the others.", "job", "measure", "state")
-	measureOff = describe("measure_off_connections", "Of those on which it does not, how many for which reason; 1 of no connection in particular.", "job", "measure", "reason")
+	measureOn  = describe("measure_connections", "Connections of a job by measure and state (on or off), for observe and carry; psidecar_proxy_measure_connections of the proxy has the other measures.", "job", "measure", "state")
+	measureOff = describe("measure_off_connections", "Connections on which the measure is off, by reason; 1 if the reason is not specific to a connection.", "job", "measure", "reason")
 )
 
 // measures sends the metrics of the agent's own measures; a proxy sends those of the others.

@@ -25,13 +25,13 @@ func (s *sight) explainBlindness(now time.Time, lost uint64, unread time.Time) (
 	if lost > s.lost {
 		s.lost, s.lostAt = lost, now
 	}
-	const then = "rates are too low meanwhile, and a job is said to stall only where its sockets and processes say so too"
+	const then = "rates are too low in the meantime, and a stall is reported only if sockets and processes confirm it"
 	switch {
 	// What was lost may still be the answer to a request that seems to wait.
 	case now.Sub(s.lostAt) < patience:
-		return "this agent does not keep up with what jobs send (ring_full): " + then
+		return "this agent does not keep up with the jobs' traffic (ring_full): " + then
 	case !unread.IsZero() && now.Sub(unread) >= behindAfter:
-		return fmt.Sprintf("this agent is %s behind with reading what jobs send: %s", ago(now.Sub(unread)), then)
+		return fmt.Sprintf("this agent lags %s behind the jobs' traffic: %s", ago(now.Sub(unread)), then)
 	}
 	return ""
 }

@@ -70,8 +70,8 @@ func Get(ctx context.Context, base, path string, query url.Values, v any) error 
 		if json.Unmarshal(body, &failed) != nil || failed.Error == "" {
 			failed.Error = fmt.Sprintf("%s: %.300q%s", response.Status, body, atPort(base))
 		}
-		if response.StatusCode == http.StatusNotFound && strings.HasPrefix(failed.Error, "nothing is served at ") {
-			failed.Error += ": this is another part of psidecar than the one that is asked for" + atPort(base)
+		if response.StatusCode == http.StatusNotFound && strings.HasPrefix(failed.Error, "not found: ") {
+			failed.Error += ": this is a different psidecar component" + atPort(base)
 		}
 		return fmt.Errorf("%s: %s", where, asFlags(failed.Error, query))
 	}

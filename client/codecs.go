@@ -144,13 +144,13 @@ func (r *ChangeOptions) await(ctx context.Context, c api.CodecsClient, version u
 func FollowerState(h *api.CodecFollower, version uint64) string {
 	switch {
 	case !h.GetFollowing():
-		return "does not follow any more"
+		return "no longer follows"
 	case h.GetRefused() != "":
 		return "refused: " + h.GetRefused()
 	case h.GetVersion() < version:
-		return "has not taken them up yet"
+		return "has not accepted them yet"
 	}
-	return "has taken them up"
+	return "has accepted them"
 }
 
 // reportIn is how long a proxy may take to report when a trial is over.

@@ -27,7 +27,7 @@ func PrintPlans(out io.Writer, d *api.Description, called *page.NameMap) error {
 		mode := "proposes only"
 		switch {
 		case j.GetHeld():
-			mode = "held back until one is applied"
+			mode = "on hold until one is applied"
 		case j.GetActs():
 			mode = "carries plans out"
 		}
@@ -35,7 +35,7 @@ func PrintPlans(out io.Writer, d *api.Description, called *page.NameMap) error {
 		if run := plan.Run(j.GetRun()); run.Valid() {
 			over := ""
 			if !j.GetRunning() {
-				over = ", over: no host has connections of it"
+				over = ", over: no host has connections of this job"
 			}
 			fmt.Fprintf(w, "run %s, since %s%s\n", run.Short(), run.Began().Format(time.DateTime), over)
 		}
@@ -43,7 +43,7 @@ func PrintPlans(out io.Writer, d *api.Description, called *page.NameMap) error {
 			fmt.Fprintln(w, j.GetLost())
 		}
 		if n := len(j.GetEpochs()); n > 0 && j.GetEpochs()[n-1].GetState() == api.Epoch_MOVING && j.GetProxies() == 0 {
-			fmt.Fprintln(w, "no proxy is connected to the planner that would move keys")
+			fmt.Fprintln(w, "no proxy that can move keys is connected to the planner")
 		}
 		if j.GetTrouble() != "" {
 			fmt.Fprintf(w, "no new plan: %s\n", j.GetTrouble())
@@ -99,7 +99,7 @@ func PrintAdvice(out io.Writer, d *api.CodecsDescription) error {
 func PrintRuns(out io.Writer, runs page.Runs) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if len(runs.Jobs) == 0 {
-		fmt.Fprintln(w, "this planner has seen no job")
+		fmt.Fprintln(w, "this planner has seen no jobs")
 	}
 	for _, j := range runs.Jobs {
 		fmt.Fprintf(w, "job %s\n", cli.Clean(j.Name))

@@ -28,7 +28,7 @@ func FetchScreen(ctx context.Context, agent, job string) (*draw.Screen, error) {
 	s.Jobs = jobs.Jobs
 	named := slices.ContainsFunc(s.Jobs, func(j page.Job) bool { return j.Name == job })
 	if job != "" && !named && len(s.Jobs) > 0 {
-		s.Trouble = fmt.Sprintf("there is no job %s", job)
+		s.Trouble = fmt.Sprintf("no such job: %s", job)
 	}
 	shown := job
 	if i := slices.IndexFunc(s.Jobs, func(j page.Job) bool { return j.State != page.Over }); !named && len(s.Jobs) > 0 {

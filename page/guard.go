@@ -72,22 +72,22 @@ func (g *Guard) judge(r *http.Request) (why, code int, text string) {
 	host := hostOf(r.Host)
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead && !(g.Opens && r.Method == http.MethodPost && r.URL.Path == recordingsPath):
-		return guardMethod, http.StatusMethodNotAllowed, "this address is for reading; changes go through psidecar plan, or the proxy's control socket"
+		return guardMethod, http.StatusMethodNotAllowed, "this endpoint is read-only; make changes with psidecar plan or the proxy's control socket"
 	// A browser that was led here by a foreign name sends that name. This is what stops DNS
 	// rebinding.
 	case !g.own(host):
-		return guardHost, http.StatusMisdirectedRequest, fmt.Sprintf("%.200q is no name of this host that is known here: ask by its address, or name it by --http-name", host)
+		return guardHost, http.StatusMisdirectedRequest, fmt.Sprintf("%.200q is not a known name of this host: use its address, or add the name with --http-name", host)
 	}
 	// Browsers send an origin with requests that scripts of other sites make. Tools send none.
 	if origin := r.Header.Get("Origin"); origin != "" {
 		if u, err := url.Parse(origin); err != nil || !strings.EqualFold(u.Host, r.Host) {
-			return guardOrigin, http.StatusForbidden, "pages of other sites may not ask here"
+			return guardOrigin, http.StatusForbidden, "cross-site requests are not allowed"
 		}
 	}
 	// Navigation is allowed: a link on another site may lead here, since that site cannot read
 	// what is then shown.
 	if site := r.Header.Get("Sec-Fetch-Site"); (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
-		return guardOrigin, http.StatusForbidden, "pages of other sites may not ask here"
+		return guardOrigin, http.StatusForbidden, "cross-site requests are not allowed"
 	}
 	return 0, 0, ""
 }
@@ -107,7 +107,7 @@ func (g *Guard) own(host string) bool {
 }
 
 // descGuarded describes the metric of all guards of a process.
-var descGuarded = prometheus.NewDesc("psidecar_http_refused_total", "HTTP requests that were refused: method, they would change something; host, they are for a name that is not this host's; origin, a page of another site made them.", []string{"reason"}, nil)
+var descGuarded = prometheus.NewDesc("psidecar_http_refused_total", "Refused HTTP requests: method (would make a change), host (not a name of this host), origin (cross-site).", []string{"reason"}, nil)
 
 // Describe implements prometheus.Collector.
 func (g *Guard) Describe(out chan<- *prometheus.Desc) { out <- descGuarded }

@@ -13,10 +13,10 @@ func Observed(j *Job) measure.Line {
 		l.Setting = fmt.Sprintf("keys of one in %d requests", s.OneIn)
 	}
 	if n := j.Connections.Unsynced; n > 0 {
-		l.Lack(measure.Gap{Reason: "unsynced", Connections: n, Why: "older than the agent, and no message of theirs has begun since that could be recognised", Do: "this ends by itself with their next messages"})
+		l.Lack(measure.Gap{Reason: "unsynced", Connections: n, Why: "older than the agent, without a recognizable message since", Do: "nothing: they are synchronized at their next messages"})
 	}
 	if l.Connections == 0 {
-		l.Lack(measure.Gap{Reason: "no_connections", Why: "no connection of the job has been seen", Do: "psidecar doctor says whether this host can be watched; TCP only is (no DMLC_LOCAL=1, no RDMA)"})
+		l.Lack(measure.Gap{Reason: "no_connections", Why: "no connection of the job has been seen", Do: "run psidecar doctor; only TCP can be watched (no DMLC_LOCAL=1, no RDMA)"})
 	}
 	l.Judge()
 	return l

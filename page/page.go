@@ -143,7 +143,7 @@ func Handler(state State, opts Options) http.Handler {
 	}
 	// Unknown paths below /api/ are answered as the interface answers, in JSON.
 	mux.HandleFunc("GET /api/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, badRequest{http.StatusNotFound, "nothing is served at " + r.URL.Path})
+		fail(w, badRequest{http.StatusNotFound, "not found: " + r.URL.Path})
 	})
 	if opts.Metrics != nil {
 		mux.Handle("GET /metrics", opts.Metrics)

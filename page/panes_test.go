@@ -38,7 +38,7 @@ func (l lived) Jobs() []Job {
 	own.Measures = []measure.Line{
 		{Measure: measure.Observe, State: measure.On, On: 16, Connections: 16, Setting: "keys of one in 4 requests"},
 		{Measure: measure.Carry, State: measure.Part, On: 12, Connections: 16, Not: []measure.Gap{{Reason: "no_proxy_there", Connections: 4, Why: "no psidecar answers at the mesh port of host-3", Do: "start psidecar up there"}}},
-		{Measure: measure.Threshold, State: measure.Off, Connections: 16, Not: []measure.Gap{{Reason: measure.NotSet, Why: "nobody asked for it", Do: "--threshold, or psidecar plan codecs set"}}},
+		{Measure: measure.Threshold, State: measure.Off, Connections: 16, Not: []measure.Gap{{Reason: measure.NotSet, Why: "not enabled", Do: "--threshold, or psidecar plan codecs set"}}},
 	}
 	return append([]Job{own}, l.jobs...)
 }

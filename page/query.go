@@ -132,7 +132,7 @@ func (s server) job(v url.Values) (string, error) {
 	for i, j := range among {
 		names[i] = j.Name
 	}
-	return "", bad("there are %d jobs; name one with job=: %s", len(among), strings.Join(names, ", "))
+	return "", bad("there are %d jobs; select one with job=: %s", len(among), strings.Join(names, ", "))
 }
 
 // ofInterest returns the job that is meant if a query names none: the only one that is not over

@@ -27,7 +27,7 @@ type Opened struct {
 func (s server) readRecording(read func(string, io.Reader) ([]string, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		most := s.state.Agent().RecordingBytes
-		tooLong := badRequest{http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is longer than the %d MiB that are opened here: give it to psidecar show as an argument", most>>20)}
+		tooLong := badRequest{http.StatusRequestEntityTooLarge, fmt.Sprintf("the file exceeds the limit of %d MiB: pass it to psidecar show as an argument", most>>20)}
 		// Refused before it is sent, if the client says its size.
 		if r.ContentLength > most {
 			fail(w, tooLong)

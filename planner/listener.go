@@ -156,7 +156,7 @@ func (l *standbyListener) countOutcome(outcome int) {
 	l.counts[outcome]++
 }
 
-var sentOnDesc = prometheus.NewDesc("psidecar_planner_sent_on_total", "Connections that came to this planner while another had the lead, by what became of them.", []string{"outcome"}, nil)
+var sentOnDesc = prometheus.NewDesc("psidecar_planner_sent_on_total", "Connections to this planner while another one had the lead, by outcome.", []string{"outcome"}, nil)
 
 // Describe implements prometheus.Collector.
 func (l *standbyListener) Describe(out chan<- *prometheus.Desc) { out <- sentOnDesc }

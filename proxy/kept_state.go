@@ -17,9 +17,9 @@ type KeptState struct {
 }
 
 var (
-	descKept  = prometheus.NewDesc("psidecar_proxy_kept_connections", "Connections that would outlive this proxy (--outlive).", nil, nil)
-	descTaken = prometheus.NewDesc("psidecar_proxy_taken_up_total", "Connections whose link broke or whose proxy was killed, by whether they were taken up again, or lost and reset.", []string{"result"}, nil)
-	descEnded = prometheus.NewDesc("psidecar_proxy_unkept_total", "Connections that are not kept any more: over (they have ended), stopping (a proxy ends in order), no_acks (the other proxy has gone), values (a rule changes values).", []string{"reason"}, nil)
+	descKept  = prometheus.NewDesc("psidecar_proxy_kept_connections", "Connections that would survive a kill of this proxy (--outlive).", nil, nil)
+	descTaken = prometheus.NewDesc("psidecar_proxy_taken_up_total", "Connections whose link broke or whose proxy was killed, by outcome: resumed, or lost and reset.", []string{"result"}, nil)
+	descEnded = prometheus.NewDesc("psidecar_proxy_unkept_total", "Connections that are no longer held: over (closed), stopping (graceful shutdown of a proxy), no_acks (the other proxy has disconnected), values (a rule changes values).", []string{"reason"}, nil)
 )
 
 // state returns the state, and nil where keeping connections was not asked for: then it is

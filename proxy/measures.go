@@ -152,7 +152,7 @@ func (p *Proxy) line(job, name string, all []carried, lacks func(*carried) *meas
 	// everywhere.
 	if len(all) == 0 {
 		l.Lack(measure.Gap{Reason: noConnections, Why: "no connection of the job goes through this proxy",
-			Do: "connections from before the proxy, and those to 127.0.0.1 and ::1, are never carried; see the agent's line of carry"})
+			Do: "connections older than the proxy, and those to 127.0.0.1 and ::1, are never carried; see the agent's carry line"})
 	}
 	l.Judge()
 	return l
@@ -164,15 +164,15 @@ func past(c *carried) *measure.Gap {
 	case !c.direct:
 		return nil
 	case c.past == "":
-		return &measure.Gap{Reason: noMesh, Why: "direct, since no link was to be tried", Do: "start this proxy with a --mesh-port"}
+		return &measure.Gap{Reason: noMesh, Why: "direct: this proxy makes no links", Do: "start this proxy with --mesh-port"}
 	case c.past == notConfigured:
-		return &measure.Gap{Reason: notConfigured, Why: "direct, since links to other hosts need TLS or --insecure",
-			Do: "on all hosts --tls-ca, --tls-cert and --tls-key (psidecar certs makes the files) or, in a network that is trusted, --insecure; then start the job anew"}
+		return &measure.Gap{Reason: notConfigured, Why: "direct: links to other hosts need TLS or --insecure",
+			Do: "set --tls-ca, --tls-cert and --tls-key on all hosts (psidecar certs issues the files), or on a trusted network --insecure; then restart the job"}
 	case c.past == noProxy:
-		return &measure.Gap{Reason: noProxy, Why: "direct, since no proxy answered at the mesh port of the other host",
+		return &measure.Gap{Reason: noProxy, Why: "direct: no proxy answered at the mesh port of the other host",
 			Do: "start psidecar up (or agent --intercept and proxy) there, with the same --mesh-port, before the job; a connection stays direct until it breaks"}
 	}
-	return &measure.Gap{Reason: c.past, Why: "direct, since the link to the other host's proxy failed (" + c.past + ")", Do: "see both proxies' logs; proxy/README.md lists the reasons"}
+	return &measure.Gap{Reason: c.past, Why: "direct: the link to the other host's proxy failed (" + c.past + ")", Do: "see both proxies' logs; proxy/README.md lists the reasons"}
 }
 
 // encoded returns why a connection has no codec; nil: it has one.
@@ -183,11 +183,11 @@ func (p *Proxy) encoded(c *carried) *measure.Gap {
 	case c.codec != "":
 		return nil
 	case c.none:
-		return &measure.Gap{Reason: unwanted, Why: "the job's owner wants no codec", Do: "psidecar.io/codec and PSIDECAR_CODEC say so"}
+		return &measure.Gap{Reason: unwanted, Why: "the job's owner disabled codecs", Do: "see psidecar.io/codec and PSIDECAR_CODEC"}
 	case len(p.opts.Codecs) == 0:
 		return &measure.Gap{Reason: measure.NotSet, Why: "this proxy has no codec", Do: "start it with --codec compact"}
 	}
-	return &measure.Gap{Reason: noCodec, Why: "the other host's proxy knows none of this one's codecs", Do: "give it --codec compact, and the same version"}
+	return &measure.Gap{Reason: noCodec, Why: "the other host's proxy supports none of this proxy's codecs", Do: "use --codec compact and the same version there"}
 }
 
 // compactLine returns the line of the codec for keys.
@@ -196,7 +196,7 @@ func (p *Proxy) compactLine(job string, all []carried) measure.Line {
 		if g := p.encoded(c); g != nil || c.payoff == nil || c.payoff.Encodes {
 			return g
 		}
-		return &measure.Gap{Reason: fastLink, Why: "the link is fast enough: encoding a message takes longer than the bytes that it saves", Do: "nothing; --codec compact encodes all the same"}
+		return &measure.Gap{Reason: fastLink, Why: "the link is fast: encoding takes longer than it saves", Do: "nothing; --codec compact always encodes"}
 	})
 	switch {
 	case len(p.opts.Codecs) == 0:
@@ -292,9 +292,9 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 		case g != nil:
 			return g
 		case c.codec != values.Name:
-			return &measure.Gap{Reason: noCodec, Why: "the other host's proxy knows no codec for values", Do: "give it the same version"}
+			return &measure.Gap{Reason: noCodec, Why: "the other host's proxy does not support codecs for values", Do: "use the same version there"}
 		case c.sameHost && within == "":
-			return &measure.Gap{Reason: sameHost, Why: "within this host, where it saves no traffic of the network", Do: "--same-host has it hold there too"}
+			return &measure.Gap{Reason: sameHost, Why: "within this host, where it saves no network traffic", Do: "--same-host applies it there too"}
 		}
 		return nil
 	})
@@ -316,17 +316,17 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 // unfitting returns the gap of a threshold that is set but holds nothing back of a job's
 // pushes, on that many connections.
 func unfitting(why values.Reason, connections int) measure.Gap {
-	g := measure.Gap{Reason: unfit, Connections: connections, Do: "take the threshold away for this job: it is not made for it"}
+	g := measure.Gap{Reason: unfit, Connections: connections, Do: "disable the threshold for this job, which does not suit it"}
 	switch why {
 	case values.ReasonUnpulled:
-		g.Why = "no push could be thresholded so far: each is of keys that its worker has not pulled, or the first of its keys, and may be initial values"
-		g.Do = "nothing, while workers push initial values; if they never pull what they push, psidecar plan codecs set --threshold-unpulled"
+		g.Why = "no push could be thresholded so far: each is for keys that its worker has not pulled, or the first of its keys, and may carry initial values"
+		g.Do = "nothing while workers push initial values; if they never pull the keys that they push, use psidecar plan codecs set --threshold-unpulled"
 	case values.ReasonType:
-		g.Why = "no push could be thresholded: of what type its values are is not known"
-		g.Do = "say what they are: --char-values float32 of psidecar proxy, up and plan codecs set"
+		g.Why = "no push could be thresholded: the type of its values is unknown"
+		g.Do = "set the type with --char-values float32 of psidecar proxy, up or plan codecs set"
 	default:
 		g.Why = "no push could be thresholded so far (" + string(why) + ")"
-		g.Do = "proxy/README.md says what that means and what to do"
+		g.Do = "see proxy/README.md for the meaning and what to do"
 	}
 	return g
 }
@@ -345,8 +345,8 @@ func unseen(job string, all []carried, l *measure.Line) {
 		return
 	}
 	l.Lack(measure.Gap{Reason: measure.Barriers,
-		Why: "no connection to the job's scheduler goes through this proxy: it cannot hold back its workers' last barrier until their servers have what waits, which may be lost",
-		Do:  "start the job after the sidecars of its hosts, or have the threshold end before the job does: --threshold-until, psidecar plan codecs drain"})
+		Why: "no connection to the job's scheduler goes through this proxy: it cannot hold back its workers' last barrier until their servers have the residuals, which may be lost",
+		Do:  "start the sidecars before the job, or end the threshold before the job ends: --threshold-until, psidecar plan codecs drain"})
 }
 
 // unset returns why a measure does not hold that no rule asks for.
@@ -354,13 +354,13 @@ func (m *valueMeasure) unset(held []values.Held) measure.Gap {
 	// While a drain is in effect no rule asks for the measure, but one explains why.
 	at := slices.IndexFunc(held, func(h values.Held) bool { return h.Rule.Drains() })
 	if at < 0 {
-		return measure.Gap{Reason: measure.NotSet, Why: "nobody asked for it", Do: m.flag + " of psidecar up and proxy, or psidecar plan codecs set " + m.flag}
+		return measure.Gap{Reason: measure.NotSet, Why: "not enabled", Do: m.flag + " of psidecar up and proxy, or psidecar plan codecs set " + m.flag}
 	}
-	why := "psidecar plan codecs drain took it off"
+	why := "disabled by psidecar plan codecs drain"
 	if m.name == measure.Threshold {
-		why += fmt.Sprintf(": what waits goes along with the next %d pushes of each layer, and nothing waits after them", held[at].Rule.End)
+		why += fmt.Sprintf(": residuals are sent with the next %d pushes of each layer", held[at].Rule.End)
 	}
-	return measure.Gap{Reason: draining, Why: why, Do: "psidecar plan codecs set " + m.flag + " turns it on; psidecar plan codecs clear has it as the flags say"}
+	return measure.Gap{Reason: draining, Why: why, Do: "psidecar plan codecs set " + m.flag + " enables it; psidecar plan codecs clear returns to the flags"}
 }
 
 // routedLine returns the line of a measure that has keys elsewhere than the job has them. It
@@ -383,7 +383,7 @@ func (p *Proxy) routedLine(job, name, flag string, all []carried, unset *measure
 func (p *Proxy) placementLine(job string, all []carried) measure.Line {
 	var unset *measure.Gap
 	if p.opts.Jobs == nil || !p.opts.Jobs.Placed() {
-		unset = &measure.Gap{Reason: measure.NotSet, Why: "keys are where the job has them", Do: "--placement placement.json, which psidecar partition --out writes"}
+		unset = &measure.Gap{Reason: measure.NotSet, Why: "keys are at home", Do: "--placement placement.json, written by psidecar partition --out"}
 	}
 	return p.routedLine(job, measure.Placement, "--placement", all, unset)
 }
@@ -393,12 +393,12 @@ func (p *Proxy) placementLine(job string, all []carried) measure.Line {
 func (p *Proxy) movesLine(job string, all []carried) measure.Line {
 	var unset *measure.Gap
 	if p.opts.Jobs == nil || !p.opts.Jobs.Moves() {
-		unset = &measure.Gap{Reason: measure.NotSet, Why: "this proxy carries out no plans", Do: "--act and --planner on all hosts, before the job"}
+		unset = &measure.Gap{Reason: measure.NotSet, Why: "this proxy does not carry out plans", Do: "set --act and --planner on all hosts before the job starts"}
 	}
 	l := p.routedLine(job, measure.Moves, "--act", all, unset)
 	if s, ok := p.routed()[job]; unset == nil && ok && s.Handler != migrate.Adds.String() && s.Handler != migrate.Assigns.String() {
 		l.On = 0
-		l.Lack(measure.Gap{Reason: handlerless, Why: "what the servers do with a push is " + s.Handler, Do: "--handler add or assign, where that is what they do; --allow-probe finds out"})
+		l.Lack(measure.Gap{Reason: handlerless, Why: "the servers' handler is " + s.Handler, Do: "set --handler add or assign if that is what they do, or --allow-probe to detect it"})
 		l.Judge()
 	}
 	return l
@@ -413,7 +413,7 @@ func (p *Proxy) routing(job string, l *measure.Line) {
 	case s.Trouble != "":
 		l.Lack(measure.Gap{Reason: "trouble", Why: s.Trouble})
 	case !s.Ready && len(s.Joining) > 0:
-		l.Lack(measure.Gap{Reason: notReady, Why: "hosts are waited for: " + strings.Join(s.Joining[:min(len(s.Joining), 4)], ", "), Do: "a proxy with the same flags has to be on each"})
+		l.Lack(measure.Gap{Reason: notReady, Why: "waiting for hosts: " + strings.Join(s.Joining[:min(len(s.Joining), 4)], ", "), Do: "run a proxy with the same flags on each"})
 	default:
 		return
 	}

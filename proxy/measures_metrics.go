@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	descMeasure    = prometheus.NewDesc("psidecar_proxy_measure_connections", "Open connections that processes of this host made, by job and measure, and by whether it holds there: on or off. The names of measures are those of status.", []string{"job", "measure", "state"}, nil)
-	descMeasureNot = prometheus.NewDesc("psidecar_proxy_measure_off_connections", "Of those on which it does not, how many for which reason; 1 of no connection in particular. not_set: nobody asked for it.", []string{"job", "measure", "reason"}, nil)
+	descMeasure    = prometheus.NewDesc("psidecar_proxy_measure_connections", "Open connections made by processes of this host, by job, measure and state (on or off). The measures are named as in psidecar status.", []string{"job", "measure", "state"}, nil)
+	descMeasureNot = prometheus.NewDesc("psidecar_proxy_measure_off_connections", "Connections on which the measure is off, by reason; 1 if the reason is not specific to a connection. not_set: not enabled.", []string{"job", "measure", "reason"}, nil)
 )
 
 // maxMeasured bounds the jobs that have series of their own.

@@ -13,7 +13,7 @@ import (
 func (p *Proxy) splitLine(job string, all []carried) measure.Line {
 	s, ok := p.routed()[job]
 	if !ok || s.InParts == nil {
-		return p.routedLine(job, measure.Split, "", all, &measure.Gap{Reason: measure.NotSet, Why: "large values are whole, each on one server", Do: "--split of psidecar up and proxy, with --act, on all hosts, before the job"})
+		return p.routedLine(job, measure.Split, "", all, &measure.Gap{Reason: measure.NotSet, Why: "large values are whole, each on one server", Do: "set --split of psidecar up and proxy, with --act, on all hosts before the job starts"})
 	}
 	in := s.InParts
 	l := p.routedLine(job, measure.Split, "--split "+splitWanted(in), all, nil)

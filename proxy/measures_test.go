@@ -264,7 +264,7 @@ func TestMeasuresWhileDraining(t *testing.T) {
 	if err := codec.SetPlanned([]values.Rule{{Job: measuredJob, End: 50}}); err != nil {
 		t.Fatal(err)
 	}
-	for name, says := range map[string]string{measure.Threshold: "the next 50 pushes of each layer", measure.Unchanged: "took it off"} {
+	for name, says := range map[string]string{measure.Threshold: "the next 50 pushes of each layer", measure.Unchanged: "disabled by psidecar plan codecs drain"} {
 		l := lineOf(t, p.measures(measuredJob, []carried{{codec: values.Name}}), name)
 		if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != draining || !strings.Contains(l.Not[0].Why, says) || !strings.Contains(l.Not[0].Do, "clear") {
 			t.Errorf("%s: %+v", name, l)

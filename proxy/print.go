@@ -28,7 +28,7 @@ func (s *State) Print(w io.Writer, measures bool) {
 		if j.LostStore != "" {
 			waits := ""
 			if !j.Ready {
-				waits = "; this host knows neither, and its requests wait"
+				waits = "; unknown to this host: its requests wait"
 			}
 			fmt.Fprintf(w, "  job %s, run %s: %s%s\n", j.Job, j.Run.Short(), j.LostStore, waits)
 		}
@@ -38,11 +38,11 @@ func (s *State) Print(w io.Writer, measures bool) {
 	}
 	if f := s.StateFolder; f != nil {
 		for _, lost := range f.Lost {
-			fmt.Fprintf(w, "  state of a job is damaged: %s\n", lost)
+			fmt.Fprintf(w, "  damaged state of a job: %s\n", lost)
 		}
 	}
 	if g := s.Guard; g != nil && g.Closed+g.Pending > 0 {
-		fmt.Fprintf(w, "  connects fail without this proxy in %d cgroups; in %d that is still to be changed\n", g.Closed, g.Pending)
+		fmt.Fprintf(w, "  fail closed in %d cgroups; changes pending in %d\n", g.Closed, g.Pending)
 		if g.Problem != "" {
 			fmt.Fprintf(w, "    failed %d times: %s\n", g.Failed, g.Problem)
 		}
@@ -65,7 +65,7 @@ func (s *State) Print(w io.Writer, measures bool) {
 // printAggregate writes which pushes of this host's workers were summed, and why others were
 // not.
 func printAggregate(w io.Writer, c *aggregate.Counts) {
-	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d bytes spared; %d waited alone; %d lost with their carrier's connection; %d bytes kept now\n",
+	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d bytes saved; %d waited alone; %d lost with their carrier's connection; %d bytes held now\n",
 		c.Carried, c.Sums, c.SparedBytes, c.Alone, c.Lost, c.HeldBytes)
 	for _, why := range slices.Sorted(maps.Keys(c.Passed)) {
 		fmt.Fprintf(w, "    not summed: %s\t%d\n", why, c.Passed[why])
@@ -77,10 +77,10 @@ func printShared(w io.Writer, c *shared.Counts) {
 	if c.Sent+c.ReceivedBytes == 0 && len(c.Plain) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "  values that several workers of a host pull: %d bytes sent once, %d spared (%d answers); %d received; %d kept now\n",
+	fmt.Fprintf(w, "  shared pulls: %d bytes sent once, %d saved (%d answers); %d received; %d held now\n",
 		c.SentBytes, c.SparedBytes, c.Referred, c.ReceivedBytes, c.HeldBytes)
 	for _, why := range slices.Sorted(maps.Keys(c.Plain)) {
-		fmt.Fprintf(w, "    as they were: %s\t%d\n", why, c.Plain[why])
+		fmt.Fprintf(w, "    not shared: %s\t%d\n", why, c.Plain[why])
 	}
 }
 
@@ -89,7 +89,7 @@ func printValues(w io.Writer, v *ValuesState) {
 	if len(v.Forms) == 0 && len(v.Rules) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nvalues: %d rules, %d values still wait, %d bytes for these and what is remembered\n", len(v.Rules), v.Waiting, v.StateBytes)
+	fmt.Fprintf(w, "\nvalues: %d rules, %d values held back, %d bytes for residuals and remembered values\n", len(v.Rules), v.Waiting, v.StateBytes)
 	fmt.Fprintln(w, "  codec\tlayers\tvalues\tsent\tbytes before\tafter\tratio")
 	for _, f := range v.Forms {
 		fmt.Fprintf(w, "  %s\t%d\t%d\t%d\t%d\t%d\t1/%.1f\n", f.Form, f.Layers, f.Values, f.Sent, f.Bytes, f.Encoded, float64(f.Bytes)/float64(max(f.Encoded, 1)))
@@ -103,11 +103,11 @@ func printValues(w io.Writer, v *ValuesState) {
 func codecOf(c *ConnectionState) string {
 	switch {
 	case c.Codec == "":
-		return "as it is"
+		return "unmodified"
 	case c.Unread == "":
 		return c.Codec
 	case c.Unread == unreadUnknown:
-		return "as it is: its messages are of no dialect of PS-lite that is read"
+		return "unmodified: not a supported PS-lite dialect"
 	}
-	return "as it is: messages of " + c.Unread + ", a fork of PS-lite that is not read"
+	return "unmodified: messages of " + c.Unread + ", an unsupported PS-lite fork"
 }

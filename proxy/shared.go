@@ -95,9 +95,9 @@ func (p *Proxy) sharedState() *shared.Counts {
 }
 
 var (
-	descShared      = prometheus.NewDesc("psidecar_proxy_shared_bytes_total", "Bytes of values that several processes of a host pull: sent once to such hosts, spared since another process there had them, received for this one.", []string{"what"}, nil)
-	descSharedHeld  = prometheus.NewDesc("psidecar_proxy_shared_held_bytes", "Bytes of values that are kept now, of what was sent to hosts and of what came for this one.", nil, nil)
-	descSharedPlain = prometheus.NewDesc("psidecar_proxy_shared_plain_total", "Answers for hosts of several processes that went as they are: no_lane (the connection for them is not there yet, or broke), unlike (such values were not the same for several), memory (all that is kept is under way), large (of more bytes than half of what may be kept).", []string{"reason"}, nil)
+	descShared      = prometheus.NewDesc("psidecar_proxy_shared_bytes_total", "Bytes of values pulled by several processes of a host: sent once to such hosts, saved because another process there had them, received for this host.", []string{"what"}, nil)
+	descSharedHeld  = prometheus.NewDesc("psidecar_proxy_shared_held_bytes", "Bytes of shared values held now, sent to other hosts and received for this one.", nil, nil)
+	descSharedPlain = prometheus.NewDesc("psidecar_proxy_shared_plain_total", "Answers for hosts with several processes that were sent unshared: no_lane (the lane is not open yet, or broke), unlike (such values differed between processes), memory (everything held is in flight), large (more than half of the memory limit).", []string{"reason"}, nil)
 )
 
 // collectShared sends them as metrics.

@@ -79,12 +79,12 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	switch {
 	case p.opts.Aggregate == nil && l.From == "planner":
 		l.Setting, l.From = "", ""
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "the planner wants it, but nobody has told this proxy that the servers add", Do: "--aggregate asked --handler add of psidecar proxy and up, where they do"})
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "requested by the planner, but this proxy does not know that the servers add", Do: "set --aggregate asked --handler add of psidecar proxy and up, if they do"})
 	case p.opts.Aggregate == nil:
 		l.Setting, l.From = "", ""
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "nobody asked for it", Do: "--aggregate host --handler add of psidecar proxy and up, where servers add up what they get, at once"})
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not enabled", Do: "--aggregate host --handler add of psidecar proxy and up, if servers add each push immediately"})
 	case l.Setting == "":
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "nobody has asked for it of this job", Do: "psidecar plan aggregate apply, or PSIDECAR_AGGREGATE=host"})
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not requested for this job", Do: "psidecar plan aggregate apply, or PSIDECAR_AGGREGATE=host"})
 	case len(pushing) == 0:
 		l.Lack(measure.Gap{Reason: noPushes, Why: "no push of 4 KiB or more has gone to another host through this proxy"})
 	default:
@@ -134,19 +134,19 @@ func sumsGap(why string) *measure.Gap {
 
 // sumsWhy has, for each reason of package aggregate, an explanation and what to do.
 var sumsWhy = map[string][2]string{
-	aggregate.Alone:     {"no other worker of this host pushes to that server through this proxy", "nothing; workers in pods of their own are not summed"},
-	aggregate.First:     {"the last push was the connection's first of its keys, which may be initial values", "nothing; the next ones are summed"},
-	aggregate.Kind:      {"nobody says what its values are", "--char-values, where they are of type CHAR or OTHER"},
-	aggregate.Large:     {"pushes are larger than 64 MiB, or than there was memory to hold", "more --proxy-memory, in the second case"},
-	aggregate.NoRoom:    {"all the memory for sums is in use", "more --proxy-memory, of which an eighth is for a server's"},
-	aggregate.Repeats:   {"the job uses PS_RESEND: after a kill nobody would know which repeated pushes are in a sum", "nothing, or a job without it"},
-	aggregate.Sums:      {"the server answers pushes together, so that it does not add them at once", "nothing: sums are not for such servers"},
-	aggregate.Unheard:   {"the server's answers to the worker have not been seen to come through this proxy yet", "nothing where that lasts a moment; else start the job after the proxies"},
-	aggregate.Unknown:   {"the job's node table came before this proxy, or past it", "start the job after the proxy"},
+	aggregate.Alone:     {"no other worker on this host pushes to that server through this proxy", "nothing; workers in separate pods are not summed"},
+	aggregate.First:     {"the last push was the connection's first of its keys, which may carry initial values", "nothing; later pushes are summed"},
+	aggregate.Kind:      {"the type of its values is unknown", "set --char-values if their type is CHAR or OTHER"},
+	aggregate.Large:     {"pushes exceed 64 MiB or the available memory", "in the second case, increase --proxy-memory"},
+	aggregate.NoRoom:    {"the memory for sums is exhausted", "increase --proxy-memory, an eighth of which is available per server"},
+	aggregate.Repeats:   {"the job uses PS_RESEND: after a kill it would be unknown which retransmitted pushes are part of a sum", "nothing, or run the job without it"},
+	aggregate.Sums:      {"the server answers pushes together, so it does not add them immediately", "nothing: sums do not suit such servers"},
+	aggregate.Unheard:   {"no answer of the server to the worker has passed this proxy yet", "nothing if this is temporary; otherwise start the proxies before the job"},
+	aggregate.Unknown:   {"the job's node table arrived before this proxy started, or bypassed it", "start the proxy before the job"},
 	aggregate.Retired:   {"this proxy is shutting down", "nothing"},
-	aggregate.Slower:    {"answers come sooner where pushes go one by one", "nothing; --aggregate host sums all the same"},
-	aggregate.Unscoped:  {"nobody says of which job's cgroup the worker is", "psidecar agent --intercept beside the proxy"},
-	aggregate.Unwanted:  {"the job's owner or the planner wants none for these keys", "psidecar plan aggregate clear, where it is the planner"},
-	aggregate.Rules:     {"a rule leaves out values of its pushes by what each worker has pulled", "no --slim and no --threshold-activations for these keys"},
-	aggregate.Elsewhere: {"requests are split among servers", "no --act and no --placement"},
+	aggregate.Slower:    {"answers are faster if pushes are sent one by one", "nothing; --aggregate host always sums"},
+	aggregate.Unscoped:  {"the worker's job and cgroup are unknown", "run psidecar agent --intercept next to the proxy"},
+	aggregate.Unwanted:  {"disabled for these keys by the job's owner or the planner", "psidecar plan aggregate clear, if it was the planner"},
+	aggregate.Rules:     {"a rule omits values of its pushes depending on each worker's pulls", "disable --slim and --threshold-activations for these keys"},
+	aggregate.Elsewhere: {"requests are split among servers", "run without --act and --placement"},
 }

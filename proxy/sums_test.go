@@ -87,7 +87,7 @@ func TestSumsLine(t *testing.T) {
 		text, reason, words string
 	}{
 		"nothing":       {none, []carried{on}, "off", measure.NotSet, "--aggregate host --handler add"},
-		"planner only":  {wanted, []carried{on}, "off", measure.NotSet, "nobody has told this proxy"},
+		"planner only":  {wanted, []carried{on}, "off", measure.NotSet, "does not know that the servers add"},
 		"not asked for": {asked, []carried{on}, "off", measure.NotSet, "plan aggregate apply"},
 		"planner":       {planner, []carried{on, quiet}, "on (planner: aggregate host), 1 of 1 connections", "", ""},
 		"in part":       {summing(t, aggregate.Options{Try: true}, false), []carried{on, alone, quiet}, "part (flags: --aggregate auto), 1 of 2 connections", aggregate.Alone, "no other worker"},

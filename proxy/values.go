@@ -137,10 +137,10 @@ func (p *Proxy) putCodecs(w http.ResponseWriter, r *http.Request) {
 }
 
 var (
-	descValueBytes  = prometheus.NewDesc("psidecar_proxy_value_bytes_total", "Bytes of pushed and pulled values for which there is a rule, as the job has them (side job) and what took their place on links (side far), by what was done to them.", []string{"form", "side"}, nil)
-	descValues      = prometheus.NewDesc("psidecar_proxy_values_total", "Pushed and pulled values for which there is a rule, all and those that were sent.", []string{"form", "which"}, nil)
-	descValueEvents = prometheus.NewDesc("psidecar_proxy_value_events_total", "Layers or messages that passed as they were, and other events of the codecs for values, by reason.", []string{"reason"}, nil)
-	descValueState  = prometheus.NewDesc("psidecar_proxy_value_state_bytes", "Memory for values that wait to be sent or are remembered; --codec-memory bounds it.", nil, nil)
+	descValueBytes  = prometheus.NewDesc("psidecar_proxy_value_bytes_total", "Bytes of pushed and pulled values with a rule, as seen by the job (side job) and on links (side far), by codec.", []string{"form", "side"}, nil)
+	descValues      = prometheus.NewDesc("psidecar_proxy_values_total", "Pushed and pulled values with a rule, all and those sent.", []string{"form", "which"}, nil)
+	descValueEvents = prometheus.NewDesc("psidecar_proxy_value_events_total", "Layers or messages that passed unmodified, and other events of the codecs for values, by reason.", []string{"reason"}, nil)
+	descValueState  = prometheus.NewDesc("psidecar_proxy_value_state_bytes", "Memory for residuals and remembered values, limited by --codec-memory.", nil, nil)
 )
 
 // collectValues sends metrics of the codec for values.

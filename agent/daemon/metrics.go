@@ -3,9 +3,9 @@ package daemon
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	adoptedTotal = prometheus.NewDesc("psidecar_adopted_total", "Connections that went past the proxy, were ended in order and closed by their processes.", nil, nil)
-	refusedTotal = prometheus.NewDesc("psidecar_adopt_refused_total", "Times that a connection was looked at closely and not adopted, by reason.", []string{"reason"}, nil)
-	pastNow      = prometheus.NewDesc("psidecar_adopt_past", "Connections that go past the proxy, by why they are not adopted now.", []string{"reason"}, nil)
+	adoptedTotal = prometheus.NewDesc("psidecar_adopted_total", "Connections that bypassed the proxy and were closed gracefully by their processes.", nil, nil)
+	refusedTotal = prometheus.NewDesc("psidecar_adopt_refused_total", "Attempts to adopt a connection that were given up, by reason.", []string{"reason"}, nil)
+	pastNow      = prometheus.NewDesc("psidecar_adopt_past", "Connections that bypass the proxy, by reason why they are not adopted.", []string{"reason"}, nil)
 )
 
 // Describe implements [prometheus.Collector].

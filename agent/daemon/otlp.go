@@ -109,8 +109,8 @@ func (e *Exporter) Offer(r ExportedRequest) {
 }
 
 var (
-	descSent    = prometheus.NewDesc("psidecar_otlp_spans_total", "Slow requests that the collector has taken as spans.", nil, nil)
-	descDropped = prometheus.NewDesc("psidecar_otlp_dropped_total", "What was not exported: queue_full, slow requests beyond those that can wait; spans_failed, spans that the collector did not take; ended, slow requests that waited at the end; metrics_failed, times that it did not take the metrics.", []string{"reason"}, nil)
+	descSent    = prometheus.NewDesc("psidecar_otlp_spans_total", "Slow requests exported to the collector as spans.", nil, nil)
+	descDropped = prometheus.NewDesc("psidecar_otlp_dropped_total", "Exports that were dropped or failed: queue_full (slow requests beyond the queue limit), spans_failed (spans rejected by the collector), ended (slow requests queued at exit), metrics_failed (failed exports of metrics).", []string{"reason"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -164,7 +164,7 @@ func TestSettleAsksForOwnersUntilAnswered(t *testing.T) {
 		}
 	}
 	for _, e := range o.events {
-		if e.Namespace != "ads" || e.Type != "Warning" || e.InvolvedObject.Name != "train-0" || e.InvolvedObject.UID != "a" || !strings.Contains(e.Message, "is not taken up") {
+		if e.Namespace != "ads" || e.Type != "Warning" || e.InvolvedObject.Name != "train-0" || e.InvolvedObject.UID != "a" || !strings.Contains(e.Message, "is ignored") {
 			t.Errorf("an event: %+v", e)
 		}
 	}

@@ -123,9 +123,9 @@ type verdict string
 const (
 	hangs    verdict = ""
 	debugged verdict = "it is being debugged"
-	starved  verdict = "it waits for a processor"
+	starved  verdict = "it is waiting for a CPU"
 	busy     verdict = "it computes"
-	away     verdict = "this agent was away itself"
+	away     verdict = "this agent was suspended itself"
 )
 
 // judge decides why a process was silent. wanted is how long the silence should have lasted

@@ -11,15 +11,15 @@ import (
 // The metrics. Label values come from lists in the source, so the number of series is bounded.
 var (
 	connects = prometheus.NewDesc("psidecar_intercept_events_total",
-		"Connects that were redirected, went direct or were refused, and questions for their destinations, by reason.", []string{"reason", "class"}, nil)
+		"Connects that were redirected, went direct or were refused, and lookups of their destinations, by reason.", []string{"reason", "class"}, nil)
 	groupsNow = prometheus.NewDesc("psidecar_intercept_groups",
-		"Cgroups whose connects are redirected, by what becomes of a connect that no proxy can take.", []string{"policy"}, nil)
+		"Cgroups whose connects are redirected, by what happens to a connect without a proxy.", []string{"policy"}, nil)
 	proxiesNow = prometheus.NewDesc("psidecar_intercept_proxies", "Proxies that hold this host's listeners.", nil, nil)
-	fullNow    = prometheus.NewDesc("psidecar_intercept_full", "1 while the proxies take no more connections, and connects go past them.", nil, nil)
-	hungTotal  = prometheus.NewDesc("psidecar_intercept_hung_proxies_total", "Proxies that left the agent's pings unanswered for too long, by whether they were ended, or could not be.", []string{"result"}, nil)
-	keptNow    = prometheus.NewDesc("psidecar_intercept_kept_connections", "Connections, and links for acknowledgements, that the agent holds for the proxy after a killed one.", nil, nil)
-	keptTotal  = prometheus.NewDesc("psidecar_intercept_kept_connections_total", "Those that were left by killed proxies, by whether they were given to another, or lost for want of one.", []string{"result"}, nil)
-	openNow    = prometheus.NewDesc("psidecar_intercept_listeners", "Listeners that are open in network namespaces.", nil, nil)
+	fullNow    = prometheus.NewDesc("psidecar_intercept_full", "1 while the proxies accept no more connections and connects bypass them.", nil, nil)
+	hungTotal  = prometheus.NewDesc("psidecar_intercept_hung_proxies_total", "Proxies that did not answer the agent's pings, by whether they were killed or could not be.", []string{"result"}, nil)
+	keptNow    = prometheus.NewDesc("psidecar_intercept_kept_connections", "Connections and ack links that the agent holds for the successor of a killed proxy.", nil, nil)
+	keptTotal  = prometheus.NewDesc("psidecar_intercept_kept_connections_total", "Connections left by killed proxies, by outcome: handed to another proxy, or lost because there was none.", []string{"result"}, nil)
+	openNow    = prometheus.NewDesc("psidecar_intercept_listeners", "Open listeners in network namespaces.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].

@@ -82,7 +82,7 @@ func (o *owners) later(m handover.Message, find func(answer *handover.Message) e
 	select {
 	case o.busy <- struct{}{}:
 	default:
-		return o.conn.Send(handover.Message{Kind: handover.Result, Sequence: m.Sequence, Error: fmt.Sprintf("%d questions are under way already", maxQuestions)}, nil)
+		return o.conn.Send(handover.Message{Kind: handover.Result, Sequence: m.Sequence, Error: fmt.Sprintf("%d lookups are already in flight", maxQuestions)}, nil)
 	}
 	o.listeners.attended.Go(func() {
 		defer func() { <-o.busy }()

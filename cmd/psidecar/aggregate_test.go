@@ -11,7 +11,7 @@ func TestAggregateRefused(t *testing.T) {
 		"--aggregate rack":                  "want host, auto, asked or none",
 		"--aggregate host":                  "--handler add",
 		"--aggregate host --handler assign": "--handler add",
-		"--aggregate auto":                  "--aggregate auto is for servers that add",
+		"--aggregate auto":                  "--aggregate auto requires servers that add",
 		"--aggregate host --handler add --act --planner 127.0.0.1:1": "omit one of them",
 		"--aggregate host --handler add --codec none":                "requires --codec",
 		"--aggregate-wait 1ms":                                       "requires --aggregate host, auto or asked",

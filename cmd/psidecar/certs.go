@@ -69,7 +69,7 @@ In Kubernetes all agents share one certificate, and all proxies another:
 				return fmt.Errorf("--out %s: %w", out, err)
 			}
 			if ca.Made {
-				fmt.Fprintf(e.stdout, "%s: a new authority, valid for %s\n", filepath.Join(out, identity.CAFile), authority)
+				fmt.Fprintf(e.stdout, "%s: new CA, valid for %s\n", filepath.Join(out, identity.CAFile), authority)
 			}
 			for _, s := range all {
 				// Every subject gets a key of its own. ca.key alone is shared, and stays in

@@ -68,6 +68,6 @@ parameter values and no arguments or environment of any process.`,
 // says the same.
 func tellMissing(e env, missing []client.MissingSource) {
 	for _, m := range missing {
-		fmt.Fprintf(e.stderr, "not had: %s: %v\n", m.Name, m.Err)
+		fmt.Fprintf(e.stderr, "not collected: %s: %v\n", m.Name, m.Err)
 	}
 }

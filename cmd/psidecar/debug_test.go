@@ -37,7 +37,7 @@ func TestDebugWithoutServices(t *testing.T) {
 func TestCerts(t *testing.T) {
 	dir := t.TempDir()
 	code, stdout, stderr := runTest(t, nil, "certs", "--out", dir, "--host", "a,198.18.0.1", "--host", "b")
-	if code != 0 || !strings.Contains(stdout, "a new authority") || strings.Count(stdout, "\n") != 3 {
+	if code != 0 || !strings.Contains(stdout, "new CA") || strings.Count(stdout, "\n") != 3 {
 		t.Fatalf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 	for _, name := range []string{"ca.crt", "ca.key", "a/tls.crt", "a/tls.key", "a/ca.crt", "b/tls.crt"} {

@@ -131,12 +131,12 @@ func warnDecoded(t *capture.Totals) {
 			slog.Warn(what, "count", n)
 		}
 	}
-	warn(t.MissingBytes, "bytes of TCP streams are not in the capture; record with tcpdump -s 0 and a larger -B")
+	warn(t.MissingBytes, "bytes of TCP streams are missing in the capture; record with tcpdump -s 0 and a larger -B")
 	warn(t.ForeignStreams, "directions of connections are not ZMTP")
 	// Forks are counted among what is not PS-lite as well.
 	unknown := t.NotPSLite
 	for f := pslite.NoFork + 1; f < pslite.Forks; f++ {
-		warn(t.Forks[f], "messages are of "+f.String()+", a fork of PS-lite that is not read")
+		warn(t.Forks[f], "messages are of "+f.String()+", an unsupported PS-lite fork")
 		unknown -= t.Forks[f]
 	}
 	warn(unknown, "ZMTP messages are not PS-lite's")

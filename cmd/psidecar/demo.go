@@ -91,7 +91,7 @@ func newDemoOutput(e env, asJSON, hold bool) *demoOutput {
 func (d *demoOutput) opened(url string) {
 	d.page = url
 	d.live.Clear()
-	fmt.Fprintf(d.stderr, "page: %s (it shows the job from the second phase on)\n", url)
+	fmt.Fprintf(d.stderr, "page: %s (shows the job from the second phase on)\n", url)
 }
 
 // report prints one phase when it is over. An error ends the demo: nobody reads what is
@@ -135,7 +135,7 @@ func (d *demoOutput) observed(ctx context.Context) error {
 	if !d.hold {
 		return nil
 	}
-	fmt.Fprintf(d.stderr, "page: %s (Ctrl-C ends)\n", d.page)
+	fmt.Fprintf(d.stderr, "page: %s (press Ctrl-C to stop)\n", d.page)
 	<-ctx.Done()
 	return nil
 }

@@ -41,7 +41,7 @@ func TestDemo(t *testing.T) {
 	if !strings.Contains(told, "phase 6 of 6, threshold") || !strings.Contains(told, "Without loss psidecar sent ") {
 		t.Errorf("neither progress nor a sentence at the end: %s", told)
 	}
-	for _, want := range []string{"phase 4 of 6, placement: dividing data and keys\n", "phase 4 of 6, placement: the job, with", "phase 5 of 6, reroute: first with all keys at home\n", "phase 5 of 6, reroute: keys moved after"} {
+	for _, want := range []string{"phase 4 of 6, placement: partitioning data and keys\n", "phase 4 of 6, placement: the job, with", "phase 5 of 6, reroute: first with all keys at home\n", "phase 5 of 6, reroute: keys moved to"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("progress lacks %q: %s", want, told)
 		}
@@ -127,9 +127,9 @@ func TestVerdict(t *testing.T) {
 	}
 	want := []string{
 		"Without loss psidecar sent 3.6 times fewer bytes and made the job 1.5 times as fast.",
-		"Moving keys after those who use them, psidecar sent 1.09 times as many bytes and made the job 1.0 times as fast, beside the same job with all keys at home.",
-		"With data and keys placed, and 99% of what is pushed waiting until it adds up, psidecar sent 8.8 times fewer bytes and made the job 0.67 times as fast, which is slower; accuracy 98.93% instead of 98.99%.",
-		"Where it is slower: all hosts and their proxies share this machine's 2 cores; psidecar gains time where the network is what a job waits for.",
+		"Moving keys to their users, psidecar sent 1.09 times as many bytes and made the job 1.0 times as fast, compared with the same job with all keys at home.",
+		"With data and keys placed, and 99% of pushed values held back until they add up, psidecar sent 8.8 times fewer bytes and made the job 0.67 times as fast, which is slower; accuracy 98.93% instead of 98.99%.",
+		"If it is slower: all hosts and their proxies share this machine's 2 cores; psidecar gains time where the network is the bottleneck.",
 	}
 	if got := demo.Verdict(results, 2); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

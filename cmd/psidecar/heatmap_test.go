@@ -147,7 +147,7 @@ func TestNamedKeys(t *testing.T) {
 	if code, _, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--names", file+"x"); code != 2 || !strings.Contains(stderr, "--names") {
 		t.Errorf("no file: exit code %d: %s", code, stderr)
 	}
-	if code, out, stderr := runTest(t, nil, "status", "--agent", agent); code != 0 || !strings.Contains(out, "hottest keys, with their uses: users[3] (12), key 77 (5)") {
+	if code, out, stderr := runTest(t, nil, "status", "--agent", agent); code != 0 || !strings.Contains(out, "hottest keys (uses): users[3] (12), key 77 (5)") {
 		t.Errorf("exit code %d: %s%s", code, out, stderr)
 	}
 }

@@ -102,12 +102,12 @@ func TestMixedUpPorts(t *testing.T) {
 	gone := free.Addr().String()
 	free.Close()
 	for _, c := range []struct{ args, want string }{
-		{"status --agent " + l.Addr().String(), "does not speak HTTP: a page's address is wanted"},
-		{"status --agent 127.0.0.1:9811", "9811 is usually where a planner takes reports"},
-		{"plan show --planner " + strings.TrimPrefix(server.URL, "http://"), "is no planner's --listen"},
-		{"plan show --planner " + gone, "nobody answers there (does a planner run, and is that its --listen?): dial tcp"},
-		{"show --http " + l.Addr().String(), "something listens there already"},
-		{"status --proxy " + recorded.URL + " --agent " + recorded.URL, "another part of psidecar"},
+		{"status --agent " + l.Addr().String(), "does not speak HTTP: use the --http address"},
+		{"status --agent 127.0.0.1:9811", "9811 is usually a planner's API"},
+		{"plan show --planner " + strings.TrimPrefix(server.URL, "http://"), "is not a planner's --listen"},
+		{"plan show --planner " + gone, "no response (is a planner running, and is this its --listen address?): dial tcp"},
+		{"show --http " + l.Addr().String(), "the address is in use"},
+		{"status --proxy " + recorded.URL + " --agent " + recorded.URL, "a different psidecar component"},
 	} {
 		if code, _, stderr := runTest(t, nil, strings.Fields(c.args)...); code != 1 || !strings.Contains(stderr, c.want) {
 			t.Errorf("%s: exit code %d, %q; want 1, %q", c.args, code, stderr, c.want)

@@ -58,7 +58,7 @@ func newNamesShowCommand(e env) *cobra.Command {
 				// can be read in again.
 				return csv.NewWriter(e.stdout).WriteAll(namesTable(there.Names))
 			case len(there.Names) == 0:
-				fmt.Fprintln(e.stdout, "keys have no names; --names FILE of agent, planner and up, or psidecar names set FILE, gives them some")
+				fmt.Fprintln(e.stdout, "no key names; set them with --names FILE of agent, planner or up, or with psidecar names set FILE")
 				return nil
 			}
 			w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)

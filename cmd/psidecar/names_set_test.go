@@ -86,7 +86,7 @@ func TestNamesSetAndShow(t *testing.T) {
 		t.Errorf("what is shown cannot be set: exit code %d, %q, %s", code, out, stderr)
 	}
 	code, _, _ = setIn(t, namesFile(t, "none.yaml", ""), "--control-socket", socket)
-	if out := show(); code != 0 || !strings.Contains(out, "keys have no names") {
+	if out := show(); code != 0 || !strings.Contains(out, "no key names") {
 		t.Errorf("taken away: exit code %d, %q", code, out)
 	}
 }

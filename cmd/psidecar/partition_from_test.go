@@ -59,7 +59,7 @@ func TestPartitionFromErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{"other data", []string{"-k", "4", "--from", earlier}, 1, "30 of 40 parameters lie where no sample uses them: it is of other data"},
+		{"other data", []string{"-k", "4", "--from", earlier}, 1, "30 of 40 parameters are on machines without a sample that uses them: it belongs to other data"},
 		{"fewer machines", []string{"-k", "2", "--from", earlier}, 1, `assignment.txt, line 3: "2": want a machine number from 0 to 1`},
 		{"no such file", []string{"-k", "4", "--from", "/nonexistent"}, 1, "opening --from: open /nonexistent"},
 		{"another algorithm", []string{"-k", "4", "--from", earlier, "--algorithm", "tsh1"}, 2, "--from is for --algorithm best only"},
@@ -99,9 +99,9 @@ func TestPartitionResume(t *testing.T) {
 		code int
 		want string
 	}{
-		{"another k", whole, []string{"-k", "3"}, 1, "the state is of another run: among 4 machines, not 3; remove it to start anew"},
+		{"another k", whole, []string{"-k", "3"}, 1, "the state belongs to another run: among 4 machines, not 3; remove it to start over"},
 		{"another seed", whole, []string{"-k", "4", "--seed", "7"}, 1, "another seed"},
-		{"cut short", whole[:len(whole)-9], []string{"-k", "4"}, 1, "state is damaged: it has"},
+		{"cut short", whole[:len(whole)-9], []string{"-k", "4"}, 1, "state is damaged: its size"},
 		{"no state", []byte("1 1:1\n"), []string{"-k", "4"}, 1, "state is not the state of a partition"},
 		{"another algorithm", whole, []string{"-k", "4", "--algorithm", "tsh1"}, 2, "--resume is for --algorithm best only"},
 	} {

@@ -122,7 +122,7 @@ func TestPartitionErrors(t *testing.T) {
 		{"directory", []string{"--input", "/tmp", "-k", "2", "--algorithm", "random"}, 1, "is a directory"},
 		{"bad line", []string{"--input", write("1 1:1\n1 1:x\n"), "-k", "2", "--algorithm", "random"}, 1, `bad.libsvm, line 2: feature "1:x": value is not a finite decimal number`},
 		{"id beyond 2^63", []string{"--input", write("1 9223372036854775809:1\n"), "-k", "1", "--algorithm", "random"}, 1, "bad.libsvm, line 1: feature"},
-		{"id twice", []string{"--input", write("1 5:1 5:1\n"), "-k", "1", "--algorithm", "random"}, 1, "bad.libsvm, line 1: feature id 5 stands twice"},
+		{"id twice", []string{"--input", write("1 5:1 5:1\n"), "-k", "1", "--algorithm", "random"}, 1, "bad.libsvm, line 1: duplicate feature id 5"},
 		{"empty file", []string{"--input", write(""), "-k", "1", "--algorithm", "random"}, 1, "bad.libsvm: no rows"},
 		{"more machines than samples", []string{"--input", data, "-k", "81", "--algorithm", "random"}, 1, "data.libsvm: infeasible: 81 machines for 80 samples"},
 		{"theta too small", []string{"--input", data, "-k", "2", "--algorithm", "random", "--theta", "5"}, 1, "infeasible: theta = 5, but 2 machines must hold parameters of weight 40"},

@@ -23,7 +23,7 @@ type planFlags struct {
 
 // addFlags adds the flags.
 func (f *planFlags) addFlags(cmd *cobra.Command) {
-	f.planner.addFlags(cmd, client.LocalPlanner, "host:port of the planner to ask, or unix:PATH; local: "+client.PlannerSocket+" where it is there, else "+client.PlannerAddress)
+	f.planner.addFlags(cmd, client.LocalPlanner, "host:port of the planner, or unix:PATH; local: "+client.PlannerSocket+" if it exists, otherwise "+client.PlannerAddress)
 	cmd.Flags().StringVar(&f.job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
@@ -43,11 +43,11 @@ savings; apply a proposed plan; roll back the newest plan. A planner without
 	}
 	cmd.AddCommand(
 		newPlanShowCommand(e),
-		newActCommand(e, "apply", "Carry out the plan that was proposed last, and those to come where the planner has --act",
+		newActCommand(e, "apply", "Apply the latest proposed plan, and later ones if the planner has --act",
 			api.ActRequest_APPLY),
-		newActCommand(e, "rollback", "Take the newest plan back: what it moved goes back where it was, and no plan is carried out until one is applied",
+		newActCommand(e, "rollback", "Roll back the newest plan: its keys move back, and no plan is carried out until one is applied",
 			api.ActRequest_ROLLBACK),
-		newActCommand(e, "forget", "Drop all that the planner keeps of a job that has ended, of all its runs; refused while it runs with keys displaced",
+		newActCommand(e, "forget", "Drop the planner's state of all runs of an ended job; refused while the job is running with displaced keys",
 			api.ActRequest_FORGET),
 		newPlanCodecsCommand(e),
 		newPlanAggregateCommand(e),
@@ -58,7 +58,7 @@ savings; apply a proposed plan; roll back the newest plan. A planner without
 // newRestoreCommand returns psidecar restore. It is an action like those of psidecar plan, with
 // a verb of its own because scripts that save models call it.
 func newRestoreCommand(e env) *cobra.Command {
-	return newActCommand(e, "restore", "Bring all keys of a job home, for instance before a server saves its model", api.ActRequest_RESTORE)
+	return newActCommand(e, "restore", "Move all keys of a job home, for example before a server saves its model", api.ActRequest_RESTORE)
 }
 
 // newPlanShowCommand returns psidecar plan show.

@@ -148,7 +148,7 @@ func alphaFrom(ctx context.Context, recordings []string, at, job string, blocks 
 // below it what is proposed.
 func printAlpha(out io.Writer, a *page.Alpha) error {
 	if a.Workers == 0 || a.Alpha == 0 {
-		_, err := fmt.Fprintf(out, "job %s: no worker has pushed or pulled anything that was looked at yet\n", cli.Clean(a.Job))
+		_, err := fmt.Fprintf(out, "job %s: no pushes or pulls have been inspected yet\n", cli.Clean(a.Job))
 		return err
 	}
 	// A planner does not know how far the keys of hosts overlap; then alpha is a bound.
@@ -159,7 +159,7 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 	fmt.Fprintf(out, "job %s: alpha %s%s, %d keys, %s of values, steps of %d workers\n", cli.Clean(a.Job), draw.ShareText(a.Alpha), more, a.Keys, page.BytesText(a.Bytes), a.Workers)
 	// An agent knows its own host only, and forms are of several.
 	if a.Forms == nil {
-		fmt.Fprintln(out, "the forms are of several machines: ask the planner, or say --machines")
+		fmt.Fprintln(out, "forms need several machines: query the planner, or set --machines")
 	} else {
 		spread := ""
 		if a.Even {
@@ -197,7 +197,7 @@ func printAlpha(out io.Writer, a *page.Alpha) error {
 func printProposed(out io.Writer, a *page.Alpha) error {
 	rules := a.SumRules()
 	if len(rules) == 0 {
-		_, err := fmt.Fprintf(out, "proposed: no sums; they would not save a twentieth of any range%s\n", atBusiest(a))
+		_, err := fmt.Fprintf(out, "proposed: no sums; they would save less than a twentieth of every range%s\n", atBusiest(a))
 		return err
 	}
 	var texts []string

@@ -34,7 +34,7 @@ func (f *sumsChange) changeSums(ctx context.Context, e env, edit func([]measure.
 		return cli.Usagef("--job: want the job's scheduler, host:port")
 	}
 	change := client.SumsChange{ChangeOptions: f.options(), Edit: edit}
-	return f.run(ctx, e, &change, "; the line of aggregate in psidecar status says where it holds")
+	return f.run(ctx, e, &change, "; the aggregate line of psidecar status shows where it is in effect")
 }
 
 // newAggregateApplyCommand returns psidecar plan aggregate apply. Without --form it asks for

@@ -66,7 +66,7 @@ func TestAggregateShow(t *testing.T) {
 			t.Errorf("no line is like %s:\n%s", want, out)
 		}
 	}
-	if code, out, _ = runTest(t, nil, "plan", "aggregate", "show", path); code != 0 || !strings.Contains(out, "say --machines") || strings.Contains(out, "all-reduce") {
+	if code, out, _ = runTest(t, nil, "plan", "aggregate", "show", path); code != 0 || !strings.Contains(out, "set --machines") || strings.Contains(out, "all-reduce") {
 		t.Errorf("exit code %d without machines:\n%s", code, out)
 	}
 	// Of two machines the slow one is the busiest.
@@ -104,15 +104,15 @@ func TestAggregateApply(t *testing.T) {
 	}{
 		{"apply --ahead --agent " + asked.URL, 0, `then: [{"form":"host"}]`, ""},
 		{"apply --agent " + asked.URL + " --act", 2, "knows no job", ""},
-		{"apply --ahead --act --agent " + asked.URL, 0, "set; taken up by 0 proxies", `[{"form":"host"}]`},
+		{"apply --ahead --act --agent " + asked.URL, 0, "set; accepted by 0 proxies", `[{"form":"host"}]`},
 		{"apply --keys 0-9", 2, "requires --form", `[{"form":"host"}]`},
 		{"apply --form rack", 2, "want host or none", `[{"form":"host"}]`},
 		{"apply --keys 9-1 --form none", 2, "--keys", `[{"form":"host"}]`},
-		{"apply --keys 0-9 --form none --act --ahead", 0, "taken up by", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
-		{"clear --keys 0-9", 0, "nothing is changed", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
-		{"clear --keys 0-9 --act", 0, "taken up by", `[{"form":"host"}]`},
+		{"apply --keys 0-9 --form none --act --ahead", 0, "accepted by", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
+		{"clear --keys 0-9", 0, "nothing was changed", `[{"keys":"0-9","form":"none"},{"form":"host"}]`},
+		{"clear --keys 0-9 --act", 0, "accepted by", `[{"form":"host"}]`},
 		{"apply --form none --act", 1, "not in effect", `[{"form":"none"}]`},
-		{"clear --act", 0, "taken up by", ""},
+		{"clear --act", 0, "accepted by", ""},
 	} {
 		args := append([]string{"plan", "aggregate"}, strings.Fields(tc.args)...)
 		code, stdout, stderr := runTest(t, nil, append(args, "--planner", address, "--job", job)...)

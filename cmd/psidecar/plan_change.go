@@ -57,7 +57,7 @@ func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint 
 			return err
 		}
 		if !f.act {
-			_, err = fmt.Fprintf(e.stdout, "job %s\nnow:  %s\nthen: %s\nnothing is changed; --act does it\n", f.job, orNone(before), orNone(after))
+			_, err = fmt.Fprintf(e.stdout, "job %s\nnow:  %s\nthen: %s\ndry run: nothing was changed; use --act to apply\n", f.job, orNone(before), orNone(after))
 			return err
 		}
 		d, following, err := change.Carry(ctx, c, after)
@@ -67,7 +67,7 @@ func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint 
 		case f.json:
 			return printProto(e.stdout, d)
 		}
-		_, err = fmt.Fprintf(e.stdout, "set; taken up by %s%s\n", cli.Count(following, "proxy", "proxies"), hint)
+		_, err = fmt.Fprintf(e.stdout, "set; accepted by %s%s\n", cli.Count(following, "proxy", "proxies"), hint)
 		return err
 	})
 }
@@ -75,7 +75,7 @@ func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint 
 // orNone returns the text of rules, or what it means that there are none.
 func orNone(text string) string {
 	if text == "" {
-		return "none; what proxies' own flags say holds"
+		return "none; the proxies' own flags apply"
 	}
 	return text
 }

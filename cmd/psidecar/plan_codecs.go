@@ -64,7 +64,7 @@ func newCodecsShowCommand(e env) *cobra.Command {
 func printCodecs(out io.Writer, d *api.CodecsDescription) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(d.GetRules().GetJobs()) == 0 {
-		fmt.Fprintln(w, "no rules; what proxies' own flags say holds")
+		fmt.Fprintln(w, "no rules; the proxies' own flags apply")
 	}
 	for _, j := range d.GetRules().GetJobs() {
 		fmt.Fprintf(w, "job %s: %s\n", j.GetJob(), j.GetRules())

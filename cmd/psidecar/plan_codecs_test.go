@@ -37,20 +37,20 @@ func TestPlanCodecs(t *testing.T) {
 		{"set --threshold 0.9 --keys 9-1 --ahead --act", 2, "--keys", ""},
 		{"set --quantize 8", 2, "knows no job", ""},
 		{"set --quantize 8 --act", 2, "knows no job", ""},
-		{"set --quantize 8 --ahead --act", 0, "set; taken up by 0 proxies", `"quantize":8`},
+		{"set --quantize 8 --ahead --act", 0, "set; accepted by 0 proxies", `"quantize":8`},
 		{"set --quantize 8 --act", 1, "not in effect: no proxy follows", `"quantize":8`},
-		{"set --quantize 4 --keys 0-99 --ahead --act", 0, "taken up by", `"keys":"0-99"`},
-		{"set --off --keys 0-99 --ahead --act", 0, "taken up by", `[{"keys":"0-99"},{`},
-		{"clear --keys 0-99", 0, "nothing is changed", `[{"keys":"0-99"},{`},
-		{"clear --keys 0-99 --act", 0, "taken up by", `"quantize":8`},
-		{"set --off --ahead --act", 0, "taken up by", `[{}]`},
-		{"set --file " + file + " --ahead --act", 0, "taken up by", `"layers":["0-9","10-19"]`},
+		{"set --quantize 4 --keys 0-99 --ahead --act", 0, "accepted by", `"keys":"0-99"`},
+		{"set --off --keys 0-99 --ahead --act", 0, "accepted by", `[{"keys":"0-99"},{`},
+		{"clear --keys 0-99", 0, "nothing was changed", `[{"keys":"0-99"},{`},
+		{"clear --keys 0-99 --act", 0, "accepted by", `"quantize":8`},
+		{"set --off --ahead --act", 0, "accepted by", `[{}]`},
+		{"set --file " + file + " --ahead --act", 0, "accepted by", `"layers":["0-9","10-19"]`},
 		{"show", 0, "0.95", `0.95`},
 		{"drain --steps 0 --act", 2, "--steps 0", `0.95`},
 		{"drain --steps 20 --keys 0-9 --act", 1, "not in effect", `[{"keys":"0-9","threshold-end":20},{`},
-		{"drain --steps 20", 0, "nothing is changed", `"threshold-end":20},{`},
+		{"drain --steps 20", 0, "nothing was changed", `"threshold-end":20},{`},
 		{"drain --steps 20 --act", 1, "not in effect", `[{"threshold-end":20}]`},
-		{"clear --act", 0, "taken up by", ""},
+		{"clear --act", 0, "accepted by", ""},
 	} {
 		args := append([]string{"plan", "codecs"}, strings.Fields(tc.args)...)
 		code, stdout, stderr := runTest(t, nil, append(args, "--job", job, "--planner", address)...)
@@ -103,7 +103,7 @@ func TestPlanCodecsForUnknownJob(t *testing.T) {
 	if err != nil || len(d.GetRules().GetJobs()) != 0 {
 		t.Errorf("rules %v, %v; want none", d.GetRules(), err)
 	}
-	if code, text := set(job); code != 0 || !strings.Contains(text, "taken up by 1 prox") {
+	if code, text := set(job); code != 0 || !strings.Contains(text, "accepted by 1 prox") {
 		t.Errorf("one that is carried: exit code %d, %q", code, text)
 	}
 	if code, text := set("198.18.0.7:1", "--ahead"); code != 0 {

@@ -79,7 +79,7 @@ func TestPlanCommands(t *testing.T) {
 		{[]string{"plan", "rollback"}, 1, "no plan that was applied"},
 		{[]string{"plan", "apply", "--epoch", "5"}, 1, "no epoch 5"},
 		{[]string{"plan", "apply"}, 0, "epoch 1: 3 keys to move"},
-		{[]string{"plan", "show"}, 0, "no proxy is connected to the planner that would move keys"},
+		{[]string{"plan", "show"}, 0, "no proxy that can move keys is connected to the planner"},
 		{[]string{"plan", "apply"}, 1, "no plan that was proposed"},
 		{[]string{"plan", "forget"}, 1, "take the plan back first"},
 		{[]string{"plan", "rollback"}, 0, "epoch 2: 0 keys, done"}, // nothing had moved

@@ -92,7 +92,7 @@ deploy/SECURITY.md describes the permissions.`,
 	addNames(cmd, &f.names)
 	addKeyNames(cmd, &f.keyNames)
 	addNamesSocket(cmd, &f.namesSocket, plannerNamesSocket)
-	f.guests.addFlags(cmd, "let all who reach --listen report, ask and change things, without a certificate")
+	f.guests.addFlags(cmd, "give everyone who can reach --listen full access, without certificates")
 	return cmd
 }
 

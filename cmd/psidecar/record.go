@@ -60,7 +60,7 @@ With --info, describe a recording instead.`,
 			// The file is there all the same, and valid; a user who expects data in it is to be
 			// told why there is none.
 			if totals.Uses == 0 {
-				fmt.Fprintln(e.stderr, "nothing was recorded: no job of this host pushed or pulled meanwhile, or none that --cgroup, --pid and --job name (psidecar status shows what an agent sees)")
+				fmt.Fprintln(e.stderr, "nothing was recorded: no job on this host pushed or pulled, or none that matches --cgroup, --pid and --job (psidecar status shows what an agent sees)")
 			}
 			_, err = fmt.Fprintf(e.stdout, "%s: %d uses of %d keys in all, %d dropped\n", out, totals.Uses, totals.Keys, totals.Dropped)
 			return err

@@ -55,7 +55,7 @@ func (p *ports) page(ctx context.Context, flag, address string) (page.Server, er
 // inUse returns a hint for the error of an address that is in use; empty for other errors.
 func inUse(err error) string {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return ": something listens there already, perhaps another psidecar (psidecar status asks an agent); end that, or give another address"
+		return ": the address is in use, possibly by another psidecar (see psidecar status); stop it, or use another address"
 	}
 	return ""
 }

@@ -46,7 +46,7 @@ proxy continue while it runs. If nothing is loaded, do nothing.`,
 				}
 			}
 			if len(removed) == 0 {
-				_, err = fmt.Fprintln(e.stdout, "nothing of psidecar's is loaded in", dir)
+				_, err = fmt.Fprintln(e.stdout, "psidecar has nothing loaded in", dir)
 			}
 			return err
 		},

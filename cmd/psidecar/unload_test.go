@@ -63,7 +63,7 @@ func TestUnload(t *testing.T) {
 	if _, err := os.Stat(dir); err == nil {
 		t.Errorf("%s is still there", dir)
 	}
-	if got := unload(); !strings.HasPrefix(got, "nothing of psidecar's is loaded") {
+	if got := unload(); !strings.HasPrefix(got, "psidecar has nothing loaded") {
 		t.Errorf("%q", got)
 	}
 }

@@ -60,7 +60,7 @@ left behind.`,
 	addPods(cmd, &f.agent.pods)
 	f.proxy.relaying(cmd)
 	f.planner.planning(cmd, "planner-")
-	f.agent.planner.addFlags(cmd, "", "host:port of the planner of another host; default: this process has its own")
+	f.agent.planner.addFlags(cmd, "", "host:port of the planner on another host (default: an embedded planner)")
 	return cmd
 }
 

@@ -193,7 +193,7 @@ func (p *Policy) may(c *caller, method string) (rule, error) {
 	short := method[strings.LastIndexByte(method, '/')+1:]
 	switch {
 	case !ok:
-		return r, p.refuse(unknownMethod, method, c, "nobody may call %s", method)
+		return r, p.refuse(unknownMethod, method, c, "no role may call %s", method)
 	case c.open:
 		return r, nil
 	case c.local != nil && (c.local.Trusted || r.read):
@@ -201,7 +201,7 @@ func (p *Policy) may(c *caller, method string) (rule, error) {
 	case c.local != nil:
 		return r, p.refuse(otherUser, method, c, "%s: %s", short, c.local.Why)
 	case c.cert == nil:
-		return r, p.refuse(noIdentity, method, c, "%s needs a certificate (--planner-ca, --planner-cert, --planner-key)", short)
+		return r, p.refuse(noIdentity, method, c, "%s requires a certificate (--planner-ca, --planner-cert, --planner-key)", short)
 	}
 	for _, wanted := range r.roles {
 		if c.grants.Has(wanted) {
@@ -221,7 +221,7 @@ func (p *Policy) speaksFor(c *caller, r rule, method string, message any) error 
 	if c.grants.Has(identity.PlannerRole) || slices.ContainsFunc(r.roles, func(o identity.Role) bool { return c.grants.For(o, of.GetHost()) }) {
 		return nil
 	}
-	return p.refuse(otherHost, method, c, "the certificate of %s has %s and may not speak for host %.300q: issue one for that name, or start the %s with --host as its certificate says",
+	return p.refuse(otherHost, method, c, "the certificate of %s has %s and is not valid for host %.300q: issue one for that name, or start the %s with the --host of its certificate",
 		identity.WhoIs(c.cert), c.grants, of.GetHost(), r.roles[0])
 }
 
@@ -284,8 +284,8 @@ func (s *checked) RecvMsg(m any) error {
 }
 
 var (
-	accessDescRefused = prometheus.NewDesc("psidecar_planner_refused_callers_total", "Calls of the planner that were refused: role, the certificate lacks the role; host, it is for another host; user, a user of this host who may read alone; handshake, a certificate that does not hold, or no TLS; silent, reset for others before it had said who it is; no_certificate; unknown_method.", []string{"reason"}, nil)
-	accessDescChanges = prometheus.NewDesc("psidecar_planner_changes_total", "Calls that change something, which are logged with who made them.", nil, nil)
+	accessDescRefused = prometheus.NewDesc("psidecar_planner_refused_callers_total", "Refused planner calls: role (certificate without the role), host (certificate for another host), user (local user with read access only), handshake (invalid certificate or no TLS), silent (reset before authentication), no_certificate, unknown_method.", []string{"reason"}, nil)
+	accessDescChanges = prometheus.NewDesc("psidecar_planner_changes_total", "Calls that make changes; each is logged with its caller.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

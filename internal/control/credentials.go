@@ -57,7 +57,7 @@ func (s *server) judge(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	uid, err := loopbackUser(c)
 	info := s.local(uid, "over loopback")
 	if err != nil {
-		info.Why = fmt.Sprintf("it is not known who calls: %v", err)
+		info.Why = fmt.Sprintf("the caller is unknown: %v", err)
 	}
 	return conn, info, nil
 }
@@ -67,7 +67,7 @@ func (s *server) local(uid int, how string) Local {
 	l := Local{UID: uid, Trusted: s.users.Trusted(uid)}
 	l.SecurityLevel = credentials.NoSecurity
 	if !l.Trusted {
-		l.Why = fmt.Sprintf("user %d may only ask what there is %s: changes are for %s; see --admin-uid", uid, how, s.users)
+		l.Why = fmt.Sprintf("user %d has read access only %s: changes are for %s; see --admin-uid", uid, how, s.users)
 	}
 	return l
 }

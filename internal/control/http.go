@@ -98,8 +98,8 @@ func (n *noting) WriteHeader(code int) {
 }
 
 var (
-	descRefused = prometheus.NewDesc("psidecar_control_refused_total", "Requests at the control socket of users who are not trusted.", nil, nil)
-	descChanges = prometheus.NewDesc("psidecar_control_changes_total", "Requests at the control socket that change something, which are logged with who made them.", nil, nil)
+	descRefused = prometheus.NewDesc("psidecar_control_refused_total", "Requests at the control socket by unauthorized users.", nil, nil)
+	descChanges = prometheus.NewDesc("psidecar_control_changes_total", "Requests at the control socket that make changes; each is logged with its user.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }() // deferred first: processes have files there until they end
 	if o.Data == "" {
 		if o.Say != nil {
-			o.Say("making training data")
+			o.Say("generating training data")
 		}
 		if o.Data, err = generate(dir); err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 // moves the fewest bytes. Each worker trains on its host's shard, and the proxies route keys to
 // where the plan has put them.
 func (s *stage) placement(ctx context.Context) (Result, error) {
-	s.telling.tell("dividing data and keys")
+	s.telling.tell("partitioning data and keys")
 	parts := filepath.Join(s.dir, "parts")
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.options.Psidecar, "partition", "--input", s.options.Data, "-k", strconv.Itoa(s.options.Hosts),

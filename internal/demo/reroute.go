@@ -44,7 +44,7 @@ func (s *stage) reroute(ctx context.Context) (Result, error) {
 	if err := s.startProxies(ctx, []string{"--planner", planner}, "--act", "--handler", "add", "--planner", planner); err != nil {
 		return Result{}, err
 	}
-	s.telling.tell("keys moved after those who use them")
+	s.telling.tell("keys moved to their users")
 	moved, err := s.runJob(ctx, "reroute", steps, args...)
 	if err != nil {
 		return Result{}, err

@@ -18,7 +18,7 @@ func TestTellingNamesThePhase(t *testing.T) {
 		moved = 1_500_000
 		time.Sleep(tellEvery + tellEvery/2)
 		l.announcePhase(2, 2, "placement")
-		l.tell("dividing data and keys")
+		l.tell("partitioning data and keys")
 		time.Sleep(tellEvery)
 		l.endPhase()
 		time.Sleep(2 * tellEvery)

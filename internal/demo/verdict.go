@@ -29,18 +29,18 @@ func Verdict(results []Result, cores int) []string {
 		add("Without loss %s.", base, r)
 	}
 	if r := find("reroute"); r != nil && r.Home != nil {
-		add("Moving keys after those who use them, %s, beside the same job with all keys at home.", r.Home, r)
+		add("Moving keys to their users, %s, compared with the same job with all keys at home.", r.Home, r)
 	}
 	if r := find("threshold"); r != nil {
 		ending := "."
 		if r.Accuracy != nil && base.Accuracy != nil {
 			ending = fmt.Sprintf("; accuracy %.2f%%%% instead of %.2f%%%%.", 100**r.Accuracy, 100**base.Accuracy)
 		}
-		add("With data and keys placed, and 99%% of what is pushed waiting until it adds up, %s"+ending, base, r)
+		add("With data and keys placed, and 99%% of pushed values held back until they add up, %s"+ending, base, r)
 	}
 	// Said only where it applies, and once.
 	if slower {
-		all = append(all, fmt.Sprintf("Where it is slower: all hosts and their proxies share this machine's %d cores; psidecar gains time where the network is what a job waits for.", cores))
+		all = append(all, fmt.Sprintf("If it is slower: all hosts and their proxies share this machine's %d cores; psidecar gains time where the network is the bottleneck.", cores))
 	}
 	return all
 }
@@ -59,7 +59,7 @@ func fewer(before, after float64) string {
 // faster compares speeds in words.
 func faster(before, after float64) string {
 	if before <= 0 {
-		return "no faster that could be told"
+		return "not measurably faster"
 	}
 	ratio := after / before
 	if ratio < 0.95 {

@@ -119,7 +119,7 @@ func (l *Loops) Late() error {
 	for b := range l.all {
 		since := b.since.Load()
 		if ago := time.Duration(now - since); since != resting && ago > b.within {
-			late = append(late, fmt.Sprintf("%s has not turned for %v, allowed are %v", b.name, ago.Round(step), b.within))
+			late = append(late, fmt.Sprintf("%s has been stuck for %v (limit %v)", b.name, ago.Round(step), b.within))
 		}
 	}
 	l.mu.Unlock()

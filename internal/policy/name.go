@@ -199,5 +199,5 @@ func Assign(all []Named) map[string]Title {
 
 // Taken describes which job holds the name that a job claims.
 func Taken(t Title, c Claim) string {
-	return fmt.Sprintf("the job at %s, which began before and runs, is called %s too: until it has ended this one is %s", t.Holder, c.Qualified(), t.Name)
+	return fmt.Sprintf("the job at %s started earlier and is also named %s: until it has ended, this one is named %s", t.Holder, c.Qualified(), t.Name)
 }

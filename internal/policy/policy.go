@@ -131,14 +131,14 @@ func (s Settings) Read(allowed Allowed, name func(key string) string) (p Policy,
 		said := fmt.Sprintf("%s: %.80q", name(key), value)
 		switch {
 		case !slices.Contains(Keys, key):
-			wrong = append(wrong, fmt.Sprintf("%s is not known: there are %s", name(key), strings.Join(Keys, ", ")))
+			wrong = append(wrong, fmt.Sprintf("unknown setting %s: want one of %s", name(key), strings.Join(Keys, ", ")))
 			continue
 		case !allowed[key]:
-			wrong = append(wrong, fmt.Sprintf("%s is not taken up: the administrator allows %s (--allow-annotations)", said, allowed))
+			wrong = append(wrong, fmt.Sprintf("%s is ignored: the administrator allows %s (--allow-annotations)", said, allowed))
 			continue
 		}
 		if err := p.set(key, value); err != nil {
-			wrong = append(wrong, fmt.Sprintf("%s is not taken up: %v", said, err))
+			wrong = append(wrong, fmt.Sprintf("%s is ignored: %v", said, err))
 		}
 	}
 	return p, wrong

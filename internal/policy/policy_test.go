@@ -31,7 +31,7 @@ func TestReadTakesWhatEachKeyShould(t *testing.T) {
 		{Settings{Threshold: "0.99"}, Policy{Threshold: "0.99"}, ""},
 		{Settings{Threshold: "9.9e-1", Move: "false", Observe: "true", Codec: "auto"}, Policy{Threshold: "0.99", Move: "false", Observe: "true", Codec: "auto"}, ""},
 		{Settings{Threshold: "0"}, Policy{Threshold: "0"}, ""},
-		{Settings{Threshold: "1"}, Policy{}, `psidecar.io/threshold: "1" is not taken up: want a share`},
+		{Settings{Threshold: "1"}, Policy{}, `psidecar.io/threshold: "1" is ignored: want a share`},
 		{Settings{Threshold: "NaN"}, Policy{}, "want a share"},
 		{Settings{Threshold: "-0.5", Move: "true"}, Policy{Move: "true"}, "want a share"},
 		{Settings{Move: "yes"}, Policy{}, "want true or false"},
@@ -39,7 +39,7 @@ func TestReadTakesWhatEachKeyShould(t *testing.T) {
 		{Settings{Codec: "zip"}, Policy{}, "want compact or auto or none"},
 		{Settings{Aggregate: "true"}, Policy{}, "want host or none"},
 		{Settings{Aggregate: "host"}, Policy{Aggregate: "host"}, ""},
-		{Settings{"treshold": "0.9"}, Policy{}, "psidecar.io/treshold is not known: there are job, observe"},
+		{Settings{"treshold": "0.9"}, Policy{}, "unknown setting psidecar.io/treshold: want one of job, observe"},
 		{Settings{Job: "a/b"}, Policy{}, "want a name"},
 		{Settings{Job: "train"}, Policy{}, ""},
 	} {
@@ -53,7 +53,7 @@ func TestReadTakesWhatEachKeyShould(t *testing.T) {
 	}
 }
 
-// What the administrator does not allow is not taken up, and said; by default that is
+// What the administrator does not allow is ignored, and said; by default that is
 // what changes a job's results, or what else it depends on.
 func TestAllowedIsWhatTheAdministratorSays(t *testing.T) {
 	usual, err := ParseAllowed(Default)

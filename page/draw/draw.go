@@ -62,9 +62,9 @@ func looked(h page.Heatmap) string {
 		return "estimated in part"
 	}
 	if h.ErrorPercent == 0 {
-		return fmt.Sprintf("keys of at least one in %d requests looked at", h.SampledOneIn)
+		return fmt.Sprintf("keys of at least one in %d requests inspected", h.SampledOneIn)
 	}
-	return fmt.Sprintf("keys of at least one in %d requests looked at, a cell is right to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
+	return fmt.Sprintf("keys of at least one in %d requests inspected, cells are accurate to about %.0f%%", h.SampledOneIn, math.Ceil(h.ErrorPercent))
 }
 
 // rowsOf returns what the rows are and their names, top row first: workers, or the beginnings
@@ -95,7 +95,7 @@ func Terminal(out io.Writer, h page.Heatmap, width int, colours Colours) error {
 	rows, names := rowsOf(&h)
 	fmt.Fprintln(w, title(&h, rows))
 	if len(h.Blocks) == 0 || len(names) == 0 {
-		fmt.Fprintln(w, "nothing was counted yet")
+		fmt.Fprintln(w, "no counts yet")
 		return w.Flush()
 	}
 	label := 0

@@ -40,7 +40,7 @@ func PNG(out io.Writer, h page.Heatmap) error {
 	// image.
 	rows := min(rowsHigh, rowMost*vg.Length(max(len(names), 1)))
 	if len(names) == 0 || len(h.Blocks) == 0 {
-		p.Title.Text = fmt.Sprintf("%s: nothing was counted yet", h.Job)
+		p.Title.Text = fmt.Sprintf("%s: no counts yet", h.Job)
 		p.HideAxes()
 	} else {
 		cells := plotter.NewImage(picture(h, sc, inks), 0, 0, float64(len(h.Blocks)), float64(len(names)))

@@ -60,7 +60,7 @@ func printAgent(w io.Writer, a *page.Agent) {
 	fmt.Fprintf(w, "agent on %s, up %s, %.1f%% of a core and %.1f%% in the kernel, %d MiB, keys of %s\n",
 		a.Host, time.Since(a.Started).Round(time.Second), a.CPUPercent, a.KernelPercent, a.MemoryBytes>>20, requestsOf(a.Sampling.OneIn))
 	if s := a.Sampling; s.OverBudget {
-		fmt.Fprintf(w, "looking at keys takes %.1f%% of a core, more than the budget of %.1f%%: the keys of a step every few seconds are looked at whatever that takes (--cpu-budget)\n",
+		fmt.Fprintf(w, "inspecting keys takes %.1f%% of a core, above the budget of %.1f%% (--cpu-budget): the keys of one step every few seconds are always inspected\n",
 			s.CostPercent, s.BudgetPercent)
 	}
 	if p := a.Planner; p != nil {
@@ -87,7 +87,7 @@ func printAdoption(w io.Writer, s *page.Adoption) {
 	for _, n := range s.Past {
 		past += n
 	}
-	fmt.Fprintf(w, "adopted: %d connections that had gone past the proxy; %d go past it now\n", s.Adopted, past)
+	fmt.Fprintf(w, "adopted: %d connections that bypassed the proxy; %d bypass it now\n", s.Adopted, past)
 	for _, why := range slices.Sorted(maps.Keys(s.Past)) {
 		fmt.Fprintf(w, "  not adopted: %s\t%d\n", why, s.Past[why])
 	}
@@ -127,11 +127,11 @@ func printJob(w io.Writer, j *page.Job) {
 	// Only where something was left out: otherwise counts are exact, and there is nothing to
 	// say about them.
 	if s := j.Sampling; s != nil && s.Sampled < s.Requests {
-		fmt.Fprintf(w, "  keys of %s looked at now, of %d of %d so far: a count of 1000 is right to about %.0f%%\n",
+		fmt.Fprintf(w, "  keys of %s inspected now, of %d of %d so far: a count of 1000 is accurate to about %.0f%%\n",
 			requestsOf(s.OneIn), s.Sampled, s.Requests, s.ErrorPercent)
 	}
 	if c := j.Connections; c.Unsynced+c.Unplaced > 0 || c.Missed > 0 {
-		fmt.Fprintf(w, "  connections: %d followed, %d not yet, %d of unknown ends; %d bytes had passed before\n",
+		fmt.Fprintf(w, "  connections: %d synced, %d unsynced, %d with unknown ends; %d bytes had passed before\n",
 			c.Synced, c.Unsynced, c.Unplaced, c.Missed)
 	}
 	measure.Print(w, j.Measures)
@@ -149,7 +149,7 @@ func printAlpha(w io.Writer, a page.Alpha) {
 	if a.AtMost {
 		more = " or less"
 	}
-	fmt.Fprintf(w, "  alpha %s%s: a worker uses that share of %s of values in a step\n", ShareText(a.Alpha), more, page.BytesText(a.Bytes))
+	fmt.Fprintf(w, "  alpha %s%s: share of %s of values that a worker uses per step\n", ShareText(a.Alpha), more, page.BytesText(a.Bytes))
 }
 
 // ShareText formats a fraction with three digits.
@@ -202,7 +202,7 @@ func printHottest(w io.Writer, hottest []page.HotKey) {
 		all = append(all, fmt.Sprintf("%s (%d)", name, k.Accesses))
 	}
 	if len(all) > 0 {
-		fmt.Fprintf(w, "  hottest keys, with their uses: %s\n", strings.Join(all, ", "))
+		fmt.Fprintf(w, "  hottest keys (uses): %s\n", strings.Join(all, ", "))
 	}
 }
 

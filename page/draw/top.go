@@ -47,7 +47,7 @@ func Top(out io.Writer, s *Screen, width, height int, colours Colours) error {
 	if height > 0 && len(lines) > height {
 		// The last line that fits says how many do not.
 		left := len(lines) - height + 1
-		lines = append(lines[:height-1], line{fmt.Sprintf("… %d more lines: make the window higher", left), faint})
+		lines = append(lines[:height-1], line{fmt.Sprintf("… %d more lines: enlarge the window", left), faint})
 	}
 	var b strings.Builder
 	for i, l := range lines {
@@ -81,7 +81,7 @@ func topLines(s *Screen, width int) []line {
 		lines = append(lines, line{s.Trouble, alarm})
 	}
 	if len(s.Jobs) == 0 {
-		return append(lines, line{}, line{"no PS-lite job has been seen; psidecar doctor says whether this host can be watched", plain})
+		return append(lines, line{}, line{"no PS-lite job has been seen; psidecar doctor checks whether this host can be watched", plain})
 	}
 	lines = append(lines, line{})
 	lines = append(lines, jobLines(s)...)

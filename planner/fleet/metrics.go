@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	hostsDesc = prometheus.NewDesc("psidecar_planner_hosts", "Hosts that have reported.", nil, nil)
-	jobsDesc  = prometheus.NewDesc("psidecar_planner_jobs", "Jobs that were reported.", nil, nil)
+	hostsDesc = prometheus.NewDesc("psidecar_planner_hosts", "Hosts that have sent reports.", nil, nil)
+	jobsDesc  = prometheus.NewDesc("psidecar_planner_jobs", "Jobs in the reports.", nil, nil)
 	leftDesc  = prometheus.NewDesc("psidecar_planner_left_host_bytes_total", "Bytes of the job's messages that left the reporting hosts.", []string{"job"}, nil)
 	bytesDesc = prometheus.NewDesc("psidecar_planner_bytes_total", "Bytes of the job's messages.", []string{"job"}, nil)
 )

@@ -66,7 +66,7 @@ const pardon = 24
 
 // otherServers is the trouble of a job whose agents report another number of servers than the run
 // has whose owners are known.
-const otherServers = "the job has begun anew with another number of servers, and no proxy has told of that run yet"
+const otherServers = "the job has restarted with a different number of servers, and no proxy has reported that run yet"
 
 // decide makes one decision. base is what the job's machines move for other jobs, in bytes per
 // step. trouble is the reason, for operators, if nothing can be planned; it is empty also if there
@@ -125,7 +125,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	}
 	if j.judge.refused > 0 {
 		j.judge.refused--
-		return "the proxies refused all of the last plan (see its reasons); the next one is made later", nil
+		return "the proxies refused the whole last plan (see its reasons); the next one is made later", nil
 	}
 	return j.propose(ctx, s, e, moves)
 }
@@ -133,7 +133,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 // incomplete returns what must be known before anything can be planned, "" if all is known.
 func (j *job) incomplete() string {
 	if j.servers == 0 {
-		return "how many servers the job has is not known yet"
+		return "the job's number of servers is not yet known"
 	}
 	var unknown []string
 	for rank, host := range j.serves {
@@ -143,9 +143,9 @@ func (j *job) incomplete() string {
 	}
 	switch {
 	case len(unknown) > 0:
-		return fmt.Sprintf("the hosts of servers %s are not known: each host of the job needs an agent that reports here", strings.Join(unknown, ", "))
+		return fmt.Sprintf("the hosts of servers %s are unknown: each host of the job needs an agent that reports to this planner", strings.Join(unknown, ", "))
 	case len(j.hosts) < 2:
-		return "all of the job that is known is on one host: nothing crosses between hosts"
+		return "all known nodes of the job are on one host: there is no traffic between hosts"
 	}
 	return ""
 }

@@ -123,5 +123,5 @@ func sharedKeys(e *dynamic.Epoch, machines int) string {
 	if keys == 0 || of < telling*all {
 		return ""
 	}
-	return fmt.Sprintf("; %d keys that most hosts use are %.0f%% of the bytes and stay, no place is better for them: what helps is to use them less often, in fewer bytes (--codec, --threshold), or once a host (--share-pulls, --aggregate host)", keys, 100*of/all)
+	return fmt.Sprintf("; %d keys used by most hosts are %.0f%% of the bytes and stay, because no place is better: reduce their traffic with --codec, --threshold, --share-pulls or --aggregate host", keys, 100*of/all)
 }

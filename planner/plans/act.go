@@ -158,7 +158,7 @@ func (j *job) rollback(ctx context.Context) (*epoch, error) {
 		}
 	}
 	entries := j.endEpoch(undone, api.Epoch_ROLLED_BACK)
-	return j.command(ctx, fmt.Sprintf("takes epoch %d back", undone.info.GetEpoch()), targets, false, entries)
+	return j.command(ctx, fmt.Sprintf("rolls back epoch %d", undone.info.GetEpoch()), targets, false, entries)
 }
 
 // restore moves every displaced key to its home. Servers save their models by home range, so
@@ -172,7 +172,7 @@ func (j *job) restore(ctx context.Context) (*epoch, error) {
 	if j.moving != nil {
 		entries = j.endEpoch(j.moving, api.Epoch_SUPERSEDED)
 	}
-	return j.command(ctx, "brings all keys home", targets, true, entries)
+	return j.command(ctx, "moves all keys home", targets, true, entries)
 }
 
 // command carries out an operator's plan at once and holds the job: later proposals are stored but

@@ -12,11 +12,11 @@ import (
 // is dropped. Labels are jobs, at most MaxJobs, and the reasons of the proxies' fixed list.
 var (
 	displacedKeys = prometheus.NewDesc("psidecar_planner_displaced_keys", "Keys that are not at home.", []string{"job"}, nil)
-	pendingKeys   = prometheus.NewDesc("psidecar_planner_pending_keys", "Keys of plans being carried out that have yet to move.", []string{"job"}, nil)
-	movedKeys     = prometheus.NewDesc("psidecar_planner_moved_keys", "Keys that have moved, of the plans that are still known.", []string{"job"}, nil)
-	movedBytes    = prometheus.NewDesc("psidecar_planner_moved_bytes", "Bytes of values that have moved, of the plans that are still known.", []string{"job"}, nil)
-	refusedKeys   = prometheus.NewDesc("psidecar_planner_refused_keys", "Keys that were to move and were not, of the plans that are still known, by reason.", []string{"job", "reason"}, nil)
-	storeLost     = prometheus.NewDesc("psidecar_planner_store_lost", "1 where the store does not know where keys of the job's newest run are, since it was lost or is an old copy, and waits for proxies to teach it; else 0.", []string{"job"}, nil)
+	pendingKeys   = prometheus.NewDesc("psidecar_planner_pending_keys", "Keys of active plans that have not moved yet.", []string{"job"}, nil)
+	movedKeys     = prometheus.NewDesc("psidecar_planner_moved_keys", "Keys moved by the plans that are still known.", []string{"job"}, nil)
+	movedBytes    = prometheus.NewDesc("psidecar_planner_moved_bytes", "Bytes of values moved by the plans that are still known.", []string{"job"}, nil)
+	refusedKeys   = prometheus.NewDesc("psidecar_planner_refused_keys", "Keys that were not moved by the plans that are still known, by reason.", []string{"job", "reason"}, nil)
+	storeLost     = prometheus.NewDesc("psidecar_planner_store_lost", "1 if the store does not know the key owners of the job's newest run, because it was lost or is an old copy, and waits for proxies to teach it; otherwise 0.", []string{"job"}, nil)
 	newestEpoch   = prometheus.NewDesc("psidecar_planner_epoch", "Number of the newest plan.", []string{"job"}, nil)
 )
 

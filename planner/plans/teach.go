@@ -65,11 +65,11 @@ func (j *job) lostText() string {
 	if j.lost == nil {
 		return ""
 	}
-	text := "the store does not know where keys of this run are: it was lost, or is an old copy. The run's proxies teach it"
+	text := "the store does not know where keys of this run are: it was lost or is an old copy. The run's proxies are teaching it"
 	if len(j.lost.waits) > 0 {
-		text += "; it waits for those on " + strings.Join(j.lost.waits, ", ")
+		text += "; waiting for those on " + strings.Join(j.lost.waits, ", ")
 	}
-	return text + ". Where they have forgotten too, put the store back that was in use, or start the job again"
+	return text + ". If their state is lost too, restore the store that was in use, or restart the job"
 }
 
 func (j *job) lostEvent() *api.PlanEvent {

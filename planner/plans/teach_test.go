@@ -68,7 +68,7 @@ func TestLostStore(t *testing.T) {
 				t.Errorf("restore: %v", err)
 			}
 			d, err := api1.Describe(t.Context(), &api.DescribeRequest{Job: testJob})
-			if err != nil || !strings.Contains(d.GetJobs()[0].GetLost(), "put the store back") {
+			if err != nil || !strings.Contains(d.GetJobs()[0].GetLost(), "restore the store") {
 				t.Errorf("it is described as %v, %v", d, err)
 			}
 			taught, err := teach(t, api1, lessonOf(r, proxy.GetStore(), c.version, target(7, 7, 1), target(20, 29, 1)))

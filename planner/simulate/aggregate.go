@@ -242,7 +242,7 @@ func (a *aggregating) result() *Aggregation {
 
 // aggregationTitles are the names of the forms in tables.
 var aggregationTitles = map[string]string{
-	"servers": "as it is", "shared_pulls": "--share-pulls", "summed_pushes": "--aggregate host", "host_sums": "both",
+	"servers": "none", "shared_pulls": "--share-pulls", "summed_pushes": "--aggregate host", "host_sums": "both",
 }
 
 // Print writes a table of the forms.

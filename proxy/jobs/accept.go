@@ -45,7 +45,7 @@ func (j *Jobs) countRefused(c claim) uint64 {
 
 // RefuseSite counts a link for letters that was refused by package proxy.
 func (j *Jobs) RefuseSite(source netip.Prefix) {
-	j.refuse(claimSite, "a link between sites is one too many", "source", source)
+	j.refuse(claimSite, "too many links between sites", "source", source)
 }
 
 // Refused returns the number of refused claims by kind.
@@ -117,7 +117,7 @@ func (c *answers) acceptTable(m *pslite.Meta) (learn bool, err error) {
 	if why == nil {
 		return true, nil
 	}
-	c.jobs.refuse(claimTable, "a node table was refused: it does not come from the job's scheduler", "job", jobName(&t), "to", c.destination, "scope", c.scope, "error", why)
+	c.jobs.refuse(claimTable, "node table refused: it does not come from the job's scheduler", "job", jobName(&t), "to", c.destination, "scope", c.scope, "error", why)
 	// Passing the table without learning from it is safe here: this host does not route the job,
 	// and its site answers no letters, so that no other host can move keys of it either.
 	if !ok && x == nil && c.jobs.opts.Placement == nil {
@@ -147,7 +147,7 @@ func (c *answers) acceptSender(x *job) error {
 	if why == nil {
 		return nil
 	}
-	c.jobs.refuse(claimNode, "a connection was refused: it does not come from the host of the node that it names", "job", x.name, "node", c.sender, "host", host, "error", why)
+	c.jobs.refuse(claimNode, "connection refused: it does not come from the host of the node that it claims", "job", x.name, "node", c.sender, "host", host, "error", why)
 	return reason.Errorf(reason.Forged, "a connection in the name of node %d of job %s: %w", c.sender, x.name, why)
 }
 
@@ -226,7 +226,7 @@ func (c *requests) acceptScheduler(m *pslite.Meta) error {
 			return nil
 		}
 	}
-	c.jobs.refuse(claimScheduler, "a process was refused: it sent a node table and is not the scheduler of that job", "scheduler", all[0], "to", c.destination, "scope", c.scope)
+	c.jobs.refuse(claimScheduler, "process refused: it sent a node table but is not the scheduler of that job", "scheduler", all[0], "to", c.destination, "scope", c.scope)
 	return reason.Errorf(reason.Forged, "a node table of a process that is not the scheduler at %s", all[0])
 }
 
@@ -255,7 +255,7 @@ func (c *requests) acceptNode() error {
 	if whose == nil || mine {
 		return nil
 	}
-	c.jobs.refuse(claimNode, "a process was refused: it claims to be a node of another job's", "job", whose.name, "node", c.sender, "to", c.destination, "scope", c.scope)
+	c.jobs.refuse(claimNode, "process refused: it claims to be a node of another job", "job", whose.name, "node", c.sender, "to", c.destination, "scope", c.scope)
 	return reason.Errorf(reason.Forged, "a process that claims to be node %d of job %s", c.sender, whose.name)
 }
 

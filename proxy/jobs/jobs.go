@@ -327,7 +327,7 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 	if job == nil {
 		err := j.makeRoom(s, &t)
 		if err != nil {
-			j.refuse(claimJob, "a job is one too many", "job", name, "scope", s, "error", err)
+			j.refuse(claimJob, "too many jobs", "job", name, "scope", s, "error", err)
 		} else {
 			job, err = j.newJob(name, run, t, servers)
 		}

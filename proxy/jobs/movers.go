@@ -159,7 +159,7 @@ func (x *job) accept(b *api.MoveBatch) {
 		}
 		// Each key would be listed, and its server asked for it; most of them need not exist.
 		if last-first >= maxListed {
-			p.refuse("range", fmt.Sprintf("a range of %d keys: which of them exist is not known, and they are not moved", last-first+1), last-first+1, first)
+			p.refuse("range", fmt.Sprintf("a range of %d keys is not moved, because it is unknown which of them exist", last-first+1), last-first+1, first)
 			continue
 		}
 		for k := first; ; k++ {
@@ -204,7 +204,7 @@ func (x *job) beginMoves() {
 		w := x.work[n]
 		if x.run == "" {
 			x.work = slices.Delete(x.work, n, n+1)
-			x.refuse(w, "run", "nobody has said which run of the job this is: the scheduler's host needs a proxy of this version and a folder for state that can be written", len(w.keys))
+			x.refuse(w, "run", "the run of the job is unknown: the scheduler's host needs a proxy of this version with a writable state directory", len(w.keys))
 			continue
 		}
 		if !x.settleHandler(w) {
@@ -212,7 +212,7 @@ func (x *job) beginMoves() {
 		}
 		if x.handler != migrate.Adds && x.handler != migrate.Assigns {
 			x.work = slices.Delete(x.work, n, n+1)
-			x.refuse(w, "handler", "the servers' handler is "+x.handler.String()+": keys can be placed before a run (--placement), not moved; where pushes are added, or assigned, say so with --handler", len(w.keys))
+			x.refuse(w, "handler", "the servers' handler is "+x.handler.String()+": keys can be placed before a run (--placement), but not moved; if pushes are added or assigned, set --handler", len(w.keys))
 			continue
 		}
 		// Of several groups one may have to wait, for a key that is moving, and those behind it

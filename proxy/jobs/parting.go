@@ -153,7 +153,7 @@ func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, mov
 	keys := slices.DeleteFunc(p.known(), func(key uint64) bool {
 		at := owner(key)
 		if v := p.values[key]; plan.PartsOf(at) == 0 && v.put > 0 && plan.PartsOf(v.put) > 0 && !busy(key) {
-			p.stop("restored", "keys were brought home, or a plan was taken back", "")
+			p.stop("restored", "keys were restored home, or a plan was rolled back", "")
 		}
 		return !moves(whole(key, at, servers))
 	})
@@ -199,7 +199,7 @@ func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(u
 	if p.search == nil {
 		at := func(k uint64) int32 { return whole(k, owner(k), servers) }
 		if slices.ContainsFunc(p.known(), func(k uint64) bool { return at(k) != at(keys[0]) }) {
-			p.stop("spread", "large values are on several servers already", "--split P has each in parts all the same")
+			p.stop("spread", "large values are on several servers already", "--split P stores each in parts nevertheless")
 			return false
 		}
 		most := min(servers, mostAutoParts)
@@ -274,7 +274,7 @@ func (p *parting) state() PartsState {
 		}
 	}
 	if s.Not.Reason == "" && s.Large == 0 {
-		s.Not = PartsGap{Reason: "small", Why: "no worker of this host has pushed a value of 1 MiB or more whose length a message says"}
+		s.Not = PartsGap{Reason: "small", Why: "no worker on this host has pushed a value of 1 MiB or more with a known length"}
 	}
 	return s
 }

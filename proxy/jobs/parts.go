@@ -78,16 +78,16 @@ func (x *job) wholeBecause() PartsGap {
 	case x.parting.off.Reason != "":
 		return x.parting.off
 	case x.servers < 2:
-		return PartsGap{"one_server", "the job has one server: parts have nowhere to go", "start it with more servers"}
+		return PartsGap{"one_server", "the job has only one server", "run it with more servers"}
 	case x.unsupported != "":
 		return PartsGap{"dialect", x.unsupported, ""}
 	case errors.Is(err, route.ErrApps):
 		return PartsGap{"apps", err.Error(), ""}
 	case x.handler == migrate.Unknown && x.jobs.opts.Probe:
 	case x.handler != migrate.Adds:
-		return PartsGap{"handler", "what the servers do with a push is " + x.handler.String(), "--handler add, where that is what they do; --allow-probe finds out"}
+		return PartsGap{"handler", "the servers' handler is " + x.handler.String(), "set --handler add if that is what they do, or --allow-probe to detect it"}
 	case x.jobs.opts.Waits != nil && x.jobs.opts.Waits.Changes(x.name):
-		return PartsGap{"values", "there are rules for the job's values (--threshold, --quantize, --unchanged and the like)", "leave one of both out"}
+		return PartsGap{"values", "the job's values have rules (--threshold, --quantize, --unchanged or others)", "omit one of the two"}
 	}
 	return PartsGap{}
 }
@@ -105,7 +105,7 @@ func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 	case status.Code(r.Err) == codes.FailedPrecondition:
 		x.parting.stop("restored", status.Convert(r.Err).Message(), "")
 	case errors.Is(r.Err, migrate.ErrWaits):
-		x.parting.stop("values", r.Err.Error(), "leave the codec out that holds it back")
+		x.parting.stop("values", r.Err.Error(), "disable the codec that holds it back")
 	case errors.Is(r.Err, migrate.ErrHandler):
 		x.parting.stop("handler", r.Err.Error(), "")
 	case errors.Is(r.Err, errOver):

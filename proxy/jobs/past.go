@@ -101,7 +101,7 @@ func (x *job) mayAsk(now time.Time) bool {
 		x.pastSince = now
 	case now.Sub(x.pastSince) >= pastAfter:
 		for _, w := range x.work {
-			x.refuse(w, "past", err.Error()+": it was made while one was away, and stays as it is until it breaks", len(w.keys))
+			x.refuse(w, "past", err.Error()+": it was made while a proxy was away, and stays direct until it breaks", len(w.keys))
 		}
 		x.work = slices.Delete(x.work, 0, len(x.work))
 	}
@@ -130,7 +130,7 @@ func (x *job) known(now time.Time) bool {
 		x.unheardSince = now
 	case now.Sub(x.unheardSince) >= pastAfter:
 		for _, w := range x.work {
-			x.refuse(w, "past", fmt.Sprintf("the proxies at %s do not know this run: they were away, or could not be reached, when it began", strings.Join(silent, ", ")), len(w.keys))
+			x.refuse(w, "past", fmt.Sprintf("the proxies at %s do not know this run: they were away or unreachable when it started", strings.Join(silent, ", ")), len(w.keys))
 		}
 		x.work = slices.Delete(x.work, 0, len(x.work))
 	}

@@ -73,14 +73,14 @@ func (x *job) reports() (all []*api.MoveReport) {
 
 // handlers returns what is known of the servers' handlers, for the planner.
 func (x *job) handlers() (all []*api.Handler) {
-	kind, message := api.Handler_UNKNOWN, "say --handler add or assign, or allow the test on a scratch key with --allow-probe"
+	kind, message := api.Handler_UNKNOWN, "set --handler add or assign, or --allow-probe to detect it with a scratch key"
 	switch x.handler {
 	case migrate.Adds:
 		kind, message = api.Handler_ADDS, "pushes are added"
 	case migrate.Assigns:
 		kind, message = api.Handler_ASSIGNS, "pushes are assigned"
 	case migrate.Opaque:
-		kind, message = api.Handler_OPAQUE, "keys can be placed before their first use (--placement), not moved"
+		kind, message = api.Handler_OPAQUE, "keys can be placed before their first use (--placement), but not moved"
 	}
 	for r := range x.servers {
 		all = append(all, &api.Handler{Server: int32(r), Kind: kind, Message: message})

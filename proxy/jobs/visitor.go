@@ -33,7 +33,7 @@ func (v *visitor) believe(x *job, l *letter) error {
 		}
 		return nil
 	}
-	v.jobs.refuse(claimLetter, "a letter between sites was refused, and its link ended", "job", x.name, "from", l.from, "to", l.to, "error", why)
+	v.jobs.refuse(claimLetter, "a letter between sites was refused, and its link closed", "job", x.name, "from", l.from, "to", l.to, "error", why)
 	return reason.Errorf(reason.Forged, "a letter in the name of %s: %w", l.from, why)
 }
 

@@ -26,7 +26,7 @@ func TestPlannerHasPushesSummed(t *testing.T) {
 				"--planner", all[0].Address(sidecar.Planner)}, args...)...)
 			var out strings.Builder
 			cmd.Stdout, cmd.Stderr = &out, &out
-			if err := all[0].Host.Run(ctx, cmd); err != nil || !strings.Contains(out.String(), "taken up by 1 proxy") {
+			if err := all[0].Host.Run(ctx, cmd); err != nil || !strings.Contains(out.String(), "accepted by 1 proxy") {
 				t.Fatalf("%v: %v: %s", cmd.Args, err, out.String())
 			}
 		}

@@ -49,13 +49,13 @@ func (p *planning) onAndOff() {
 	if got := p.during(100); got.Layers > 0 {
 		p.t.Fatalf("%+v before there is a rule", got)
 	}
-	if out := p.plan("set", "--threshold", "0.98"); !strings.Contains(out, "nothing is changed") || !strings.Contains(out, `"threshold":0.98`) {
+	if out := p.plan("set", "--threshold", "0.98"); !strings.Contains(out, "nothing was changed") || !strings.Contains(out, `"threshold":0.98`) {
 		p.t.Errorf("without --act it says %q", out)
 	}
 	if got := p.during(100); got.Layers > 0 {
 		p.t.Errorf("and yet the rule holds: %+v", got)
 	}
-	if out := p.plan("set", "--threshold", "0.98", "--act"); out != "set; taken up by 2 proxies\n" {
+	if out := p.plan("set", "--threshold", "0.98", "--act"); out != "set; accepted by 2 proxies\n" {
 		p.t.Errorf("with --act it says %q", out)
 	}
 	small := func(f coded) bool { return f.Hosts == 2 && f.Encoded*20 <= f.Bytes }
@@ -73,7 +73,7 @@ func (p *planning) onAndOff() {
 	p.plan("set", "--off", "--act")
 	p.await("all values as they are", func(f coded) bool { return f.Layers == 0 })
 	p.plan("clear", "--act")
-	if out := p.plan("show"); !strings.Contains(out, "no rules") || strings.Count(out, "has taken them up") != 2 {
+	if out := p.plan("show"); !strings.Contains(out, "no rules") || strings.Count(out, "has accepted them") != 2 {
 		p.t.Errorf("at last psidecar plan codecs show says %q", out)
 	}
 	p.t.Logf("under a threshold of 98%%: %+v, for half of the keys: %+v", all, part)

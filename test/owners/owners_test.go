@@ -108,7 +108,7 @@ func (f *fleet) asked(t *testing.T) {
 		s.measured(all[i], measure.Aggregate, want == "ads/byhand")
 	}
 	s.unknown(all[6])
-	wrong := []string{`psidecar.io/threshold: "1.5" is not taken up: want a share from 0 (off) to below 1`, "psidecar.io/colour is not known: there are job, observe"}
+	wrong := []string{`psidecar.io/threshold: "1.5" is ignored: want a share from 0 (off) to below 1`, "unknown setting psidecar.io/colour: want one of job, observe"}
 	for i, x := range all {
 		var says []string
 		if i == 4 {
@@ -118,7 +118,7 @@ func (f *fleet) asked(t *testing.T) {
 	}
 }
 
-// bounded: what the administrator does not allow is not taken up, and said.
+// bounded: what the administrator does not allow is ignored, and said.
 func (f *fleet) bounded(t *testing.T) {
 	s := f.start(t, "--aggregate", "asked", "--handler", "add")
 	x := &training{name: "eager", kind: statefulSet, annotations: map[string]string{"job": "modest", "codec": "none", "threshold": "0.5", "aggregate": "host", "observe": "false", "move": "true"}}
@@ -129,7 +129,7 @@ func (f *fleet) bounded(t *testing.T) {
 	s.measured(x, measure.Aggregate, false)
 	var says []string
 	for _, key := range []string{"threshold", "aggregate", "observe", "move"} {
-		says = append(says, fmt.Sprintf("psidecar.io/%s: %q is not taken up: the administrator allows codec,job", key, x.annotations[key]))
+		says = append(says, fmt.Sprintf("psidecar.io/%s: %q is ignored: the administrator allows codec,job", key, x.annotations[key]))
 	}
 	s.says(x, says...)
 }
@@ -162,7 +162,7 @@ func (f *fleet) moved(t *testing.T) {
 		t.Errorf("%d keys of a job that does not ask for it have moved", n)
 	}
 	s.says(moving)
-	s.says(staying, `psidecar.io/move: "soon" is not taken up: want true or false`)
+	s.says(staying, `psidecar.io/move: "soon" is ignored: want true or false`)
 }
 
 // run has the cluster make a job's pods, and starts its processes in their cgroups, until

@@ -240,7 +240,7 @@ func TestTwoJobsOfOneName(t *testing.T) {
 	n.called(first, "ctr")
 	for _, port := range []int{Page, PlannerPage} {
 		j, err := n.jobAt(n.sidecars[0], port, second)
-		if err != nil || len(j.Remarks) != 1 || !strings.Contains(j.Remarks[0], "the job at "+first+", which began before and runs, is called ctr too") {
+		if err != nil || len(j.Remarks) != 1 || !strings.Contains(j.Remarks[0], "the job at "+first+" started earlier and is also named ctr") {
 			t.Errorf("at port %s it says %q, %v", strconv.Itoa(port), j.Remarks, err)
 		}
 	}

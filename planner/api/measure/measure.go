@@ -171,7 +171,7 @@ func (l *Line) addLine(o *Line) {
 	case l.Setting == "":
 		l.Setting, l.From = o.Setting, o.From
 	case o.Setting != "" && o.Setting != l.Setting:
-		l.Setting = "differs from host to host"
+		l.Setting = "differs between hosts"
 	}
 	if o.From != "" && o.From != l.From {
 		// The source of a sum lists every host's, each once, in a fixed order.

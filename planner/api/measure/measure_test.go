@@ -9,17 +9,17 @@ import (
 func TestSum(t *testing.T) {
 	first := []Line{
 		{Job: "a", Measure: Threshold, State: On, Setting: "--threshold 0.99", From: "flags", On: 3, Connections: 3},
-		{Job: "a", Measure: Slim, State: Off, Connections: 3, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}}},
+		{Job: "a", Measure: Slim, State: Off, Connections: 3, Not: []Gap{{Reason: NotSet, Why: "not enabled"}}},
 	}
 	second := []Line{
-		{Job: "a", Measure: Slim, State: Off, Connections: 2, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}}},
-		{Job: "a", Measure: Threshold, State: Off, Connections: 2, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}, {Reason: "no_proxy", Connections: 2, Why: "w"}}},
+		{Job: "a", Measure: Slim, State: Off, Connections: 2, Not: []Gap{{Reason: NotSet, Why: "not enabled"}}},
+		{Job: "a", Measure: Threshold, State: Off, Connections: 2, Not: []Gap{{Reason: NotSet, Why: "not enabled"}, {Reason: "no_proxy", Connections: 2, Why: "w"}}},
 		{Job: "b", Measure: Carry, State: On, On: 1, Connections: 1},
 	}
 	got := Sum(first, second)
 	want := []Line{
 		{Job: "a", Measure: Threshold, State: Part, Setting: "--threshold 0.99", From: "flags", On: 3, Connections: 5, Not: []Gap{{Reason: "no_proxy", Connections: 2, Why: "w"}}},
-		{Job: "a", Measure: Slim, State: Off, Connections: 5, Not: []Gap{{Reason: NotSet, Why: "nobody asked for it"}}},
+		{Job: "a", Measure: Slim, State: Off, Connections: 5, Not: []Gap{{Reason: NotSet, Why: "not enabled"}}},
 		{Job: "b", Measure: Carry, State: On, On: 1, Connections: 1, Not: []Gap{}},
 	}
 	if !reflect.DeepEqual(got, want) {

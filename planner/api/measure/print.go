@@ -23,7 +23,7 @@ func Print(w io.Writer, lines []Line) {
 		}
 	}
 	if len(unasked) > 0 {
-		fmt.Fprintf(w, "  off, since nobody asked for them: %s\n", strings.Join(unasked, ", "))
+		fmt.Fprintf(w, "  not enabled: %s\n", strings.Join(unasked, ", "))
 	}
 }
 
@@ -36,7 +36,7 @@ func PrintByJob(w io.Writer, lines []Line) {
 			n = len(lines)
 		}
 		if job == "" {
-			job = "not known by name"
+			job = "unknown"
 		}
 		fmt.Fprintf(w, "job %s\n", job)
 		Print(w, lines[:n])

@@ -292,9 +292,9 @@ func (r *Report) Print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%d bytes of pushes in %d messages, %d bytes of pulls\n", r.PushBytes, r.Pushes, r.PullBytes)
 	if r.Missed > 0 {
-		fmt.Fprintf(w, "%d messages of connections beyond %d were left out\n", r.Missed, maxLinks)
+		fmt.Fprintf(w, "%d messages of connections beyond the limit of %d were omitted\n", r.Missed, maxLinks)
 	}
-	fmt.Fprintln(w, "codec\tpushes to\tpulls to\tsaved\twaits, in steps\t")
+	fmt.Fprintln(w, "codec\tpushes to\tpulls to\tsaved\tresidual, in steps\t")
 	for _, c := range r.Codecs {
 		fmt.Fprintf(w, "%s\t%.1f%%\t%.1f%%\t%.1f%%\t%.1f\t\n", c.Codec, 100*c.Pushes, 100*c.Pulls, 100*c.Saved, c.Waits)
 	}
@@ -304,7 +304,7 @@ func (r *Report) Print(out io.Writer) error {
 // Plot draws the bytes left of pushes and pulls by candidate, as a PNG.
 func (r *Report) Plot(out io.Writer) error {
 	p := plot.New()
-	p.Title.Text = "Bytes that codecs would leave"
+	p.Title.Text = "Bytes remaining with each codec"
 	p.Y.Label.Text, p.Y.Min, p.Y.Max = "% of the messages' bytes", 0, 115
 	const width = 10
 	var names []string
