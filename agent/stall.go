@@ -178,13 +178,13 @@ func (f *stallFacts) why(w *wait) string {
 	case isStopped(server):
 		return "the process of " + w.Server + " is stopped by a signal"
 	case w.To.ZeroWindow:
-		return w.Server + " takes nothing in: its receive window is closed, " + page.BytesText(float64(w.To.Unsent)) + " wait to be sent"
+		return w.Server + " does not read: its receive window is closed, " + page.BytesText(float64(w.To.Unsent)) + " are queued"
 	case w.To.stuck():
-		return fmt.Sprintf("nothing reaches %s: %d segments are not acknowledged, sent again %d times", w.Server, w.To.Unacked, w.To.Retries)
+		return fmt.Sprintf("nothing reaches %s: %d segments are unacknowledged, retransmitted %d times", w.Server, w.To.Unacked, w.To.Retries)
 	case w.Back.stuck():
-		return fmt.Sprintf("the answer does not reach %s: %d segments are not acknowledged, sent again %d times", w.Worker, w.Back.Unacked, w.Back.Retries)
+		return fmt.Sprintf("the answer does not reach %s: %d segments are unacknowledged, retransmitted %d times", w.Worker, w.Back.Unacked, w.Back.Retries)
 	case w.Back.ZeroWindow:
-		return w.Worker + " takes no answers in: its receive window is closed"
+		return w.Worker + " does not read answers: its receive window is closed"
 	case server == 'D':
 		return "the process of " + w.Server + " waits for a disk"
 	case w.To.Known:
@@ -204,7 +204,7 @@ func (f *stallFacts) silent() (stalls []stall) {
 		if w.StepEvery == 0 {
 			limit = firstStep
 		}
-		why := "it computes, or hangs"
+		why := "it is computing or hung"
 		if isStopped(w.Process) {
 			limit, why = stopped, "its process is stopped by a signal"
 		}
@@ -306,7 +306,7 @@ func (f *stallFacts) straggling() (stalls []stall) {
 	for _, w := range f.Workers {
 		if !w.Last.IsZero() && w.Here && w.Waited+waitsLess < median {
 			stalls = append(stalls, stall{Kind: page.Straggling, Who: w.Name, Since: f.Now,
-				Why: fmt.Sprintf("the others wait %.0f%% of the time, it %.0f%%", 100*median, 100*w.Waited)})
+				Why: fmt.Sprintf("the others wait %.0f%% of the time, this one %.0f%%", 100*median, 100*w.Waited)})
 		}
 	}
 	if 2*len(stalls) > len(waited) {

@@ -63,7 +63,7 @@ func TestFind(t *testing.T) {
 			for i := range f.Workers {
 				f.Workers[i].Last, f.Workers[i].StepEvery = before(70), 0
 			}
-		}, page.Stalled, "worker0", "asks for nothing and waits for nobody"},
+		}, page.Stalled, "worker0", "sends no requests and waits for no answer"},
 		{"a stopped server", func(f *stallFacts) {
 			for i := range 3 {
 				f.waits(i, "server1", 3)
@@ -74,13 +74,13 @@ func TestFind(t *testing.T) {
 			for i := range 3 {
 				f.waits(i, "server0", 30).To = socket{Known: true, Unsent: 3_000_000, ZeroWindow: true}
 			}
-		}, page.Stalled, "server0", "its receive window is closed, 3.0 MB wait to be sent"},
+		}, page.Stalled, "server0", "its receive window is closed, 3.0 MB are queued"},
 		{"a cut link", func(f *stallFacts) {
 			f.waits(2, "server1", 8).To = socket{Known: true, Unacked: 3, Retries: 5}
 			for i := range 2 {
 				f.Workers[i].Barrier, f.Workers[i].Last, f.Workers[i].Waiting = before(8), before(8), true
 			}
-		}, page.Stalled, "worker2-server1", "3 segments are not acknowledged, sent again 5 times"},
+		}, page.Stalled, "worker2-server1", "3 segments are unacknowledged, retransmitted 5 times"},
 		{"answers that are cut off", func(f *stallFacts) {
 			f.waits(2, "server1", 8).Back = socket{Known: true, Unacked: 1, Retries: 4}
 		}, page.Running, "worker2-server1", "the answer does not reach worker2"},
@@ -89,8 +89,8 @@ func TestFind(t *testing.T) {
 			for _, i := range []int{0, 2} {
 				f.Workers[i].Barrier, f.Workers[i].Last, f.Workers[i].Waiting = before(6.9), before(6.9), true
 			}
-		}, page.Stalled, "worker1", "stalled for 6 s: worker1 asks for nothing and waits for nobody: its process is stopped"},
-		{"a worker that hangs, alone", func(f *stallFacts) { f.Workers[1].Last = before(20) }, page.Running, "worker1", "for 20 s: worker1 asks for nothing"},
+		}, page.Stalled, "worker1", "stalled for 6 s: worker1 sends no requests and waits for no answer: its process is stopped"},
+		{"a worker that hangs, alone", func(f *stallFacts) { f.Workers[1].Last = before(20) }, page.Running, "worker1", "for 20 s: worker1 sends no requests"},
 		{"a worker whose steps are long", func(f *stallFacts) {
 			f.Workers[1].Last, f.Workers[1].StepEvery = before(20), 15*time.Second
 		}, page.Running, "", ""},
@@ -113,7 +113,7 @@ func TestFind(t *testing.T) {
 		{"a little late", func(f *stallFacts) { f.Servers[1].Recent = 20 * time.Millisecond }, page.Running, "", ""},
 		{"a straggler that the others wait for", func(f *stallFacts) {
 			f.Workers[0].Waited, f.Workers[1].Waited, f.Workers[2].Waited = 0.9, 0.05, 0.85
-		}, page.Running, "worker1", "worker1 holds the others up"},
+		}, page.Running, "worker1", "worker1 delays the others"},
 		{"a straggler that is left behind", func(f *stallFacts) { f.Stragglers = []string{"worker2"} }, page.Running, "worker2", "far fewer steps"},
 		{"missed answers, on sockets that get on", func(f *stallFacts) {
 			f.Blind = true

@@ -22,13 +22,13 @@ func (s *stall) Text() string {
 			b.WriteString(", request of " + page.BytesText(float64(s.Bytes)))
 		}
 	case page.Silent:
-		b.WriteString(" asks for nothing and waits for nobody")
+		b.WriteString(" sends no requests and waits for no answer")
 	case page.AtBarrier:
-		b.WriteString(" waits at a barrier, to which others have not come")
+		b.WriteString(" waits at a barrier that others have not reached")
 	case page.Late:
 		b.WriteString(" answers late")
 	case page.Straggling:
-		b.WriteString(" holds the others up")
+		b.WriteString(" delays the others")
 	}
 	if s.Why != "" {
 		b.WriteString(": " + s.Why)

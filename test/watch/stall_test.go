@@ -175,7 +175,7 @@ func TestCutLink(t *testing.T) {
 	j := r.await(t, ctx, func(j *page.Job) bool {
 		return j.State == page.Stalled && strings.Contains(j.Cause, "-"+name) || strings.Contains(j.Cause, r.ranks[r.running.Workers[1]]+"-")
 	})
-	if !strings.Contains(j.What, "not acknowledged") {
+	if !strings.Contains(j.What, "unacknowledged") {
 		t.Errorf("it says %q", j.What)
 	}
 	if err := host.Heal(); err != nil {
