@@ -72,8 +72,8 @@ func TestOpenRecording(t *testing.T) {
 		{name: "other.psr", body: "bad", code: 400, want: "other: not a psidecar recording"},
 		{name: "", body: "bad", code: 400, want: "recording: not a psidecar recording"},
 		{name: "\n\x00x.psr", body: "bad", code: 400, want: `"x: not a psidecar recording`},
-		{name: "long.psr", body: long, code: 413, want: "longer than the 1 MiB"},
-		{name: "long.psr", body: long, unsized: true, code: 413, want: "longer than the 1 MiB"},
+		{name: "long.psr", body: long, code: 413, want: "exceeds the limit of 1 MiB"},
+		{name: "long.psr", body: long, unsized: true, code: 413, want: "exceeds the limit of 1 MiB"},
 	} {
 		r := httptest.NewRequest("POST", recordingsPath, strings.NewReader(tc.body))
 		q := r.URL.Query()

@@ -170,7 +170,7 @@ func TestOnlyTrustedUsersChangeThings(t *testing.T) {
 		t.Errorf("the log has no change: %s", text)
 	}
 	out, err := asStranger(t, "unix:"+path)
-	if err == nil || !strings.Contains(out, "user 65534 may not: this socket is for root") {
+	if err == nil || !strings.Contains(out, "user 65534 is not authorized: this socket is for root") {
 		t.Errorf("another user: %v, %q", err, out)
 	}
 	if changes != 1 || s.refused.Load() != 1 || s.changes.Load() != 1 {

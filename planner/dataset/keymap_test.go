@@ -91,7 +91,7 @@ func TestKeyMapFile(t *testing.T) {
 		"one word":     {"7\n", "line 1: want a feature id and its key"},
 		"not a number": {"1 2\nx 3\n", "line 2: feature id \"x\""},
 		"last key":     {"7 18446744073709551615\n", "line 1: key"},
-		"id twice":     {"7 1\n7 2\n", "line 2: feature id 7 stands twice"},
+		"id twice":     {"7 1\n7 2\n", "line 2: duplicate feature id 7"},
 		"key twice":    {"7 1\n8 1\n", "line 2: key 1 already belongs to feature id 7"},
 	} {
 		if _, err := ParseKeyMap("file:" + write(tc.text)); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -148,7 +148,7 @@ func TestKeysOfEverybody(t *testing.T) {
 		e.Uses = append(e.Uses, dynamic.Use{Item: 0, Machine: m, Bytes: 75})
 	}
 	e.Uses = append(e.Uses, dynamic.Use{Item: 1, Machine: 2, Bytes: 100})
-	if text := sharedKeys(e, 4); !strings.Contains(text, "1 keys that most hosts use are 75% of the bytes") {
+	if text := sharedKeys(e, 4); !strings.Contains(text, "1 keys used by most hosts are 75% of the bytes") {
 		t.Errorf("people are told %q", text)
 	}
 	e.Uses[0].Bytes = 1000 // mostly one host's

@@ -71,13 +71,13 @@ func TestEarlierAssignmentErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ name, text, want string }{
-		{"empty", "", "0 lines are of other data"},
+		{"empty", "", "0 lines belong to other data"},
 		{"no number", "0\nx\n", `a.txt, line 2: "x": want a machine number from 0 to 1`},
 		{"machine of a larger k", "0\n2\n0\n1\n0\n", "line 2"},
-		{"other data", "0\n1\n0\n1\n", "its 4 lines are of other data: the first 2 samples and their parameters make 5 lines"},
-		{"too long", strings.Repeat("0\n", 10), "more lines than the data has samples and parameters, 9"},
+		{"other data", "0\n1\n0\n1\n", "its 4 lines belong to other data: the first 2 samples and their parameters make 5 lines"},
+		{"too long", strings.Repeat("0\n", 10), "more lines than the 9 samples and parameters"},
 		{"owners of other data", "0\n1\n1\n1\n0\n", "2 of 3 parameters lie where no sample uses them"},
-		{"smaller k", "0\n0\n0\n0\n0\n", "nothing on machine 1: it is not for 2 machines"},
+		{"smaller k", "0\n0\n0\n0\n0\n", "nothing on machine 1: it was not made for 2 machines"},
 	} {
 		_, err := partition.ReadEarlier(strings.NewReader(tc.text), "a.txt", g, 2)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

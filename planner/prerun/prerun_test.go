@@ -96,7 +96,7 @@ func TestRunRefusesAWrongAnswer(t *testing.T) {
 	lame := Algorithm{Name: "lame", Partition: func(_ context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
 		return &partition.Assignment{Samples: make([]int32, g.Samples()), Params: make([]int32, g.Params())}, nil
 	}}
-	if _, _, err := Run(t.Context(), g, lame, partition.Options{K: 2}); err == nil || !strings.Contains(err.Error(), "lame gave no valid answer: machine 0 holds") {
+	if _, _, err := Run(t.Context(), g, lame, partition.Options{K: 2}); err == nil || !strings.Contains(err.Error(), "partitioning with lame failed: machine 0 holds") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -138,7 +138,7 @@ func TestOutput(t *testing.T) {
 
 	out.K, out.Servers = 1, nil
 	all := &partition.Assignment{Samples: make([]int32, 4), Params: make([]int32, 6)}
-	if err := out.Write(t.Context(), in, g, all); err == nil || !strings.Contains(err.Error(), "shard-00001.libsvm is of another partition") {
+	if err := out.Write(t.Context(), in, g, all); err == nil || !strings.Contains(err.Error(), "shard-00001.libsvm belongs to a partition") {
 		t.Errorf("old shards: got %v", err)
 	}
 }

@@ -70,7 +70,7 @@ func TestSmallAndInfeasible(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Partition(t.Context(), g, partition.Options{K: 2, Seed: 1, Theta: 5})
-	if err == nil || !strings.HasPrefix(err.Error(), "no assignment found where each machine uses parameters of weight theta = 5 or less") || strings.Contains(err.Error(), "\n") {
+	if err == nil || !strings.HasPrefix(err.Error(), "no assignment found in which each machine uses parameters of weight theta = 5 or less") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v", err)
 	}
 }
