@@ -112,7 +112,7 @@ func TestPlannerForOtherHosts(t *testing.T) {
 		"an address":           {[]string{"planner", "--listen", "0.0.0.0:0"}, 2, "can be reached from other hosts"},
 		"both":                 {[]string{"planner", "--listen", ":0", "--insecure", "--tls-ca", "a", "--tls-cert", "b"}, 2, "go together"},
 		"roles without any CA": {[]string{"planner", "--listen", "127.0.0.1:0", "--tls-role", "agent=x"}, 2, "--tls-role needs"},
-		"others are sent on":   {[]string{"planner", "--listen", "127.0.0.1:0", "--store", "kubernetes", "--advertise", "127.0.0.1"}, 2, "--advertise needs"},
+		"others are sent on":   {[]string{"planner", "--listen", "127.0.0.1:0", "--store", "kubernetes", "--advertise", "127.0.0.1"}, 2, "--advertise requires"},
 		"a role that is none":  {[]string{"planner", "--listen", "127.0.0.1:0", "--tls-role", "boss=x"}, 2, "no role"},
 	} {
 		t.Run(name, func(t *testing.T) {
