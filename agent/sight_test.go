@@ -19,7 +19,7 @@ func TestSight(t *testing.T) {
 	}{
 		{0, 0, time.Time{}, ""},
 		{1, 0, at(0.95), ""},
-		{4, 0, at(1), "this agent is 3 s behind"},
+		{4, 0, at(1), "this agent lags 3 s behind"},
 		{5, 7, at(1), "does not keep up"},
 		{6, 7, at(5.9), "does not keep up"},
 		{9.5, 7, time.Time{}, "does not keep up"},

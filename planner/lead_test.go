@@ -34,7 +34,7 @@ func TestReadinessByLead(t *testing.T) {
 		t.Errorf("the leader is at %+v", at)
 	}
 	l.setLeader("one that does not say where it is")
-	unready("waits: one that does not say")
+	unready("standby planner: one that does not say")
 	l.setLeader(l.address.Identity("what ran at this address before"))
 	if at := l.elsewhere(); at.Reports.IsValid() {
 		t.Errorf("it sends on to itself, %+v", at)

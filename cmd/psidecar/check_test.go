@@ -23,7 +23,7 @@ type checkedPart struct {
 func (p *checkedPart) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/healthz" && p.stuck.Load():
-		http.Error(w, "stuck: reading has not turned for 9s", http.StatusServiceUnavailable)
+		http.Error(w, "stuck: reading has been stuck for 9s (limit 5s)", http.StatusServiceUnavailable)
 	case r.URL.Path == "/readyz" && (p.unready.Load() || p.unreadyFor.Add(-1) >= 0):
 		http.Error(w, "programs are not attached", http.StatusServiceUnavailable)
 	case r.URL.Path == "/api/v1/agent":
@@ -59,7 +59,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"all well", []string{"--agents", well, "--proxies", well, "--planners", well}, 0, "ok     planner " + well},
 		{"an agent without a planner", []string{"--agents", servePart(t, &checkedPart{planner: "null"})}, 0, "ok     agent"},
-		{"a loop stands still", []string{"--proxies", well + "," + servePart(t, stuck)}, 1, "stuck: reading has not turned"},
+		{"a loop is stuck", []string{"--proxies", well + "," + servePart(t, stuck)}, 1, "stuck: reading has been stuck for 9s"},
 		{"not ready", []string{"--agents", servePart(t, unready)}, 1, "programs are not attached"},
 		{"not connected", []string{"--agents", servePart(t, &checkedPart{planner: `{"address": "planner:9811", "error": "no certificate"}`})}, 1, "the planner at planner:9811 does not take its reports: no certificate"},
 		{"nobody", []string{"--planners", "127.0.0.1:1"}, 1, "FAILED planner 127.0.0.1:1"},

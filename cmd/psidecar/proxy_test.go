@@ -13,21 +13,21 @@ import (
 
 func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
 	for want, args := range map[string][]string{
-		"want LISTEN=DEST":                 {"--forward", "127.0.0.1:1"},
-		"--mesh-ports \"9-8\"":             {"--mesh-ports", "1,9-8"},
-		"want host:port":                   {"--forward", "127.0.0.1:0=:0"},
-		"there are auto, compact and none": {"--codec", "zip"},
-		"go together":                      {"--tls-cert", "a.pem"},
-		"--tls-peer needs":                 {"--tls-peer", "*.svc"},
-		"exclude each other":               {"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--insecure-mesh"},
-		"--mesh-allow":                     {"--mesh-allow", "10.0.0.0/99"},
-		"--max-connections":                {"--max-connections", "0"},
-		"refuse everything":                {"--mesh-port", "0", "--mesh-only"},
-		"cannot be negative":               {"--grace", "-1s"},
-		"--proxy-memory":                   {"--proxy-memory", "1000"},
-		"invalid argument \"x":             {"--mesh-port", "x"},
-		"--outlive cannot be combined":     {"--outlive", "--act", "--planner", "127.0.0.1:9811"},
-		"--outlive needs --proxy-socket":   {"--outlive", "--proxy-socket", ""},
+		"want LISTEN=DEST":               {"--forward", "127.0.0.1:1"},
+		"--mesh-ports \"9-8\"":           {"--mesh-ports", "1,9-8"},
+		"want host:port":                 {"--forward", "127.0.0.1:0=:0"},
+		"want auto, compact or none":     {"--codec", "zip"},
+		"go together":                    {"--tls-cert", "a.pem"},
+		"--tls-peer needs":               {"--tls-peer", "*.svc"},
+		"exclude each other":             {"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--insecure-mesh"},
+		"--mesh-allow":                   {"--mesh-allow", "10.0.0.0/99"},
+		"--max-connections":              {"--max-connections", "0"},
+		"refuse everything":              {"--mesh-port", "0", "--mesh-only"},
+		"cannot be negative":             {"--grace", "-1s"},
+		"--proxy-memory":                 {"--proxy-memory", "1000"},
+		"invalid argument \"x":           {"--mesh-port", "x"},
+		"--outlive cannot be combined":   {"--outlive", "--act", "--planner", "127.0.0.1:9811"},
+		"--outlive needs --proxy-socket": {"--outlive", "--proxy-socket", ""},
 	} {
 		code, _, stderr := runTest(t, nil, append([]string{"proxy"}, args...)...)
 		if code != 2 || !strings.Contains(stderr, want) {

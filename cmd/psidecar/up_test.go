@@ -8,11 +8,11 @@ import (
 
 func TestUpRefusesWhatItsPartsRefuse(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--sample \"x\"":                   {"--sample", "x"},
-		"there are auto, compact and none": {"--codec", "zip"},
-		"refuse everything":                {"--mesh-port", "0", "--mesh-only"},
-		"--intercept-exclude":              {"--intercept-exclude", "70000", "--planner-listen", "127.0.0.1:0", "--planner-http", "", "--http", ""},
-		"unknown flag":                     {"--proxy-socket", "/run/x"},
+		"--sample \"x\"":             {"--sample", "x"},
+		"want auto, compact or none": {"--codec", "zip"},
+		"refuse everything":          {"--mesh-port", "0", "--mesh-only"},
+		"--intercept-exclude":        {"--intercept-exclude", "70000", "--planner-listen", "127.0.0.1:0", "--planner-http", "", "--http", ""},
+		"unknown flag":               {"--proxy-socket", "/run/x"},
 	} {
 		code, _, stderr := runTest(t, nil, append([]string{"up"}, args...)...)
 		if code != 2 || !strings.Contains(stderr, want) {

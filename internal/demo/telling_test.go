@@ -25,7 +25,7 @@ func TestTellingNamesThePhase(t *testing.T) {
 		l.close()
 		want := []string{
 			"starting a planner", "phase 1 of 2, baseline", "phase 1 of 2, baseline, 2 s, 1.5 MB between the hosts",
-			"phase 2 of 2, placement", "phase 2 of 2, placement: partitioning data and keys", "phase 2 of 2, placement: dividing data and keys, 1 s",
+			"phase 2 of 2, placement", "phase 2 of 2, placement: partitioning data and keys", "phase 2 of 2, placement: partitioning data and keys, 1 s",
 		}
 		if !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)

@@ -54,7 +54,7 @@ func TestTerminal(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := Terminal(&out, page.Heatmap{Job: "j"}, 80, TrueColour); err != nil || !strings.Contains(out.String(), "nothing") {
+	if err := Terminal(&out, page.Heatmap{Job: "j"}, 80, TrueColour); err != nil || !strings.Contains(out.String(), "no counts yet") {
 		t.Errorf("an empty heatmap: %q, %v", out.String(), err)
 	}
 }

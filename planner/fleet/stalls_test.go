@@ -15,7 +15,7 @@ func TestGoesOn(t *testing.T) {
 	at := func(seconds int64) int64 { return now.Add(-time.Duration(seconds) * time.Second).UnixNano() }
 	waits := &api.JobReport{State: "stalled", SinceUnixNanos: at(12), What: "stalled for 12 s: worker0 waits at a barrier",
 		Stalls: []*api.Stall{{Kind: "barrier", Who: "worker0", SinceUnixNanos: at(12)}}}
-	silent := &api.JobReport{State: "stalled", SinceUnixNanos: at(13), Cause: "worker1", What: "stalled for 13 s: worker1 asks for nothing",
+	silent := &api.JobReport{State: "stalled", SinceUnixNanos: at(13), Cause: "worker1", What: "stalled for 13 s: worker1 sends no requests",
 		Stalls: []*api.Stall{{Kind: "silent", Who: "worker1", SinceUnixNanos: at(13)}}}
 	running, over, starting := &api.JobReport{State: "running"}, &api.JobReport{State: "over", What: "over"}, &api.JobReport{State: "starting"}
 	for name, tc := range map[string]struct {

@@ -115,7 +115,7 @@ func TestBuildStops(t *testing.T) {
 }
 
 func TestFromRowsRejectsRepeatedIDs(t *testing.T) {
-	if _, err := FromRows([][]uint64{{1}, {7, 2, 7}}); err == nil || !strings.Contains(err.Error(), "sample 1: feature id 7") {
+	if _, err := FromRows([][]uint64{{1}, {7, 2, 7}}); err == nil || !strings.Contains(err.Error(), "sample 1: duplicate feature id 7") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -187,7 +187,7 @@ func TestIncomplete(t *testing.T) {
 	f := newFleet(t, true, nil)
 	f.planner.Take(f.report(0, 1, 2))
 	f.planner.Decide(t.Context())
-	if got := f.shown(t).GetTrouble(); !strings.Contains(got, "servers 1 are not known") {
+	if got := f.shown(t).GetTrouble(); !strings.Contains(got, "servers 1 are unknown") {
 		t.Errorf("with one host's report the trouble is %q", got)
 	}
 	// The job comes again with three servers.
@@ -195,7 +195,7 @@ func TestIncomplete(t *testing.T) {
 	r.Jobs[0].Servers = 3
 	f.planner.Take(r)
 	f.planner.Decide(t.Context())
-	if got := f.shown(t).GetTrouble(); !strings.Contains(got, "servers 1, 2 are not known") {
+	if got := f.shown(t).GetTrouble(); !strings.Contains(got, "servers 1, 2 are unknown") {
 		t.Errorf("with three servers the trouble is %q", got)
 	}
 }
@@ -225,7 +225,7 @@ func TestOptions(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"strategy":     func(o *Options) { o.Strategy = "best" },
 		"horizon":      func(o *Options) { o.Horizon = 0 },
-		"every 1ms: w": func(o *Options) { o.Every = time.Millisecond },
+		"interval 1ms": func(o *Options) { o.Every = time.Millisecond },
 	} {
 		o := DefaultOptions
 		change(&o)

@@ -76,7 +76,7 @@ func TestEarlierAssignmentErrors(t *testing.T) {
 		{"machine of a larger k", "0\n2\n0\n1\n0\n", "line 2"},
 		{"other data", "0\n1\n0\n1\n", "its 4 lines belong to other data: the first 2 samples and their parameters make 5 lines"},
 		{"too long", strings.Repeat("0\n", 10), "more lines than the 9 samples and parameters"},
-		{"owners of other data", "0\n1\n1\n1\n0\n", "2 of 3 parameters lie where no sample uses them"},
+		{"owners of other data", "0\n1\n1\n1\n0\n", "2 of 3 parameters are on machines without a sample that uses them"},
 		{"smaller k", "0\n0\n0\n0\n0\n", "nothing on machine 1: it was not made for 2 machines"},
 	} {
 		_, err := partition.ReadEarlier(strings.NewReader(tc.text), "a.txt", g, 2)

@@ -31,14 +31,14 @@ func TestWhichJobIsMeant(t *testing.T) {
 		t.Errorf("of one that is over: %q", got)
 	}
 	s.jobs["b:1"] = runs
-	if got := meant(api.ActRequest_RESTORE); !strings.Contains(got, "--job): a:1, b:1") {
+	if got := meant(api.ActRequest_RESTORE); !strings.Contains(got, "--job: a:1, b:1") {
 		t.Errorf("of two that are over: %q", got)
 	}
 	s.watchers[&watcher{runs: map[runKey]*api.Running{runs.key(): {Used: true}}}] = true
 	if got := meant(api.ActRequest_RESTORE); got != "b:1" {
 		t.Errorf("of one that runs: %q", got)
 	}
-	if got := meant(api.ActRequest_FORGET); !strings.Contains(got, "--job): a:1, b:1") {
+	if got := meant(api.ActRequest_FORGET); !strings.Contains(got, "--job: a:1, b:1") {
 		t.Errorf("to be forgotten: %q", got)
 	}
 }

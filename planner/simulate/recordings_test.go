@@ -125,11 +125,11 @@ func TestBadRecordings(t *testing.T) {
 		paths []string
 		job   string
 	}{
-		"(--job)":                  {[]string{write(t, "a", use, other)}, ""},
+		"select one with --job":    {[]string{write(t, "a", use, other)}, ""},
 		"no request of job x:1":    {[]string{good}, "x:1"},
 		"hold no request":          {[]string{write(t, "a")}, ""},
 		"not by its rank":          {[]string{write(t, "a", nameless)}, ""},
-		"not a recording":          {[]string{good, text}, ""},
+		"not a psidecar recording": {[]string{good, text}, ""},
 		"no such file":             {[]string{"/no/such"}, ""},
 		"no answer of server 0 wa": {[]string{good, write(t, "b", use)}, ""},
 	} {

@@ -152,7 +152,7 @@ func TestErrors(t *testing.T) {
 		}, "3 values do not divide by 2 keys"},
 		"lengths and values": {StoreSettings{Rule: "add"}, func(s *Store) error {
 			return s.Push(0, []uint64{1, 2}, []float32{1, 2, 3}, []int32{1, 1})
-		}, "lengths sum to 2, but there are 3 values"},
+		}, "lengths sum to 2, but got 3 values"},
 		"negative length": {StoreSettings{Rule: "add"}, func(s *Store) error {
 			return s.Push(0, []uint64{1, 2}, []float32{1, 2, 3}, []int32{-1, 4})
 		}, "length -1"},

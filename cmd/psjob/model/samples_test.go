@@ -101,7 +101,7 @@ func TestBadFiles(t *testing.T) {
 		"clicks, number":      {loadClicks("1" + strings.Replace(click, "1", "x", 1)), "line 1: column 2"},
 		"images, other file":  {loadImages([]byte("hello, this is text"), labels), "want an idx file"},
 		"images, header":      {loadImages(idx[:9], labels), "within its idx header"},
-		"images, cut":         {loadImages(idx, labels), "picture 2 of 2"},
+		"images, cut":         {loadImages(idx, labels), "image 2 of 2"},
 		"images, label count": {loadImages(idx, labels[:7]), "idx header"},
 		"images, huge":        {loadImages([]byte{0, 0, 8, 3, 0, 0, 0, 2, 255, 255, 255, 255, 255, 255, 255, 255}, labels), "want 1 to"},
 		"images, class":       {loadImages(append(idx, 8), []byte{0, 0, 8, 1, 0, 0, 0, 2, 1, 11}), "label 2 is 11"},
