@@ -8,72 +8,72 @@ const (
 	ReasonSegments Reason = 0
 	// ReasonCopied: batches handed to the reader, and their bytes.
 	ReasonCopied Reason = 1
-	// ReasonRetransmitted: segments that repeat bytes already seen, and the bytes repeated.
+	// ReasonRetransmitted: segments that repeat bytes already seen, and the repeated bytes.
 	ReasonRetransmitted Reason = 2
-	// ReasonSteppedGap: gaps in the sequence numbers that lay inside one frame, so that the frame boundary was kept, and the bytes not seen.
+	// ReasonSteppedGap: gaps in the sequence numbers within one frame, so that the frame boundary was kept, and the missing bytes.
 	ReasonSteppedGap Reason = 3
 	// ReasonForeignProtocol: segments of connections that do not begin with a ZMTP greeting.
 	ReasonForeignProtocol Reason = 4
-	// ReasonForeignZMTP: segments of ZMTP connections of another version or security mechanism than PS-lite's.
+	// ReasonForeignZMTP: segments of ZMTP connections with a version or security mechanism that PS-lite does not use.
 	ReasonForeignZMTP Reason = 5
-	// ReasonForeignMessages: segments of ZMTP connections whose messages are not PS-lite's.
+	// ReasonForeignMessages: segments of ZMTP connections whose messages are not PS-lite messages.
 	ReasonForeignMessages Reason = 6
-	// ReasonForeignUnknown: segments of connections older than the capture in which no PS-lite message was found so far.
+	// ReasonForeignUnknown: segments of connections older than the capture in which no PS-lite message has been found so far.
 	ReasonForeignUnknown Reason = 7
 	// ReasonNotTCP: packets that are not TCP.
 	ReasonNotTCP Reason = 8
-	// ReasonRingFull: batches that found the ring buffer full, and their bytes: the reader is too slow or the ring too small.
+	// ReasonRingFull: batches that did not fit into the ring buffer, and their bytes: the reader is too slow or the ring too small.
 	ReasonRingFull Reason = 9
 	// ReasonScratchBusy: segments that interrupted too many others on their CPU, so that no buffer was free for them.
 	ReasonScratchBusy Reason = 10
-	// ReasonStreamBusy: segments that arrived while another CPU was at an earlier one of the same stream.
+	// ReasonStreamBusy: segments that arrived while another CPU was processing an earlier one of the same stream.
 	ReasonStreamBusy Reason = 11
-	// ReasonStreamTableFull: segments of new streams that found the table of streams full.
+	// ReasonStreamTableFull: segments of new streams that did not fit into the table of streams.
 	ReasonStreamTableFull Reason = 12
-	// ReasonTooManyFrames: segments with more frames than one run may visit; their stream is synchronised anew.
+	// ReasonTooManyFrames: segments with more frames than one run may visit; their stream is resynchronized.
 	ReasonTooManyFrames Reason = 13
-	// ReasonGap: gaps in the sequence numbers across frame boundaries, and the bytes not seen; the stream is synchronised anew.
+	// ReasonGap: gaps in the sequence numbers across frame boundaries, and the missing bytes; the stream is resynchronized.
 	ReasonGap Reason = 14
-	// ReasonUnsynced: segments in which bytes passed while the frame boundary was not known, and those bytes.
+	// ReasonUnsynced: segments with bytes that passed while the frame boundary was unknown, and those bytes.
 	ReasonUnsynced Reason = 15
-	// ReasonBadFrame: frames that ZMTP or PS-lite forbid, on a stream known as PS-lite; it is synchronised anew.
+	// ReasonBadFrame: frames that violate ZMTP or PS-lite, on a stream known as PS-lite; the stream is resynchronized.
 	ReasonBadFrame Reason = 16
 	// ReasonBadMeta: meta frames of no known dialect on a stream known as PS-lite, and their bytes; copied, but not sampled.
 	ReasonBadMeta Reason = 17
-	// ReasonTruncated: command frames longer than what is copied of them, and the bytes left out.
+	// ReasonTruncated: command frames that were copied only in part, and the omitted bytes.
 	ReasonTruncated Reason = 18
 	// ReasonUnreadable: segments whose bytes or headers the program could not read.
 	ReasonUnreadable Reason = 19
-	// ReasonFragment: IP fragments, whose TCP header is not followed.
+	// ReasonFragment: IP fragments, which are not followed.
 	ReasonFragment Reason = 20
 	// ReasonNoSocket: segments that belong to no socket.
 	ReasonNoSocket Reason = 21
-	// ReasonUntimed: segments received while only answers are timed (ingress metas) that could not be followed, out of order most often, and bytes whose answers were therefore not timed; no count depends on them.
+	// ReasonUntimed: segments that could not be followed while only answers are timed (ingress metas), usually because they arrived out of order, and bytes whose answers were therefore not timed; no count depends on them.
 	ReasonUntimed Reason = 22
 )
 
 var reasonTable = [...]reasonText{
 	{"segments", ClassSeen, "TCP segments with payload that passed an attached program, and their payload bytes"},
 	{"copied", ClassSeen, "batches handed to the reader, and their bytes"},
-	{"retransmitted", ClassSeen, "segments that repeat bytes already seen, and the bytes repeated"},
-	{"stepped_gap", ClassSeen, "gaps in the sequence numbers that lay inside one frame, so that the frame boundary was kept, and the bytes not seen"},
+	{"retransmitted", ClassSeen, "segments that repeat bytes already seen, and the repeated bytes"},
+	{"stepped_gap", ClassSeen, "gaps in the sequence numbers within one frame, so that the frame boundary was kept, and the missing bytes"},
 	{"foreign_protocol", ClassIgnored, "segments of connections that do not begin with a ZMTP greeting"},
-	{"foreign_zmtp", ClassIgnored, "segments of ZMTP connections of another version or security mechanism than PS-lite's"},
-	{"foreign_messages", ClassIgnored, "segments of ZMTP connections whose messages are not PS-lite's"},
-	{"foreign_unknown", ClassIgnored, "segments of connections older than the capture in which no PS-lite message was found so far"},
+	{"foreign_zmtp", ClassIgnored, "segments of ZMTP connections with a version or security mechanism that PS-lite does not use"},
+	{"foreign_messages", ClassIgnored, "segments of ZMTP connections whose messages are not PS-lite messages"},
+	{"foreign_unknown", ClassIgnored, "segments of connections older than the capture in which no PS-lite message has been found so far"},
 	{"not_tcp", ClassIgnored, "packets that are not TCP"},
-	{"ring_full", ClassLost, "batches that found the ring buffer full, and their bytes: the reader is too slow or the ring too small"},
+	{"ring_full", ClassLost, "batches that did not fit into the ring buffer, and their bytes: the reader is too slow or the ring too small"},
 	{"scratch_busy", ClassLost, "segments that interrupted too many others on their CPU, so that no buffer was free for them"},
-	{"stream_busy", ClassLost, "segments that arrived while another CPU was at an earlier one of the same stream"},
-	{"stream_table_full", ClassLost, "segments of new streams that found the table of streams full"},
-	{"too_many_frames", ClassLost, "segments with more frames than one run may visit; their stream is synchronised anew"},
-	{"gap", ClassLost, "gaps in the sequence numbers across frame boundaries, and the bytes not seen; the stream is synchronised anew"},
-	{"unsynced", ClassLost, "segments in which bytes passed while the frame boundary was not known, and those bytes"},
-	{"bad_frame", ClassLost, "frames that ZMTP or PS-lite forbid, on a stream known as PS-lite; it is synchronised anew"},
+	{"stream_busy", ClassLost, "segments that arrived while another CPU was processing an earlier one of the same stream"},
+	{"stream_table_full", ClassLost, "segments of new streams that did not fit into the table of streams"},
+	{"too_many_frames", ClassLost, "segments with more frames than one run may visit; their stream is resynchronized"},
+	{"gap", ClassLost, "gaps in the sequence numbers across frame boundaries, and the missing bytes; the stream is resynchronized"},
+	{"unsynced", ClassLost, "segments with bytes that passed while the frame boundary was unknown, and those bytes"},
+	{"bad_frame", ClassLost, "frames that violate ZMTP or PS-lite, on a stream known as PS-lite; the stream is resynchronized"},
 	{"bad_meta", ClassLost, "meta frames of no known dialect on a stream known as PS-lite, and their bytes; copied, but not sampled"},
-	{"truncated", ClassLost, "command frames longer than what is copied of them, and the bytes left out"},
+	{"truncated", ClassLost, "command frames that were copied only in part, and the omitted bytes"},
 	{"unreadable", ClassLost, "segments whose bytes or headers the program could not read"},
-	{"fragment", ClassLost, "IP fragments, whose TCP header is not followed"},
+	{"fragment", ClassLost, "IP fragments, which are not followed"},
 	{"no_socket", ClassLost, "segments that belong to no socket"},
-	{"untimed", ClassLost, "segments received while only answers are timed (ingress metas) that could not be followed, out of order most often, and bytes whose answers were therefore not timed; no count depends on them"},
+	{"untimed", ClassLost, "segments that could not be followed while only answers are timed (ingress metas), usually because they arrived out of order, and bytes whose answers were therefore not timed; no count depends on them"},
 }

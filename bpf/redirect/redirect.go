@@ -31,5 +31,5 @@
 // It needs Linux 5.15. The object compiled from the C sources by go generate is committed.
 package redirect
 
-//go:generate go run ../internal/reasons -package redirect -classes redirected,direct,refused,answered,unanswered -title "What the redirecting programs count" -intro "Each counter has a number of events: connects, or questions of the proxy. redirected went to the proxy, direct went their own way, refused failed; answered and unanswered are the proxy's questions for an original destination."
+//go:generate go run ../internal/reasons -package redirect -classes redirected,direct,refused,answered,unanswered -title "Counters of the redirecting programs" -intro "Each counter has a number of events: connects, or lookups by the proxy. redirected connects went to the proxy, direct ones bypassed it, refused ones failed; answered and unanswered are the proxy's lookups of an original destination."
 //go:generate go tool bpf2go -target bpfel -cc clang -strip llvm-strip -go-package redirect redirect redirect.c -- -O2 -mcpu=v3 -Wall -Werror -Wno-unused-function

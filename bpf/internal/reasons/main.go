@@ -36,9 +36,9 @@ func main() {
 	var a about
 	flag.StringVar(&a.pkg, "package", "bpf", "name of the Go package")
 	classes := flag.String("classes", "seen,ignored,lost", "the classes of reasons, separated by commas")
-	flag.StringVar(&a.title, "title", "What the capture programs count", "heading of REASONS.md")
-	flag.StringVar(&a.intro, "intro", "Each counter has a number of events and of bytes. `seen` is traffic that was looked at, "+
-		"`ignored` traffic that is no PS-lite job's, `lost` what a job sent and the capture did not see whole.", "first paragraph of REASONS.md")
+	flag.StringVar(&a.title, "title", "Counters of the capture programs", "heading of REASONS.md")
+	flag.StringVar(&a.intro, "intro", "Each counter has a number of events and of bytes. `seen` is inspected traffic, "+
+		"`ignored` traffic that does not belong to a PS-lite job, `lost` traffic of a job that the capture did not see completely.", "first paragraph of REASONS.md")
 	flag.Parse()
 	a.classes = strings.Split(*classes, ",")
 	if err := run("reasons.txt", a); err != nil {
@@ -141,7 +141,7 @@ func goName(name string) string {
 func table(list []reason, a about) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "<!-- %s -->\n# %s\n\n%s\n\n", made, a.title, a.intro)
-	b.WriteString("| counter | class | what it counts |\n| --- | --- | --- |\n")
+	b.WriteString("| counter | class | meaning |\n| --- | --- | --- |\n")
 	for _, r := range list {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r.name, r.class, r.text)
 	}
