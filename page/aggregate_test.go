@@ -105,15 +105,15 @@ func TestPageShowsForms(t *testing.T) {
 		`[...document.querySelectorAll("#sum-ranges tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))`))
 	set := "psidecar plan aggregate apply --job " + fleetJob
 	want := [][]string{
-		{"0 to 99", "100", "400 B", "1", "3.20 kB, 256 µs", "1.60 kB, 128 µs", "1.07 kB, 85.3 µs", "1.60 kB, 128 µs", "host-2", "all-reduce", "a sum of each host", "none", set + " --keys 0-99 --form host --actcopy"},
+		{"0 to 99", "100", "400 B", "1", "3.20 kB, 256 µs", "1.60 kB, 128 µs", "1.07 kB, 85.3 µs", "1.60 kB, 128 µs", "host-2", "all-reduce", "host sums", "none", set + " --keys 0-99 --form host --actcopy"},
 		{"1\u202f000 to 1\u202f999", "1000", "4.00 kB", "0.01", "320 B, 25.6 µs", "318 B, 25.4 µs", "10.7 kB, 853 µs", "239 B, 19.1 µs", "host-2", "all-gather", "servers", "summed", set + " --keys 1000-1999 --form none --actcopy"},
 	}
 	if !slices.EqualFunc(rows, want, slices.Equal) {
 		t.Errorf("the page shows %q, want %q", rows, want)
 	}
 	text := ask(t, ctx, chromedp.Text("#sums"))
-	for _, part := range []string{"3.52 kB, 282 µs a step at host-2", "; 1.92 kB, 154 µs with each range as is chosen", "keys 0-99 summed, others one by one", "keys 1000-1999 summed",
-		"2 proxies follow; not up to date: host-1 (not yet)", set + " --act", "psidecar plan aggregate clear --job " + fleetJob + " --act", "this planner proposes only"} {
+	for _, part := range []string{"3.52 kB, 282 µs per step at host-2", "; 1.92 kB, 154 µs with the chosen forms", "keys 0-99 summed, others one by one", "keys 1000-1999 summed",
+		"2 proxies follow; not up to date: host-1 (not yet)", set + " --act", "psidecar plan aggregate clear --job " + fleetJob + " --act", "this planner only proposes"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the page does not say %q: %s", part, text)
 		}

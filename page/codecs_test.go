@@ -84,9 +84,9 @@ func TestPageWithoutAdvice(t *testing.T) {
 		want   string
 	}{
 		"nobody follows": {codecs: Codecs{}, want: "Start psidecar up"},
-		"never tried":    {codecs: Codecs{Hosts: []CodecHost{{Host: "host-0", Current: true}}}, want: "Nothing is known yet"},
-		"idle":           {codecs: Codecs{Tried: true, Hosts: []CodecHost{{Host: "host-0", Current: true, Reported: true}}}, want: "Nothing of this job passed"},
-		"under way":      {codecs: Codecs{Tried: true, LeftSeconds: 7, Hosts: []CodecHost{{Host: "host-0", Current: true}}}, want: "7 s to go"},
+		"never tried":    {codecs: Codecs{Hosts: []CodecHost{{Host: "host-0", Current: true}}}, want: "No results yet"},
+		"idle":           {codecs: Codecs{Tried: true, Hosts: []CodecHost{{Host: "host-0", Current: true, Reported: true}}}, want: "No traffic of this job passed"},
+		"under way":      {codecs: Codecs{Tried: true, LeftSeconds: 7, Hosts: []CodecHost{{Host: "host-0", Current: true}}}, want: "7 s left"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := openPageWith(t, reporting{fleet{workers: 2, servers: 1}}, Options{Codecs: func(string) (Codecs, error) { return c.codecs, nil }})

@@ -186,7 +186,7 @@ func TestPageBeforeTheFirstAnswer(t *testing.T) {
 	ctx := visit(t, state, Options{History: state.History})
 	for question, want := range map[string]string{
 		`getComputedStyle(document.querySelector("main")).visibility`: "hidden",
-		`document.querySelector("#status").textContent`:               "Asking …",
+		`document.querySelector("#status").textContent`:               "Loading …",
 	} {
 		if got := look(t, ctx, question); got != want {
 			t.Errorf("before the first answer %s is %q, want %q", question, got, want)

@@ -157,7 +157,7 @@ func TestBrush(t *testing.T) {
 	if asked != "heatmap,servers,traffic" {
 		t.Errorf("panels that asked for the time: %s", asked)
 	}
-	if got := look(t, ctx, `document.getElementById("range").selectedOptions[0].text`); got != "chosen" {
+	if got := look(t, ctx, `document.getElementById("range").selectedOptions[0].text`); got != "custom" {
 		t.Errorf("the list of times says %q", got)
 	}
 	before = drawn(t, ctx)
@@ -373,8 +373,8 @@ func TestKeyboardReachesTables(t *testing.T) {
 // A job of which no node is known yet is drawn, with what is known.
 func TestJobWithoutNodes(t *testing.T) {
 	ctx := visit(t, fleet{}, Options{})
-	until(t, ctx, "an answer or a fault", `document.getElementById("status").textContent.trim() !== "Asking …"`)
-	if got := look(t, ctx, `document.getElementById("status").textContent`); strings.Contains(got, "failed") || strings.Contains(got, "No answer") {
+	until(t, ctx, "an answer or a fault", `document.getElementById("status").textContent.trim() !== "Loading …"`)
+	if got := look(t, ctx, `document.getElementById("status").textContent`); strings.Contains(got, "failed") || strings.Contains(got, "No response") {
 		t.Errorf("a job without nodes: %s", got)
 	}
 	if got := look(t, ctx, `document.getElementById("workerchoice")?.hidden + " " + document.getElementById("cost").childElementCount`); strings.HasPrefix(got, "false") {

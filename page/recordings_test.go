@@ -124,7 +124,7 @@ func TestPageOpensRecordings(t *testing.T) {
 	do(t, ctx, "drop another file", dropped("notes.txt", "other"))
 	says("why it is not opened", "notes: not a psidecar recording")
 	do(t, ctx, "drop one that is too long", dropped("long.psr", strings.Repeat("x", 1<<20+1)))
-	says("why it is not opened", "more than the 1.05 MB")
+	says("why it is not opened", "exceeds the limit of 1.05 MB")
 	do(t, ctx, "drop an empty one", dropped("empty.psr", ""))
 	says("why it is not opened", "empty.psr is empty")
 

@@ -115,17 +115,17 @@ export class Comparison {
   /** What to do; opens: recordings are opened in this page. */
   hint(view: View, jobs: Job[], opens: boolean): string {
     const recordings = opens
-      ? "A recording that is opened above, or dropped on this page, is put beside what is shown."
-      : "Recordings: psidecar show FILE... opens this page on them, with --live HOST:PORT beside the jobs of this one.";
+      ? "A recording that you open above or drop on this page is shown next to the current view."
+      : "Recordings: psidecar show FILE... opens them on such a page; with --live HOST:PORT, next to the jobs of this one.";
     switch (view.beside) {
       case "":
-        return `The same job at another time, another job or an earlier run, or two workers side by side, in one scale. ${recordings}`;
+        return `Shows the same job at another time, another job or run, or two workers side by side on one scale. ${recordings}`;
       case "time":
-        return otherSide(view) ? "Dashed curves are those of the time to compare with, moved to begin together." : "Choose the time to compare with: drag over a curve after Dragging sets, or type it.";
+        return otherSide(view) ? "Dashed curves show the time range to compare with, shifted to the same start." : "Choose the time range to compare with: set what dragging selects and drag over a curve, or enter it.";
       case "job":
-        return jobs.length < 2 ? `There is one job only. Runs that have ended stay in this list. ${recordings}` : "Dashed curves are those of the other job, moved to begin together.";
+        return jobs.length < 2 ? `There is only one job. Ended runs stay in this list. ${recordings}` : "Dashed curves show the other job, shifted to the same start.";
       default:
-        return "Rows are times, oldest at the top.";
+        return "Rows are time intervals, oldest at the top.";
     }
   }
 

@@ -14,7 +14,7 @@ export function steps(n: number): string {
 /** One line on who follows the planner's rules. */
 export function followersText({ hosts }: Pick<Codecs, "hosts">): string {
   if (hosts.length === 0) {
-    return "no proxy follows this planner: start psidecar up, or psidecar proxy --planner, on the job's hosts";
+    return "no proxy follows this planner: start psidecar up or psidecar proxy --planner on the job's hosts";
   }
   const behind = hosts.filter((h) => !h.current);
   const names = behind.map((h) => `${h.host} (${h.refused ?? "not yet"})`);
@@ -26,21 +26,21 @@ export function adviceText(c: Codecs): string {
   const untried = c.hosts.filter((h) => h.untried);
   const why = untried.map((h) => ` ${h.host} could not try: ${h.untried}.`).join("");
   if (c.hosts.length === 0) {
-    return "Nothing is known: codecs are tried by proxies, and none follows this planner. Start psidecar up, or psidecar proxy --planner, on the job's hosts.";
+    return "No results: proxies try codecs, and none follows this planner. Start psidecar up or psidecar proxy --planner on the job's hosts.";
   }
   if (!c.tried) {
-    return "Nothing is known yet. A trial puts what workers and servers send through each codec, beside what is in use: for some seconds it takes the proxies' processors several times what codecs take, and changes nothing.";
+    return "No results yet. A trial runs the job's traffic through each codec, in addition to the codecs in use. For some seconds it takes the proxies several times the CPU time of a codec, and it changes nothing.";
   }
   if (c.left_seconds > 0) {
-    return `Being tried, ${Math.ceil(c.left_seconds)} s to go.${why}`;
+    return `Trial in progress, ${Math.ceil(c.left_seconds)} s left.${why}`;
   }
   const missing = c.hosts.filter((h) => !h.reported);
   const late = missing.length > 0 ? ` ${missing.map((h) => h.host).join(", ")} has not reported.` : "";
   const a = c.advice;
   if (!a || a.push_bytes + a.pull_bytes === 0) {
-    return `Nothing of this job passed the proxies during the trial: it was idle, has ended, or its connections do not go through links between proxies.${why}${late}`;
+    return `No traffic of this job passed the proxies during the trial: it was idle, has ended, or its connections do not use links between proxies.${why}${late}`;
   }
-  const left = a.missed > 0 ? ` ${count(a.missed)} messages were left out for want of room.` : "";
+  const left = a.missed > 0 ? ` ${count(a.missed)} messages of connections beyond the limit were omitted.` : "";
   return `Tried for ${a.seconds} s on ${a.hosts} ${a.hosts === 1 ? "host" : "hosts"}: ${bytes(a.push_bytes)} of pushes (${count(a.pushes)}), ${bytes(a.pull_bytes)} of pulls.${left}${why}${late}`;
 }
 
@@ -66,9 +66,9 @@ function adviceTable(into: HTMLElement, a: CodecAdvice, job: string): void {
       figure<CodecRow>("pushes to", (c) => share(c.push_bytes, a.push_bytes), percent, (c) => Math.min(share(c.push_bytes, a.push_bytes) || 0, 1)),
       figure<CodecRow>("pulls to", (c) => share(c.pull_bytes, a.pull_bytes), percent, (c) => Math.min(share(c.pull_bytes, a.pull_bytes) || 0, 1)),
       figure<CodecRow>("saved", (c) => c.saved, percent, (c) => Math.max(c.saved, 0)),
-      figure<CodecRow>("gradient that waits, in steps", (c) => c.waits, steps, (c) => c.waits / most),
+      figure<CodecRow>("residual, in steps", (c) => c.waits, steps, (c) => c.waits / most),
       {
-        title: "to turn it on",
+        title: "to enable it",
         text: (c) => applyCommand(job, c.codec) ?? "on by default",
         element(c) {
           const text = applyCommand(job, c.codec);
@@ -126,7 +126,7 @@ function plot(a: CodecAdvice): SVGElement {
   const most = Math.max(...a.codecs.map((c) => c.waits), 0);
   const points = places(a.codecs, most);
   const down = Math.max(height, ...points.map((p) => p.label + names.apart));
-  const out = shape("svg", { viewBox: `0 0 ${width} ${down}`, role: "img", "aria-label": "saved against waiting, by codec", class: "codec-plot" });
+  const out = shape("svg", { viewBox: `0 0 ${width} ${down}`, role: "img", "aria-label": "bytes saved and residual, by codec", class: "codec-plot" });
   const write = (x: number, y: number, anchor: string, text: string) => out.append(shape("text", { x, y, "text-anchor": anchor }, text));
   for (let fifth = 0; fifth <= 5; fifth++) {
     const x = area.left + (fifth / 5) * (area.right - area.left);
@@ -139,7 +139,7 @@ function plot(a: CodecAdvice): SVGElement {
     write(area.left - 8, area.top + 4, "end", steps(most));
   }
   const middle = (area.top + area.bottom) / 2;
-  out.append(shape("text", { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" }, "waits, in steps"));
+  out.append(shape("text", { x: 12, y: middle, transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" }, "residual, in steps"));
   for (const p of points) {
     out.append(shape("line", { x1: p.x, y1: p.y, x2: names.x - 4, y2: p.label, class: "leader" }), shape("circle", { cx: p.x, cy: p.y, r: 4 }));
     out.append(shape("text", { x: names.x, y: p.label + 4, class: "name" }, p.row.codec));
@@ -149,12 +149,12 @@ function plot(a: CodecAdvice): SVGElement {
 
 /** What the table's columns are, and what each codec does with what it leaves out. */
 export const legendText =
-  "Pushes and pulls to: bytes that would be left, of messages as the job has them. Waits: the norm of what would not have been sent yet at the end, in norms of what all workers push in a step; it goes out later. compact and unchanged lose nothing, threshold adds what waits to later pushes, quantize rounds so that it is right on average, pull-threshold and pull-quantize send with later pulls what they leave out or round away, threshold-activations drops all but the largest of each row, and what is pushed for the rest, wire rounds to 16 bits, and slim drops what it does not send.";
+  "Pushes to and pulls to: bytes that remain, relative to the messages as the job sends them. Residual: norm of the values not yet sent at the end of the trial, relative to the norm of all workers' pushes in a step; they are sent later. The codecs compact and unchanged are lossless, threshold adds the residual to later pushes, quantize rounds stochastically, pull-threshold and pull-quantize send with later pulls what they omit or round off, threshold-activations keeps only the largest values of each row, and what is pushed for them, wire rounds to 16 bits, and slim drops what it does not send.";
 
 export function drawCodecs(host: HTMLElement, c: Codecs, job: string): void {
   const rules: [string, string][] = [
-    ["rules", c.rules ?? "none by the planner (psidecar plan codecs set); what proxies' own flags say holds"],
-    ["followed", followersText(c)],
+    ["rules", c.rules ?? "none from the planner (psidecar plan codecs set); the proxies' own flags apply"],
+    ["followers", followersText(c)],
   ];
   const note = document.createElement("p");
   note.className = "hint";
@@ -165,7 +165,7 @@ export function drawCodecs(host: HTMLElement, c: Codecs, job: string): void {
     const into = document.createElement("div");
     into.id = "codec-advice";
     adviceTable(into, a, job);
-    into.title = "codecs that were tried";
+    into.title = "tried codecs";
     const legend = document.createElement("p");
     legend.className = "hint";
     legend.textContent = legendText;

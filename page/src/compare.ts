@@ -46,12 +46,12 @@ export function jobFigures(shown: History, beside: History): Figure[] {
     { name: "steps/s", shown: a.steps, beside: b.steps, text: digits },
     { name: "bytes/s", shown: a.bytes, beside: b.bytes, text: (n) => `${bytes(n)}/s` },
     { name: "bytes per step", shown: a.bytes / a.steps, beside: b.bytes / b.steps, text: bytes },
-    { name: "share that left hosts", shown: a.left, beside: b.left, text: percent },
+    { name: "share that left the hosts", shown: a.left, beside: b.left, text: percent },
     { name: "requests/s", shown: a.requests, beside: b.requests, text: digits },
-    { name: "time to the answer, p50", shown: a.p50, beside: b.p50, text: duration },
-    { name: "p99, of the worst stretch", shown: a.p99, beside: b.p99, text: duration },
+    { name: "latency, p50", shown: a.p50, beside: b.p50, text: duration },
+    { name: "p99 of the worst interval", shown: a.p99, beside: b.p99, text: duration },
     { name: "skew: busiest server ÷ mean", shown: a.skew, beside: b.skew, text: digits },
-    { name: "cost of psidecar, % of a core", shown: a.cost, beside: b.cost, text: digits },
+    { name: "overhead of psidecar, % of a core", shown: a.cost, beside: b.cost, text: digits },
   ];
 }
 
@@ -65,7 +65,7 @@ export function workerFigures({ workers }: Servers, a: string, b: string): Figur
     { name: "requests", shown: one.requests, beside: other.requests, text: count },
     { name: "bytes out", shown: one.bytes_out, beside: other.bytes_out, text: bytes },
     { name: "bytes in", shown: one.bytes_in, beside: other.bytes_in, text: bytes },
-    { name: "time to the answer, p50", shown: one.latency.p50, beside: other.latency.p50, text: duration },
+    { name: "latency, p50", shown: one.latency.p50, beside: other.latency.p50, text: duration },
     { name: "p99", shown: one.latency.p99, beside: other.latency.p99, text: duration },
   ];
 }

@@ -23,7 +23,7 @@ export const charts: Chart[] = [
     ],
   },
   {
-    id: "times", title: "Requests: time to the answer", lines: [
+    id: "times", title: "Request latency", lines: [
       { name: "p50", of: (p) => answered(p, p.p50), text: duration, colour: 0 },
       { name: "p99", of: (p) => answered(p, p.p99), text: duration, colour: 1 },
     ],
@@ -31,7 +31,7 @@ export const charts: Chart[] = [
   { id: "skew", title: "Skew: busiest server ÷ mean server", lines: [{ name: "skew", of: (p) => (p.skew > 0 ? p.skew : null), text: count2, colour: 0 }] },
   { id: "saved", title: "Bytes/s saved by codecs", lines: [{ name: "saved", of: (p) => p.saved_bytes_per_second ?? null, text: perSecond, colour: 0 }] },
   {
-    id: "cost", title: "Cost of psidecar, % of a core", lines: [
+    id: "cost", title: "Overhead of psidecar, % of a core", lines: [
       { name: "process", of: (p) => p.cpu_percent, text: percentOfCore, colour: 0 },
       { name: "in the kernel", of: (p) => p.kernel_percent, text: percentOfCore, colour: 1 },
     ],
@@ -112,7 +112,7 @@ export class Curves {
       .filter((c) => c.lines.length > 0);
     const frame = `${present.map((c) => `${c.id}:${c.lines.map((l) => l.name)}`)} ${isDark} ${beside?.name ?? ""}`;
     if (points.length === 0) {
-      this.clear("Nothing yet: the first point comes after five seconds.");
+      this.clear("No data yet: the first point appears after five seconds.");
       return;
     }
     if (frame !== this.frame) {

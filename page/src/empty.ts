@@ -26,10 +26,10 @@ export function drawEmpty(host: HTMLElement, agent: Agent, fleet: boolean): void
   element("empty-title").textContent = agent.recording_bytes ? "No recording is open yet" : "No parameter-server job yet";
   if (agent.recording_bytes) {
     host.replaceChildren(
-      paragraph("Drop recordings on this page, or open them above: each is shown as an agent shows a job, and two of them side by side."),
+      paragraph("Drop recordings on this page, or open them above. Each is shown like the job of an agent, two side by side."),
       listOf([
-        ["A recording is made on a host of the job: ", command("psidecar record --out job.psr")],
-        ["Longer ones than ", bytes(agent.recording_bytes), " are opened by ", command("psidecar show job.psr")],
+        ["To record a job, on one of its hosts: ", command("psidecar record --out job.psr")],
+        ["To open a recording larger than ", bytes(agent.recording_bytes), ": ", command("psidecar show job.psr")],
       ]),
       facts([["psidecar", agent.version]]),
     );
@@ -39,23 +39,23 @@ export function drawEmpty(host: HTMLElement, agent: Agent, fleet: boolean): void
   if (fleet) {
     const hosts = agent.hosts ?? [];
     host.replaceChildren(
-      paragraph(hosts.length === 0 ? "No agent reports to this planner." : `${count(hosts.length)} hosts report, and none of them has seen a job.`),
+      paragraph(hosts.length === 0 ? "No agent reports to this planner." : `${count(hosts.length)} hosts report, but none has seen a job.`),
       listOf([
         ["On each host of the job: ", command("psidecar agent --planner PLANNER-HOST:9811")],
-        ["Does the host have what it takes? ", command("psidecar doctor")],
-        ["A job is found by the environment of its processes (DMLC_ROLE, DMLC_PS_ROOT_URI), while it runs or before it starts."],
+        ["To check the requirements of a host: ", command("psidecar doctor")],
+        ["Jobs are found by the environment of their processes (DMLC_ROLE, DMLC_PS_ROOT_URI), whether they start before or after the agent."],
       ]),
       facts([["planner", `${agent.host}, psidecar ${agent.version}`], ["hosts", hosts.map((h) => h.host).join(", ") || "none"]]),
     );
     return;
   }
   host.replaceChildren(
-    paragraph("This agent watches and waits: start a job on this host, and it is shown here within seconds. One that runs already is found too."),
+    paragraph("No job on this host yet. Jobs appear here within seconds of their start; running ones are found too."),
     listOf([
-      ["Something to look at, without a cluster: ", command("psjob local --model count --steps 100000")],
-      ["Does this host have what it takes? ", command("psidecar doctor")],
-      ["A job is found by the environment of its processes (DMLC_ROLE, DMLC_PS_ROOT_URI). Where they run in a cgroup that is not seen from here, name it: ", command("psidecar agent --cgroup PATH")],
+      ["For a trial without a cluster: ", command("psjob local --model count --steps 100000")],
+      ["To check the requirements of this host: ", command("psidecar doctor")],
+      ["Jobs are found by the environment of their processes (DMLC_ROLE, DMLC_PS_ROOT_URI). If their cgroup is not visible from here, specify it: ", command("psidecar agent --cgroup PATH")],
     ]),
-    facts([["agent", `${agent.host}, psidecar ${agent.version}`], ["cost", cost], ["planner", agent.planner?.address ?? "none"]]),
+    facts([["agent", `${agent.host}, psidecar ${agent.version}`], ["overhead", cost], ["planner", agent.planner?.address ?? "none"]]),
   );
 }

@@ -122,7 +122,7 @@ function drawHeatmap(): void {
     const sampled = heatmap.sampled_one_in > 1 ? `, scaled up from at least one request in ${heatmap.sampled_one_in}` : "";
     drawLegend(element("legend"), heatmap.counts, heatmap.measure.endsWith("bytes") ? bytes : count, isDark());
     element("heat-title").textContent = `Accesses: ${heatmap.times ? "time" : "workers"} × keys`;
-    element("shown").textContent = `${rows.length} ${heatmap.times ? "stretches of time" : "workers"} × ${heatmap.blocks.length} blocks${heatmap.exact ? ", exact" : sampled}`;
+    element("shown").textContent = `${rows.length} ${heatmap.times ? "time intervals" : "workers"} × ${heatmap.blocks.length} blocks${heatmap.exact ? ", exact" : sampled}`;
     shown.set("heat", () => columnsOf(rows, heatmap!.blocks.map((b) => (b.name ? `${b.name} ` : "") + `${b.first_text}-${b.last_text}`), heatmap!.counts));
   }
   back.disabled = view.first === "" && view.last === "";
@@ -200,8 +200,8 @@ async function refresh(isNewest: () => boolean): Promise<void> {
   drawCost(element("cost"), agent);
   recordings.show(agent.recording_bytes ?? 0);
   const isFleet = agent.hosts !== undefined;
-  element("cost-title").textContent = isFleet ? "Agents: cost and losses" : "This agent: cost and losses";
-  element("range").title = isFleet ? "To about five seconds: hosts report now and then." : "";
+  element("cost-title").textContent = isFleet ? "Agents: overhead and losses" : "This agent: overhead and losses";
+  element("range").title = isFleet ? "Accurate to about five seconds, because hosts report periodically." : "";
   const job = chooseJob(jobs);
   showEmpty(agent, isFleet);
   if (!job) {
@@ -282,7 +282,7 @@ function say(text: string, isBad: boolean): void {
 /** What kept the page from being drawn: an answer that did not come, or a fault of the page's own. */
 function problemText(problem: unknown): string {
   if (problem instanceof Unanswered) {
-    return `No answer: ${problem.message}`;
+    return `No response: ${problem.message}`;
   }
   console.error(problem);
   return `This page failed: ${problem instanceof Error ? problem.message : problem}`;

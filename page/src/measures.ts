@@ -26,7 +26,7 @@ export function drawMeasures(host: HTMLElement, lines: MeasureLine[]): void {
       { title: "measure", text: (l) => l.measure },
       { title: "state", text: stateText, wraps: true },
       { title: "setting", text: (l) => [l.setting, l.from && `(${l.from})`].filter(Boolean).join(" "), wraps: true },
-      { title: "why not, and what to do", text: whyText, wraps: true },
+      { title: "why off, and what to do", text: whyText, wraps: true },
     ],
     lines,
     (l) => l.state === "part",

@@ -48,20 +48,20 @@ export function drawKeys(host: HTMLElement, keys: Keys, servers: string, isSampl
 
 /** How sparsely a job uses its parameters, and what each form of keeping them would move. */
 export function alphaText(alpha: Omit<Alpha, "ranges">): string {
-  const share = `Alpha ${Number(alpha.alpha.toPrecision(3))}${alpha.at_most ? " or less" : ""}: a worker uses that share of ${bytes(alpha.bytes)} of values in a step.`;
+  const share = `Alpha ${Number(alpha.alpha.toPrecision(3))}${alpha.at_most ? " or less" : ""}: share of ${bytes(alpha.bytes)} of values that a worker uses per step.`;
   if (!alpha.forms || !alpha.least) {
     return share;
   }
   const all = Object.entries(alpha.forms).map(([form, moved]) => `${forms[form] ?? form} ${bytes(moved)}`);
-  return `${share} The busiest of ${alpha.machines} machines would move, of values in a step: ${all.join(", ")} (psidecar plan aggregate show).`;
+  return `${share} The busiest of ${alpha.machines} machines would transfer, in bytes of values per step: ${all.join(", ")} (psidecar plan aggregate show).`;
 }
 
 /** What is known of how right the counts of keys are. */
 export function sketchText(sketch: Sketch, isSampled: boolean): string {
   const keys = `${count(sketch.distinct_keys)} ${sketch.at_least ? "or more " : ""}distinct keys in ${bytes(sketch.memory_bytes)}`;
-  const note = sketch.at_least ? " Hosts use some of the same keys: a key that is hot on one host alone may have been used more, and the skew is at least this strong." : "";
+  const note = sketch.at_least ? " Several hosts use some of these keys: counts of keys that are hot on only one host may be too low, and the skew is at least this high." : "";
   if (sketch.exact) {
-    return `${keys}, every one counted ${isSampled ? "by itself, in the requests that were looked at, and scaled up" : "exactly"}.${note}`;
+    return `${keys}, each counted ${isSampled ? "individually in the inspected requests, and scaled up" : "exactly"}.${note}`;
   }
   const exactly = sketch.exact_keys > 0 ? `${count(sketch.exact_keys)} counted exactly; ` : "";
   return (
@@ -133,7 +133,7 @@ function drawHosts(host: HTMLElement, agent: Agent, hosts: Host[]): void {
     facts([
       ["planner", `${agent.host}, psidecar ${agent.version}`],
       ["hosts", `${hosts.length} report`],
-      ["processor", `${agent.cpu_percent.toPrecision(2)}% of a core in all agents, ${agent.kernel_percent.toPrecision(2)}% in the kernels`],
+      ["CPU", `${agent.cpu_percent.toPrecision(2)}% of a core in all agents, ${agent.kernel_percent.toPrecision(2)}% in the kernels`],
       ["memory", `${bytes(agent.memory_bytes)} in all agents`],
     ]),
   );
@@ -144,12 +144,12 @@ function drawHosts(host: HTMLElement, agent: Agent, hosts: Host[]): void {
     [
       { title: "host", text: (h) => h.host },
       { title: "reported", number: true, value: (h) => Date.parse(h.reported), text: (h) => `${duration(Math.max(0, (Date.now() - Date.parse(h.reported)) / 1000))} ago` },
-      figure<Host>("processor", (h) => h.cpu_percent, (n) => `${n.toPrecision(2)}%`),
+      figure<Host>("CPU", (h) => h.cpu_percent, (n) => `${n.toPrecision(2)}%`),
       figure<Host>("in the kernel", (h) => h.kernel_percent, (n) => `${n.toPrecision(2)}%`),
       figure<Host>("memory", (h) => h.memory_bytes, bytes),
       ...machineColumns(hosts),
-      { title: "keys of", text: (h) => (h.sampled_one_in <= 1 ? "all requests" : `one in ${h.sampled_one_in} requests`) },
-      { title: "lost", text: (h) => h.lost.map((c) => `${c.reason} ${count(c.events)}×`).join(", ") || "nothing" },
+      { title: "keys inspected", text: (h) => (h.sampled_one_in <= 1 ? "all requests" : `one in ${h.sampled_one_in} requests`) },
+      { title: "lost", text: (h) => h.lost.map((c) => `${c.reason} ${count(c.events)}×`).join(", ") || "none" },
     ],
     hosts,
     (h) => h.lost.length > 0,
@@ -166,7 +166,7 @@ export function drawCost(host: HTMLElement, agent: Agent): void {
   host.replaceChildren(
     facts([
       ["host", `${agent.host}, psidecar ${agent.version}`],
-      ["processor", `${agent.cpu_percent.toPrecision(2)}% of a core here, ${agent.kernel_percent.toPrecision(2)}% in the kernel`],
+      ["CPU", `${agent.cpu_percent.toPrecision(2)}% of a core in the process, ${agent.kernel_percent.toPrecision(2)}% in the kernel`],
       ["memory", bytes(agent.memory_bytes)],
       ["sampling", samplingText(sampling)],
       ["planner", agent.planner ? plannerText(agent.planner) : "none"],
@@ -179,7 +179,7 @@ export function drawCost(host: HTMLElement, agent: Agent): void {
     [
       { title: "program", text: (p) => p.name },
       figure<Program>("runs", (p) => p.runs, count),
-      figure<Program>("each", (p) => p.nanoseconds_per_run / 1e9, duration),
+      figure<Program>("per run", (p) => p.nanoseconds_per_run / 1e9, duration),
     ],
     agent.programs ?? [],
   );
@@ -206,8 +206,8 @@ function counterTable(agent: Agent): HTMLElement {
   table(
     rows,
     [
-      { title: "counted", text: (c) => c.reason },
-      { title: "as", text: (c) => c.class },
+      { title: "counter", text: (c) => c.reason },
+      { title: "class", text: (c) => c.class },
       figure<Counter>("events", (c) => c.events, count),
       figure<Counter>("bytes", (c) => c.bytes, bytes),
       { title: "", text: (c) => c.help, wraps: true },
@@ -219,11 +219,11 @@ function counterTable(agent: Agent): HTMLElement {
 }
 
 function samplingText(s: Agent["sampling"]): string {
-  const rate = s.one_in <= 1 ? "all steps" : `one window of ${s.window} steps in ${s.one_in}`;
+  const rate = s.one_in <= 1 ? "all steps" : `one in ${s.one_in} windows of ${s.window} steps`;
   if (s.over_budget) {
-    return `${rate}, which takes ${s.cost_percent.toPrecision(2)}% of a core, more than the budget of ${s.budget_percent}%: some steps are looked at whatever that takes`;
+    return `${rate}, which takes ${s.cost_percent.toPrecision(2)}% of a core, above the budget of ${s.budget_percent}%: the keys of one step every few seconds are always inspected`;
   }
-  return s.adaptive ? `${rate}, keys kept under ${s.budget_percent}% of a core over a minute` : rate;
+  return s.adaptive ? `${rate}, within a budget of ${s.budget_percent}% of a core averaged over a minute` : rate;
 }
 
 function plannerText(p: NonNullable<Agent["planner"]>): string {
@@ -232,12 +232,12 @@ function plannerText(p: NonNullable<Agent["planner"]>): string {
 
 /** Who does not go on as it should, and for whom it waits. */
 export function drawStalls(host: HTMLElement, stalls: Stall[]): void {
-  const since = (s: Stall): string => (s.kind === "late" || s.kind === "straggling" ? "lately" : duration(s.seconds));
+  const since = (s: Stall): string => (s.kind === "late" || s.kind === "straggling" ? "recently" : duration(s.seconds));
   table(
     host,
     [
-      { title: "who", text: (s) => s.who },
-      { title: "what", text: (s) => stallText(s), wraps: true },
+      { title: "node", text: (s) => s.who },
+      { title: "state", text: (s) => stallText(s), wraps: true },
       { title: "for", number: true, value: (s) => s.seconds, text: since },
       { title: "request", number: true, value: (s) => s.bytes ?? 0, text: (s) => (s.bytes ? bytes(s.bytes) : "–") },
       { title: "keys", text: (s) => keysOf(s).replace(/\d{9,}/g, (n) => shortKey(BigInt(n))), whole: keysOf, wraps: true },
@@ -257,13 +257,13 @@ function stallText(s: Stall): string {
     case "unanswered":
       return `waits for ${s.on ?? "an answer"}`;
     case "silent":
-      return "asks for nothing and waits for nobody";
+      return "sends no requests and waits for no answer";
     case "barrier":
-      return "waits at a barrier for others";
+      return "waits at a barrier that others have not reached";
     case "late":
       return "answers late";
     default:
-      return "holds the others up";
+      return "delays the others";
   }
 }
 
@@ -282,17 +282,17 @@ export function jobStatus(job: Job, isFleet = false): { text: string; isBad: boo
     `${bytes(job.bytes_per_second)}/s`,
     `${percent(job.bytes ? job.left_host_bytes / job.bytes : NaN)} of ${bytes(job.bytes)} left ${isFleet ? "their hosts" : "this host"}`,
     job.latency.count > 0 && `requests ${duration(job.latency.p50)} at the median, ${duration(job.latency.p99)} p99`,
-    job.stragglers?.length && `behind: ${job.stragglers.join(", ")}`,
+    job.stragglers?.length && `stragglers: ${job.stragglers.join(", ")}`,
   ];
   const { unsynced, missed_bytes, unplaced } = job.connections;
   if (unsynced > 0) {
-    parts.push(`${unsynced === 1 ? "1 connection" : `${unsynced} connections`} not yet in step`);
+    parts.push(`${unsynced === 1 ? "1 connection" : `${unsynced} connections`} not yet synchronized`);
   }
   if (unplaced > 0) {
-    parts.push(`${unplaced === 1 ? "1 connection" : `${unplaced} connections`} whose ends are not known yet`);
+    parts.push(`${unplaced === 1 ? "1 connection" : `${unplaced} connections`} with unknown ends`);
   }
   if (missed_bytes > 0) {
-    parts.push(`${bytes(missed_bytes)} passed before they could be read`);
+    parts.push(`${bytes(missed_bytes)} passed before messages were recognized`);
   }
   parts.push(...(job.remarks ?? []));
   return { text: parts.filter(Boolean).join(" · "), isBad: unsynced > 0 || job.state === "stalled" || Boolean(job.cause) };

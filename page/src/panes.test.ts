@@ -143,9 +143,9 @@ describe("words", () => {
 
 describe("counts of keys", () => {
   const sketch = { exact: true, distinct_keys: 5000, exact_keys: 5000, bound: 0, percent: 0, memory_bytes: 1e6 };
-  it("are said to be exact where all requests were looked at, and only there", () => {
-    expect(sketchText(sketch, false)).toMatch(/every one counted exactly\.$/);
-    expect(sketchText(sketch, true)).toMatch(/looked at, and scaled up\.$/);
+  it("are said to be exact where all requests were inspected, and only there", () => {
+    expect(sketchText(sketch, false)).toMatch(/each counted exactly\.$/);
+    expect(sketchText(sketch, true)).toMatch(/inspected requests, and scaled up\.$/);
     expect(sketchText(sketch, true)).not.toMatch(/exact/);
   });
 });
@@ -153,18 +153,18 @@ describe("counts of keys", () => {
 describe("alpha", () => {
   const alpha = { alpha: 0.020073, bytes: 20000, workers: 4, machines: 0 };
   it("is a share of all values", () => {
-    expect(alphaText(alpha)).toBe("Alpha 0.0201: a worker uses that share of 20.0 kB of values in a step.");
+    expect(alphaText(alpha)).toBe("Alpha 0.0201: share of 20.0 kB of values that a worker uses per step.");
     expect(alphaText({ ...alpha, at_most: true })).toMatch(/^Alpha 0.0201 or less: /);
   });
   it("comes with what each form moves, where the machines are known", () => {
-    expect(alphaText({ ...alpha, machines: 4, forms: { servers: 4800, host_sums: 4700 }, least: "host_sums" })).toMatch(/4 machines .*: servers 4.80 kB, a sum of each host 4.70 kB \(/);
+    expect(alphaText({ ...alpha, machines: 4, forms: { servers: 4800, host_sums: 4700 }, least: "host_sums" })).toMatch(/4 machines .*: servers 4.80 kB, host sums 4.70 kB \(/);
   });
 });
 
 describe("a recording", () => {
   it("is refused with the reason", () => {
     expect(refusal("a.psr", 10, 10)).toBe("");
-    expect(refusal("a.psr", 2 ** 30 + 1, 2 ** 20)).toMatch(/^a.psr has .*more than .* that are opened here: .*psidecar show/);
+    expect(refusal("a.psr", 2 ** 30 + 1, 2 ** 20)).toMatch(/^a.psr has .*exceeds the limit of .*: .*psidecar show/);
     expect(refusal("folder", 0, 10)).toMatch(/^folder is empty/);
   });
 });

@@ -7,9 +7,9 @@ import { command, quoted } from "./copy";
 import { facts, table, type Column } from "./table";
 
 const modes = {
-  proposes: "plans are proposed only: psidecar plan apply carries one out",
+  proposes: "plans are only proposed; psidecar plan apply carries one out",
   acts: "plans are carried out",
-  held: "held back until a plan is applied, since one was taken back or keys were brought home",
+  held: "on hold until a plan is applied, because one was rolled back or keys were restored home",
 };
 
 /** How long a host's link takes for so many bytes, in units that all hosts share. */
@@ -29,7 +29,7 @@ export function movesText(epoch: PlanEpoch | undefined, proxies: number): string
     return "none";
   }
   const text = `epoch ${epoch.epoch}: ${count(epoch.moved_keys)} of ${count(epoch.keys)} keys moved, ${count(epoch.pending_keys)} to go`;
-  return proxies > 0 ? text : `${text}; no proxy is connected to the planner that would move them`;
+  return proxies > 0 ? text : `${text}; no proxy that can move keys is connected to the planner`;
 }
 
 function amount(n: number): string {
@@ -60,7 +60,7 @@ export function drawPlan(host: HTMLElement, plan: Plan, job: string): void {
   const apply = applyPlan(job, plan);
   if (apply) {
     const line = document.createElement("p");
-    line.append("This page changes nothing. On the planner's host, or with --planner and an operator's certificate: ", command(apply));
+    line.append("This page is read-only. To carry out the plan, on the planner's host, or elsewhere with --planner and an operator's certificate: ", command(apply));
     host.append(line);
   }
   if (newest && newest.hosts.length > 0) {
@@ -81,7 +81,7 @@ function hostsTable(epoch: PlanEpoch): HTMLElement {
   const links: Column<PlanHost>[] = epoch.hosts.some((h) => h.link_mbit)
     ? [{ title: "link", number: true, text: (h) => megabits(h.link_mbit ?? 0) }]
     : [];
-  return titled(`Bytes a step at each host, epoch ${epoch.epoch}`, "plan-hosts", (into) =>
+  return titled(`Bytes per step at each host, epoch ${epoch.epoch}`, "plan-hosts", (into) =>
     table(
       into,
       [
@@ -97,7 +97,7 @@ function hostsTable(epoch: PlanEpoch): HTMLElement {
 }
 
 function epochsTable(epochs: PlanEpoch[]): HTMLElement {
-  return titled("Plans, newest first; bytes a step are those of the busiest host", "plan-epochs", (into) =>
+  return titled("Plans, newest first; bytes per step at the busiest host", "plan-epochs", (into) =>
     table(
       into,
       [

@@ -8,9 +8,9 @@ import { bytes } from "./format";
 /** What to do with a file: why it cannot be opened here, or nothing where it can. */
 export function refusal(name: string, size: number, limit: number): string {
   if (size === 0) {
-    return `${name} is empty, or a folder.`;
+    return `${name} is empty, or a directory.`;
   }
-  return size > limit ? `${name} has ${bytes(size)}, more than the ${bytes(limit)} that are opened here: give it to psidecar show as an argument.` : "";
+  return size > limit ? `${name} has ${bytes(size)}, which exceeds the limit of ${bytes(limit)}: pass it to psidecar show as an argument.` : "";
 }
 
 export class Recordings {
@@ -62,7 +62,7 @@ export class Recordings {
 
   private async open(files: File[]): Promise<void> {
     if (this.limit === 0 && files[0]) {
-      this.say(true, "This page opens no files. Beside the jobs of this one a recording is opened by ", command(`psidecar show ${quoted(files[0].name)} --live ${location.host}`));
+      this.say(true, "This page opens no files. To show a recording next to the jobs of this page: ", command(`psidecar show ${quoted(files[0].name)} --live ${location.host}`));
       return;
     }
     const jobs: string[] = [];

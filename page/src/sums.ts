@@ -8,7 +8,7 @@ import { bytes, count, duration, shortKey } from "./format";
 import { facts, figure, table, type Column } from "./table";
 
 /** The forms as people call them, in the order in which they are shown. */
-export const forms: Record<string, string> = { servers: "servers", host_sums: "a sum of each host", all_reduce: "all-reduce", all_gather: "all-gather" };
+export const forms: Record<string, string> = { servers: "servers", host_sums: "host sums", all_reduce: "all-reduce", all_gather: "all-gather" };
 
 /** Rules in words. */
 export function rulesText(rules: SumRule[]): string {
@@ -49,15 +49,15 @@ export function costText(c: Compared, form: string): string {
 /** What the busiest machine moves as it is, and would as is proposed. */
 export function busiestText(a: Alpha): string {
   const host = a.busiest?.["servers"];
-  const now = `${costText(a, "servers")} a step${host ? ` at ${host}` : ""}, were no pushes summed and no pulls shared`;
+  const now = `${costText(a, "servers")} per step${host ? ` at ${host}` : ""} without summed pushes and shared pulls`;
   const then = a.chosen_bytes ?? 0;
-  return then < (a.forms?.["servers"] ?? 0) ? `${now}; ${moved(then, a.chosen_seconds)} with each range as is chosen` : now;
+  return then < (a.forms?.["servers"] ?? 0) ? `${now}; ${moved(then, a.chosen_seconds)} with the chosen forms` : now;
 }
 
-const states: Record<string, string> = { host: "summed", none: "one by one", part: "differ" };
+const states: Record<string, string> = { host: "summed", none: "one by one", part: "mixed" };
 
 export const sumsLegend =
-  "Bytes of values that the busiest machine sends and receives in a step: the one whose link takes the longest, or, where no link's speed is known, that moves most. Servers: each worker pulls and pushes what it uses. A sum of each host: it pulls once what its workers use (--share-pulls) and pushes their sum (--aggregate). psidecar has these two, of which one is chosen: the sum where it saves a twentieth. All-reduce and all-gather would be another job. Workers of a host are taken to choose what they use apart from each other.";
+  "Bytes of values that the busiest machine sends and receives per step. The busiest machine is the one whose link takes the longest or, if no link speed is known, the one that transfers the most. Servers: each worker pulls and pushes the values that it uses. Host sums: each host pulls the values that its workers use once (--share-pulls) and pushes their sum (--aggregate). psidecar supports these two, and chooses host sums where they save at least a twentieth. All-reduce and all-gather would require a different job. The workers of a host are assumed to use values independently of each other.";
 
 function rangesTable(into: HTMLElement, a: Alpha, job: string): void {
   const most = Math.max(...a.ranges.flatMap((r) => Object.values(r.seconds ?? r.forms ?? {})), Number.MIN_VALUE);
@@ -69,7 +69,7 @@ function rangesTable(into: HTMLElement, a: Alpha, job: string): void {
     text: (r) => costText(r, form),
     bar: (r) => weight(r, form) / most,
   }));
-  const hosts: Column<AlphaRange>[] = a.busiest ? [{ title: "busiest with servers", text: (r) => r.busiest?.["servers"] ?? "" }] : [];
+  const hosts: Column<AlphaRange>[] = a.busiest ? [{ title: "busiest host with servers", text: (r) => r.busiest?.["servers"] ?? "" }] : [];
   table(
     into,
     [
@@ -99,23 +99,23 @@ export function drawSums(host: HTMLElement, a: Alpha, job: string): void {
   const sums = a.sums!;
   const pairs: [string, string][] = [
     ["busiest machine", busiestText(a)],
-    ["proposed", sums.proposed.length > 0 ? rulesText(sums.proposed) : "no sums: they would not save the busiest machine a twentieth of any range"],
-    ["rules", sums.rules.length > 0 ? `${rulesText(sums.rules)}${sums.rules.every((r) => r.by === "planner") ? ", by the planner itself" : ""}` : "none; what proxies' own flags say holds"],
-    ["set by", sums.acts ? "the planner itself, where nobody has set rules; or by hand" : "hand: this planner proposes only (--act)"],
-    ["followed", followersText({ hosts: sums.hosts })],
+    ["proposed", sums.proposed.length > 0 ? rulesText(sums.proposed) : "no sums: they would save the busiest machine less than a twentieth of every range"],
+    ["rules", sums.rules.length > 0 ? `${rulesText(sums.rules)}${sums.rules.every((r) => r.by === "planner") ? ", set by the planner" : ""}` : "none; the proxies' own flags apply"],
+    ["set by", sums.acts ? "the planner, unless rules are set manually" : "manually; this planner only proposes (without --act)"],
+    ["followers", followersText({ hosts: sums.hosts })],
   ];
   if (a.even) {
-    pairs.push(["servers", "it is not known where all of them are: taken to be on all machines, with parameters spread evenly"]);
+    pairs.push(["servers", "the hosts of some are unknown: assumed to be on all machines, with parameters spread evenly"]);
   }
   host.replaceChildren(facts(pairs));
   for (const text of sumCommands(job, sums)) {
     const line = document.createElement("p");
-    line.append(text.includes(" apply ") ? "To set what is proposed: " : "To drop the rules: ", command(text));
+    line.append(text.includes(" apply ") ? "To apply the proposal: " : "To drop the rules: ", command(text));
     host.append(line);
   }
   const into = document.createElement("div");
   into.id = "sum-ranges";
-  into.title = "forms by range of keys";
+  into.title = "forms by key range";
   rangesTable(into, a, job);
   const legend = document.createElement("p");
   legend.className = "hint";
