@@ -182,7 +182,7 @@ func TestShards(t *testing.T) {
 		save(t, filepath.Join(dir, name), "1 1:1\n")
 	}
 	ctx := t.Context()
-	if _, err := Shards(ctx, dir); err == nil || !strings.Contains(err.Error(), dir+"/part-00001-of-00003.gz is missing: 2 of 3") {
+	if _, err := Shards(ctx, dir); err == nil || !strings.Contains(err.Error(), dir+"/part-00001-of-00003.gz is missing: found 2 of 3") {
 		t.Errorf("a gap: %v", err)
 	}
 	save(t, filepath.Join(dir, "part-00001-of-00003.gz"), "1 1:1\n")
