@@ -11,7 +11,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/planner/store"
 )
 
 // Act implements api.PlansServer. It returns when the command is on disk; the moves follow. Package
@@ -119,24 +118,20 @@ func (j *job) applyProposed(ctx context.Context, number uint64) (*epoch, error) 
 	case e.info.GetState() != api.Epoch_PROPOSED:
 		return nil, status.Errorf(codes.FailedPrecondition, "epoch %d of job %s is %s: only one that is proposed can be applied", e.info.GetEpoch(), j.name, e.info.GetState())
 	}
-	held := j.held
-	j.held = false
-	if err := j.start(ctx, e); err != nil {
-		j.held = held
-		return nil, err
-	}
-	return e, nil
+	return e, j.start(ctx, &transition{held: false}, e)
 }
 
 // rollback returns the keys that the newest applied plan has moved to their former owners. Keys
 // that a later plan or command has moved elsewhere since stay where they are. The moves are read
 // back from the store, which keeps them for this. The caller holds j.mu.
 func (j *job) rollback(ctx context.Context) (*epoch, error) {
-	// An epoch that was rolled back already does not match, so that repeated rollbacks go back plan
-	// by plan.
-	undone := j.newest(api.Epoch_MOVING, api.Epoch_DONE, api.Epoch_SUPERSEDED)
+	if j.moving.rollsBack() {
+		// The keys of the plan before it are not where that plan has put them yet.
+		return nil, status.Errorf(codes.FailedPrecondition, "epoch %d of job %s is being rolled back: wait until that is done (psidecar plan show), or move all keys home (psidecar restore)", j.moving.info.GetRollsBack(), j.name)
+	}
+	undone := j.toRollBack()
 	if undone == nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "job %s has no plan that was applied and not taken back", j.name)
+		return nil, status.Errorf(codes.FailedPrecondition, "job %s has no plan that was applied and not rolled back", j.name)
 	}
 	batches, err := j.readMoves(ctx, undone)
 	if err != nil {
@@ -157,9 +152,32 @@ func (j *job) rollback(ctx context.Context) (*epoch, error) {
 			}
 		}
 	}
-	entries := j.endEpoch(undone, api.Epoch_ROLLED_BACK)
-	return j.command(ctx, fmt.Sprintf("rolls back epoch %d", undone.info.GetEpoch()), targets, false, entries)
+	t := &transition{held: true}
+	if err := j.end(t, undone, api.Epoch_ROLLED_BACK); err != nil {
+		return nil, err
+	}
+	number := undone.info.GetEpoch()
+	return j.command(ctx, t, &api.Epoch{Reason: fmt.Sprintf("rolls back epoch %d", number), RollsBack: number}, targets, false)
 }
+
+// toRollBack returns the newest epoch that was applied and not rolled back, or nil. Rollbacks
+// themselves are passed over, so that repeated rollbacks go back plan by plan.
+func (j *job) toRollBack() *epoch {
+	for _, e := range slices.Backward(j.epochs) {
+		switch e.info.GetState() {
+		case api.Epoch_PROPOSED, api.Epoch_ROLLED_BACK:
+			continue
+		}
+		// A proposal can be superseded before it was ever applied.
+		if e.info.GetAppliedUnixNanos() != 0 && !e.rollsBack() {
+			return e
+		}
+	}
+	return nil
+}
+
+// rollsBack reports whether the epoch takes another one back. e may be nil.
+func (e *epoch) rollsBack() bool { return e != nil && e.info.GetRollsBack() != 0 }
 
 // restore moves every displaced key to its home. Servers save their models by home range, so
 // operators call it before a checkpoint. The caller holds j.mu.
@@ -168,31 +186,21 @@ func (j *job) restore(ctx context.Context) (*epoch, error) {
 	for r := range j.owners.All() {
 		targets = slices.AppendSeq(targets, plan.Homes(r.Keys, j.servers))
 	}
-	var entries []store.Entry
-	if j.moving != nil {
-		entries = j.endEpoch(j.moving, api.Epoch_SUPERSEDED)
-	}
-	return j.command(ctx, "moves all keys home", targets, true, entries)
+	return j.command(ctx, &transition{held: true}, &api.Epoch{Reason: "moves all keys home"}, targets, true)
 }
 
 // command carries out an operator's plan at once and holds the job: later proposals are stored but
 // not started until an operator applies one. Otherwise the next decision would undo what the
-// operator asked for. entries are written ahead of it. The caller holds j.mu.
-func (j *job) command(ctx context.Context, reason string, targets []plan.Range, restore bool, entries []store.Entry) (*epoch, error) {
+// operator asked for. info says why the plan is made. The caller holds j.mu.
+func (j *job) command(ctx context.Context, t *transition, info *api.Epoch, targets []plan.Range, restore bool) (*epoch, error) {
 	if old := j.newest(api.Epoch_PROPOSED); old != nil { // it was made for other owners
-		entries = append(entries, j.endEpoch(old, api.Epoch_SUPERSEDED)...)
+		if err := j.end(t, old, api.Epoch_SUPERSEDED); err != nil {
+			return nil, err
+		}
 	}
-	e := newEpoch(&api.Epoch{
-		Epoch: j.lastEpoch() + 1, Strategy: "asked for", Reason: reason, MadeUnixNanos: j.service.opts.Now().UnixNano(),
-	})
-	held := j.held
-	j.held = true
-	moves := j.moves(targets)
-	if err := j.addEpoch(ctx, e, moves, restore, entries); err != nil {
-		j.held = held
-		return nil, err
-	}
-	return e, j.start(ctx, e)
+	info.Epoch, info.Strategy, info.MadeUnixNanos = j.lastEpoch()+1, "asked for", j.service.opts.Now().UnixNano()
+	e := newEpoch(info)
+	return e, j.addEpoch(ctx, t, e, batchesOf(e, j.moves(targets), restore), true)
 }
 
 // forgetJob drops all runs of a job. It refuses while a run that some host uses has displaced keys:
@@ -201,24 +209,22 @@ func (s *Service) forgetJob(ctx context.Context, name string) error {
 	s.mu.Lock()
 	runs := s.runsOf(name)
 	s.mu.Unlock()
-	for _, j := range runs {
-		used := s.used(j.key())
-		j.mu.Lock()
-		keys, moving := j.owners.Keys(), j.moving != nil
-		j.mu.Unlock()
+	err := s.dropRuns(ctx, runs, func(j *job) error {
+		used, keys := s.used(j.key()), j.owners.Keys()
 		switch {
 		case used && keys > 0:
 			return status.Errorf(codes.FailedPrecondition, "%d keys of job %s are displaced, and it is running: move them home first (psidecar restore --job %s --wait 1m), or stop the job", keys, name, name)
 		// Nobody uses an unnamed run by its name, but a proxy that names no runs may still carry
 		// out its batches.
-		case moving && (used || j.run == ""):
-			return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: take the plan back first", name)
+		case j.moving != nil && (used || j.run == ""):
+			return status.Errorf(codes.FailedPrecondition, "keys of job %s are being moved: roll the plan back first", name)
 		}
-	}
-	// Proxies that still watch must learn that nothing is displaced.
-	if err := s.dropRuns(ctx, runs); err != nil {
+		return nil
+	})
+	if err != nil {
 		return err
 	}
+	// Proxies that still watch must learn that nothing is displaced.
 	for _, j := range runs {
 		for _, e := range j.pieces() {
 			s.tellEvent(e)

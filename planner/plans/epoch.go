@@ -108,8 +108,8 @@ func (e *epoch) told() []*api.MoveBatch {
 	return slices.SortedFunc(maps.Values(e.open), func(a, b *api.MoveBatch) int { return cmp.Compare(a.GetBatch(), b.GetBatch()) })
 }
 
-// propose turns a proposal into an epoch, and starts it if plans are carried out unasked. The
-// caller holds j.mu and has called check.
+// propose turns a proposal into an epoch, and carries it out at once if plans are carried out
+// unasked. The caller holds j.mu and has called check.
 func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 	// Plans do not move keys in parts: the proxies place their parts by themselves (see
 	// plan.Parted).
@@ -122,20 +122,16 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 		MadeUnixNanos: j.service.opts.Now().UnixNano(), Hosts: p.Hosts,
 		MigrationBytes: p.MigrationBytes, HorizonSteps: p.HorizonSteps,
 	})
-	var entries []store.Entry
+	t := &transition{held: j.held}
 	// A proposal that nobody has applied was made for older traffic. The new plan takes its number.
-	old := j.newest(api.Epoch_PROPOSED)
-	if old != nil { // never applied: the new one takes its place
-		entries = append(entries, j.movesGone(old)...)
+	if old := j.newest(api.Epoch_PROPOSED); old != nil {
+		j.replace(t, old)
 		e.info.Epoch = old.info.GetEpoch()
 	} else {
 		e.info.Epoch = j.lastEpoch() + 1
 	}
-	if err := j.addEpoch(ctx, e, moves, false, entries); err != nil {
+	if err := j.addEpoch(ctx, t, e, batchesOf(e, moves, false), j.service.acts(j.name) && !j.held); err != nil {
 		return 0, err
-	}
-	if j.service.acts(j.name) && !j.held {
-		return e.info.GetEpoch(), j.start(ctx, e)
 	}
 	return e.info.GetEpoch(), nil
 }
@@ -153,109 +149,6 @@ func (j *job) moves(targets []plan.Range) []plan.Move {
 	}
 	slices.SortStableFunc(moves, func(a, b plan.Move) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	return moves
-}
-
-// addEpoch groups moves into batches, writes them with the epoch, and appends the epoch to the
-// job's. moves must be ordered by From and To. entries are written first. The oldest epochs are
-// dropped to keep MaxEpochs.
-//
-// Batch number i of epoch E is E<<24|i: a proxy's report names its epoch by that, and the moves of
-// an epoch can be removed from the store without reading it.
-func (j *job) addEpoch(ctx context.Context, e *epoch, moves []plan.Move, restore bool, entries []store.Entry) error {
-	var batches []*api.MoveBatch
-	for i, m := range moves {
-		last := len(batches) - 1
-		if i == 0 || m.From != moves[i-1].From || m.To != moves[i-1].To || len(batches[last].GetFirst()) == batchRanges {
-			batches = append(batches, &api.MoveBatch{
-				Batch: e.info.GetEpoch()<<24 | uint64(len(batches)), Epoch: e.info.GetEpoch(), From: m.From, To: m.To, Restore: restore,
-			})
-			last++
-		}
-		b := batches[last]
-		b.First, b.Last = append(b.GetFirst(), m.First), append(b.GetLast(), m.Last)
-		e.info.Keys += m.Len()
-		e.info.Ranges++
-	}
-	// Reports subtract from this.
-	e.info.PendingKeys = e.info.GetKeys()
-	e.batches = len(batches)
-	for _, b := range batches {
-		if slices.Equal(b.GetFirst(), b.GetLast()) {
-			b.Last = nil
-		}
-		entry, err := protoEntry(j.moveName(b.GetBatch()), b)
-		if err != nil {
-			return err
-		}
-		entries = append(entries, entry)
-		e.wait(b)
-	}
-	for len(j.epochs) >= MaxEpochs && j.epochs[0] != j.moving {
-		entries = append(entries, j.movesGone(j.epochs[0])...)
-		entries = append(entries, store.Entry{Name: j.epochName(j.epochs[0].info.GetEpoch())})
-		j.epochs = j.epochs[1:]
-	}
-	// The epoch comes last: without it, its moves are nobody's.
-	entry, err := j.epochEntry(e)
-	if err != nil {
-		return err
-	}
-	if err := j.service.writeEntries(ctx, append(entries, j.headEntry(), entry)); err != nil {
-		return unavailable(err)
-	}
-	// A replaced proposal is the last one and has the same number.
-	if n := len(j.epochs); n > 0 && j.epochs[n-1].info.GetEpoch() == e.info.GetEpoch() {
-		j.epochs = j.epochs[:n-1]
-	}
-	j.epochs = append(j.epochs, e)
-	return nil
-}
-
-// start makes an epoch the one that is being carried out and opens its first batches. One that was
-// being carried out is superseded: its open batches are cancelled, and what they have moved so far
-// stays. The caller holds j.mu.
-func (j *job) start(ctx context.Context, e *epoch) error {
-	var entries []store.Entry
-	if old := j.moving; old != nil {
-		entries = append(entries, j.endEpoch(old, api.Epoch_SUPERSEDED)...)
-	}
-	e.info.State, e.info.AppliedUnixNanos = api.Epoch_MOVING, j.service.opts.Now().UnixNano()
-	e.reports = map[uint64]*api.MoveReport{}
-	entry, err := j.epochEntry(e)
-	if err != nil {
-		return err
-	}
-	// MOVING must be on disk before the first batch is sent. A planner that restarts in between
-	// would otherwise not know that proxies work on it.
-	if err := j.service.writeEntries(ctx, append(entries, j.headEntry(), entry)); err != nil {
-		return unavailable(err)
-	}
-	j.moving = e
-	j.openMore(ctx)
-	return nil
-}
-
-// endEpoch cancels the open batches of an epoch, sets its final state, and returns the entries to
-// write. Proxies finish moves that have begun; Record accepts those whether or not their epoch is
-// over.
-func (j *job) endEpoch(e *epoch, as api.Epoch_State) []store.Entry {
-	for _, b := range e.told() {
-		event := j.event()
-		event.Event = &api.PlanEvent_Cancel{Cancel: &api.Cancel{Batch: b.GetBatch()}}
-		j.service.tellOf(event, b.GetFrom())
-		// No further report on this batch will be accepted.
-		e.countBatch(b.GetBatch())
-	}
-	e.drop()
-	e.info.State, e.info.EndedUnixNanos = as, j.service.opts.Now().UnixNano()
-	if j.moving == e {
-		j.moving = nil
-	}
-	entry, err := j.epochEntry(e)
-	if err != nil {
-		return nil
-	}
-	return []store.Entry{entry}
 }
 
 // openMore opens batches of all source servers, as many as each may have, and ends the epoch if
@@ -288,7 +181,7 @@ func (j *job) endDone(ctx context.Context) {
 	if e := j.moving; len(e.open)+len(e.waiting) == 0 {
 		// If this write fails, a restart finds all keys where they should be and ends the epoch
 		// then.
-		_ = j.service.writeEntries(ctx, j.endEpoch(e, api.Epoch_DONE))
+		_ = j.service.writeEntries(ctx, j.endNow(e, api.Epoch_DONE))
 	}
 }
 

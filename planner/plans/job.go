@@ -51,7 +51,8 @@ type job struct {
 	// Plans in ascending order of their numbers, at most MaxEpochs.
 	epochs []*epoch
 	// The epoch that is being carried out; nil if none is.
-	moving  *epoch
+	moving *epoch
+	stray  stray
 	handler map[int32]*api.Handler
 	// stores are the ids of earlier stores whose versions this one continues: proxies that saw a
 	// version there accept ours. At most maxStores.
@@ -104,6 +105,12 @@ func (j *job) check(p Proposal) error {
 	}
 	j.servers = p.Servers
 	return nil
+}
+
+func (j *job) isGone() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.gone
 }
 
 // epoch returns the epoch of that number, or nil.

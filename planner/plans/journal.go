@@ -106,10 +106,10 @@ func (j *job) epochEntry(e *epoch) (store.Entry, error) {
 	return protoEntry(j.epochName(e.info.GetEpoch()), e.info)
 }
 
-// headEntry returns the head as it is in memory now. It is written last among the entries that it
-// refers to.
-func (j *job) headEntry() store.Entry {
-	h := head{Format: headFormat, Servers: j.servers, Held: j.held, Snapshot: j.snapshot, SnapParts: j.snapParts, Mark: j.snapMark, Stores: j.stores}
+// headEntry returns the head as it is in memory now, but with the given held. It is written last
+// among the entries that it refers to.
+func (j *job) headEntry(held bool) store.Entry {
+	h := head{Format: headFormat, Servers: j.servers, Held: held, Snapshot: j.snapshot, SnapParts: j.snapParts, Mark: j.snapMark, Stores: j.stores}
 	value, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // numbers and strings
@@ -186,7 +186,7 @@ func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.
 	}
 	old, oldParts, oldMark := j.snapshot, j.snapParts, j.snapMark
 	j.snapshot, j.snapParts, j.snapMark = j.version, part, j.mark
-	entries = append(entries, j.headEntry())
+	entries = append(entries, j.headEntry(j.held))
 	for i := range oldParts {
 		entries = append(entries, store.Entry{Name: j.snapName(old, i)})
 	}

@@ -29,7 +29,8 @@
 // # Files
 //
 //   - record.go commits changes of owners, in groups.
-//   - epoch.go has plans, their batches and their progress; act.go the commands of operators.
+//   - epoch.go has plans, their batches and their progress; transition.go writes their changes;
+//     act.go has the commands of operators.
 //   - watch.go streams owners and moves to proxies; told.go encodes each event once for all of them.
 //   - runs.go creates and drops runs.
 //   - teach.go rebuilds the owners of a run from its proxies when the store was lost.
@@ -227,9 +228,7 @@ type Proposal struct {
 // Propose stores a plan and returns its epoch, or 0 if no key would move. A plan that was proposed
 // before and not applied is replaced, and its epoch number reused, so that a planner that only
 // proposes does not fill the history. The plan is carried out at once if the options say so.
-// Propose blocks for the store.
-//
-// The epoch is returned with the error if the plan was stored but could not be started.
+// Propose blocks for the store. If it fails, nothing has changed.
 func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
 	if p.Run == "" {
 		p.Run = s.Run(p.Job)

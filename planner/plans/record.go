@@ -194,7 +194,7 @@ func (j *job) giveBack(queue []*commit, err error) {
 func (j *job) before(version uint64) []store.Entry {
 	var entries []store.Entry
 	if j.version == 0 {
-		entries = append(entries, j.headEntry())
+		entries = append(entries, j.headEntry(j.held))
 	}
 	for v := j.unsure; v > max(version, j.version); v-- {
 		entries = append(entries, store.Entry{Name: j.logName(v)})

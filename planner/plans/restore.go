@@ -195,12 +195,18 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 	slices.SortFunc(s.epochs, func(a, b *epoch) int { return cmp.Compare(a.info.GetEpoch(), b.info.GetEpoch()) })
 	j.epochs = s.epochs
 	for _, b := range s.moves {
+		// The low 24 bits of a batch number count the batches of its epoch.
+		count := int(b.GetBatch()&(1<<24-1)) + 1
 		e := j.epoch(b.GetEpoch())
 		if e == nil {
+			// The planner ended while it wrote the next epoch. A dropped epoch's number does not
+			// come again.
+			if b.GetEpoch() == j.lastEpoch()+1 {
+				j.addStray(b.GetEpoch(), count)
+			}
 			continue
 		}
-		// The low 24 bits of a batch number count the batches of its epoch.
-		e.batches = max(e.batches, int(b.GetBatch()&(1<<24-1))+1)
+		e.batches = max(e.batches, count)
 		switch e.info.GetState() {
 		case api.Epoch_PROPOSED:
 			e.wait(b)

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
@@ -38,10 +41,11 @@ func (k runKey) compare(o runKey) int {
 // beginRun registers a run that a proxy carries. If the store has the run, it is checked against
 // what the proxy has seen of it. If it does not, the run is new, unless the proxy has seen keys of
 // it move: then the store was lost, and openRun creates an empty run for checkSeen to mark as such.
-func (s *Service) beginRun(ctx context.Context, r *api.Running) {
+// It returns nil if the run gets no plans.
+func (s *Service) beginRun(ctx context.Context, r *api.Running) *job {
 	run := plan.Run(r.GetRun())
 	if !run.Valid() {
-		return
+		return nil
 	}
 	s.mu.Lock()
 	known := s.runs[runKey{r.GetJob(), run}] != nil
@@ -49,14 +53,15 @@ func (s *Service) beginRun(ctx context.Context, r *api.Running) {
 	// No process of the run is left on that host, and the store has pruned the run. Reviving it
 	// would only ask for lessons that nobody needs.
 	if !known && !r.GetUsed() && r.GetStore() != "" {
-		return // it has ended, and was forgotten
+		return nil // it has ended, and was forgotten
 	}
 	j, err := s.openRun(ctx, runKey{r.GetJob(), run}, int(r.GetServers()))
 	if err != nil {
 		s.opts.Log.Warn("cannot create plans for a run", "job", r.GetJob(), "run", run, "error", err)
-		return
+		return nil
 	}
 	j.checkSeen(r.GetStore(), r.GetVersion())
+	return j
 }
 
 // checkSeen marks the run as lost if a proxy has seen a store that is not in the run's lineage, or
@@ -99,7 +104,7 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 		// another caller may have created the run meanwhile.
 		old := s.runsOf(victim)
 		s.mu.Unlock()
-		if err := s.dropRuns(ctx, old); err != nil {
+		if err := s.dropRuns(ctx, old, s.refuseCarried); err != nil {
 			return nil, err
 		}
 		s.mu.Lock()
@@ -170,6 +175,18 @@ func (s *Service) carries(host string, k runKey) error {
 	return fmt.Errorf("job %s: the proxy on %.300q does not watch its run %s, and may not change it", k.job, host, k.run)
 }
 
+// refuseCarried returns an error if some proxy carries the run. A proxy can have begun to watch since
+// the caller chose the run, and what it records must not be dropped. The caller holds j.mu, without
+// which no proxy begins to watch.
+func (s *Service) refuseCarried(j *job) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.carried(j.key()) {
+		return status.Errorf(codes.Unavailable, "a proxy has just begun to watch run %s of job %s", j.run, j.name)
+	}
+	return nil
+}
+
 // used reports whether some host has connections of the run. A proxy also carries runs of which it
 // only keeps the state.
 func (s *Service) used(k runKey) bool {
@@ -198,18 +215,27 @@ func (s *Service) prune(ctx context.Context, name string) {
 	if len(old) == 0 {
 		return
 	}
-	if err := s.dropRuns(ctx, old); err != nil {
+	if err := s.dropRuns(ctx, old, s.refuseCarried); err != nil {
 		s.opts.Log.Warn("removing the plans of old runs", "job", name, "error", err)
 	}
 }
 
 // dropRuns removes runs from the store and then from memory. In the other order a restart would
-// bring them back. It scans the whole store for their entries, which is acceptable since runs end
-// rarely.
-func (s *Service) dropRuns(ctx context.Context, runs []*job) error {
+// bring them back. refuse is called for each run and may return why it must stay; then none is
+// dropped. The runs are locked throughout: a record that was acknowledged between the check, the
+// removal and the end would be lost. dropRuns scans the whole store for the entries of the runs,
+// which is acceptable since runs end rarely. The caller holds no run's mutex.
+func (s *Service) dropRuns(ctx context.Context, runs []*job, refuse func(j *job) error) error {
 	keys := map[runKey]bool{}
-	for _, j := range runs {
+	for _, j := range slices.SortedFunc(slices.Values(runs), func(a, b *job) int { return a.key().compare(b.key()) }) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
 		keys[j.key()] = true
+	}
+	for _, j := range runs {
+		if err := refuse(j); err != nil {
+			return err
+		}
 	}
 	var entries []store.Entry
 	err := s.store.Each(ctx, func(name string, _ []byte) error {
@@ -227,10 +253,8 @@ func (s *Service) dropRuns(ctx context.Context, runs []*job) error {
 		}
 	}
 	for _, j := range runs {
-		j.mu.Lock()
 		// Callers that still hold the run see that it is gone and change nothing.
 		j.owners, j.epochs, j.moving, j.lost, j.gone = plan.Owners{}, nil, nil, nil, true
-		j.mu.Unlock()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

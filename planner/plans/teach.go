@@ -50,7 +50,7 @@ func (j *job) lose(id string, version uint64) {
 		j.service.opts.Log.Error("the store lacks records of a run that proxies have seen: it was lost, or is an old copy. No keys of the run move until its proxies have taught the store where keys are",
 			"job", j.name, "run", j.run, "store", j.service.id, "version", j.version, "seen_store", id, "seen_version", version)
 		if j.moving != nil {
-			j.lost.ended = j.endEpoch(j.moving, api.Epoch_SUPERSEDED)
+			j.lost.ended = j.endNow(j.moving, api.Epoch_SUPERSEDED)
 		}
 		j.service.tellEvent(j.lostEvent())
 	}

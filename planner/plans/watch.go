@@ -57,10 +57,13 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 		return status.Errorf(codes.InvalidArgument, "%s carries %d runs: at most %d are possible", r.GetHost(), len(r.GetRuns()), maxRunning)
 	}
 	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
+	var begun []*job
 	for _, running := range r.GetRuns() {
 		// Runs are registered before the watcher: what the proxy has seen decides whether the store
 		// still knows the run.
-		s.beginRun(stream.Context(), running)
+		if j := s.beginRun(stream.Context(), running); j != nil {
+			begun = append(begun, j)
+		}
 		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
 	}
 	first, err := s.addWatcher(w)
@@ -68,6 +71,13 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 		return err
 	}
 	defer s.removeWatcher(w)
+	// A run that was dropped before the watcher was registered is not among the first events, and
+	// the proxy would wait for its owners. The next Watch registers it again.
+	for _, j := range begun {
+		if j.isGone() {
+			return status.Errorf(codes.Unavailable, "run %s of job %s was dropped just now: watch again", j.run, j.name)
+		}
+	}
 	// A new run makes an old one superfluous. This is after registration, so that the runs of this
 	// proxy count as carried.
 	for _, running := range r.GetRuns() {
