@@ -45,7 +45,7 @@ savings; apply a proposed plan; roll back the newest plan. A planner without
 		newPlanShowCommand(e),
 		newActCommand(e, "apply", "Apply the latest proposed plan, and later ones if the planner has --act",
 			api.ActRequest_APPLY),
-		newActCommand(e, "rollback", "Roll back the newest plan: its keys move back, and no plan is carried out until one is applied",
+		newActCommand(e, "rollback", "Roll back the newest plan that was applied: its keys move back, and no plan is carried out until one is applied",
 			api.ActRequest_ROLLBACK),
 		newActCommand(e, "forget", "Drop the planner's state of all runs of an ended job; refused while the job is running with displaced keys",
 			api.ActRequest_FORGET),

@@ -2042,9 +2042,11 @@ type Epoch struct {
 	// migration_bytes is what the moves cost, as predicted.
 	MigrationBytes float64 `protobuf:"fixed64,15,opt,name=migration_bytes,json=migrationBytes,proto3" json:"migration_bytes,omitempty"`
 	// horizon_steps is over how many steps they were to pay.
-	HorizonSteps  float64  `protobuf:"fixed64,16,opt,name=horizon_steps,json=horizonSteps,proto3" json:"horizon_steps,omitempty"`
-	HeldMicros    []uint64 `protobuf:"varint,17,rep,packed,name=held_micros,json=heldMicros,proto3" json:"held_micros,omitempty"`
-	HeldCount     []uint64 `protobuf:"varint,18,rep,packed,name=held_count,json=heldCount,proto3" json:"held_count,omitempty"`
+	HorizonSteps float64  `protobuf:"fixed64,16,opt,name=horizon_steps,json=horizonSteps,proto3" json:"horizon_steps,omitempty"`
+	HeldMicros   []uint64 `protobuf:"varint,17,rep,packed,name=held_micros,json=heldMicros,proto3" json:"held_micros,omitempty"`
+	HeldCount    []uint64 `protobuf:"varint,18,rep,packed,name=held_count,json=heldCount,proto3" json:"held_count,omitempty"`
+	// rolls_back is the epoch that this one takes back; 0: none.
+	RollsBack     uint64 `protobuf:"varint,19,opt,name=rolls_back,json=rollsBack,proto3" json:"rolls_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2203,6 +2205,13 @@ func (x *Epoch) GetHeldCount() []uint64 {
 		return x.HeldCount
 	}
 	return nil
+}
+
+func (x *Epoch) GetRollsBack() uint64 {
+	if x != nil {
+		return x.RollsBack
+	}
+	return 0
 }
 
 // HostLoad is what crosses a machine's link in a step, in bytes.
@@ -2555,7 +2564,7 @@ const file_plans_proto_rawDesc = "" +
 	"\x10began_unix_nanos\x18\x0f \x01(\x03R\x0ebeganUnixNanos\x12\x18\n" +
 	"\arunning\x18\x10 \x01(\bR\arunning\x12\x12\n" +
 	"\x04lost\x18\x11 \x01(\tR\x04lost\x12\x12\n" +
-	"\x04runs\x18\x12 \x01(\rR\x04runs\"\xe1\x05\n" +
+	"\x04runs\x18\x12 \x01(\rR\x04runs\"\x80\x06\n" +
 	"\x05Epoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x126\n" +
 	"\x05state\x18\x02 \x01(\x0e2 .psidecar.planner.v1.Epoch.StateR\x05state\x12\x1a\n" +
@@ -2579,7 +2588,9 @@ const file_plans_proto_rawDesc = "" +
 	"\vheld_micros\x18\x11 \x03(\x04R\n" +
 	"heldMicros\x12\x1d\n" +
 	"\n" +
-	"held_count\x18\x12 \x03(\x04R\theldCount\"L\n" +
+	"held_count\x18\x12 \x03(\x04R\theldCount\x12\x1d\n" +
+	"\n" +
+	"rolls_back\x18\x13 \x01(\x04R\trollsBack\"L\n" +
 	"\x05State\x12\f\n" +
 	"\bPROPOSED\x10\x00\x12\n" +
 	"\n" +

@@ -51,8 +51,8 @@ type job struct {
 	// Plans in ascending order of their numbers, at most MaxEpochs.
 	epochs []*epoch
 	// The epoch that is being carried out; nil if none is.
-	moving *epoch
-	stray  stray
+	moving  *epoch
+	stray   stray
 	handler map[int32]*api.Handler
 	// stores are the ids of earlier stores whose versions this one continues: proxies that saw a
 	// version there accept ours. At most maxStores.
