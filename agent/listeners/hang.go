@@ -61,15 +61,33 @@ func (p *peer) close() {
 	}
 }
 
-// kill kills the process, if it is still that one.
-func (p *peer) kill() error {
+// traceWithin is how long a stuck process has for its stack traces.
+const traceWithin = time.Second
+
+// kill ends the process, if it is still that one. It first sends SIGABRT, as systemd's watchdog
+// does: the Go runtime then logs the stacks of all goroutines and exits, which is the only account
+// of why the process was stuck. One that is stopped, or does not exit within traceWithin, is killed.
+func (p *peer) kill(state byte) error {
 	if p.pidfd < 0 {
-		return fmt.Errorf("process %d cannot be killed from here", p.pid)
+		return fmt.Errorf("process %d cannot be ended from here", p.pid)
 	}
-	if err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0); err != nil {
-		return fmt.Errorf("killing process %d (needs CAP_KILL if it belongs to another user): %w", p.pid, err)
+	if state != 'T' && unix.PidfdSendSignal(p.pidfd, unix.SIGABRT, nil, 0) == nil && p.awaitExit(traceWithin) {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("ending process %d (needs CAP_KILL where it is another user's): %w", p.pid, err)
 	}
 	return nil
+}
+
+// awaitExit reports whether the process exits within a time.
+func (p *peer) awaitExit(within time.Duration) bool {
+	for end := time.Now().Add(within); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}, int(max(0, time.Until(end)).Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && n > 0
+		}
+	}
 }
 
 // seen is a sample of a process's scheduling state. Two samples around a silent period tell why
@@ -245,7 +263,7 @@ func (s *silence) over() error {
 		}
 		return nil
 	}
-	if err := s.l.endHanging(s.peer); err != nil {
+	if err := s.l.endHanging(s.peer, now.state); err != nil {
 		if !gone {
 			return nil
 		}
@@ -255,14 +273,14 @@ func (s *silence) over() error {
 }
 
 // endHanging ends a proxy, unless that was done too often of late.
-func (l *Listeners) endHanging(p *peer) error {
+func (l *Listeners) endHanging(p *peer, state byte) error {
 	l.mu.Lock()
 	allowed := l.ending.allows(time.Now())
 	l.mu.Unlock()
 	if !allowed {
 		return fmt.Errorf("not killed: %d proxies were killed within %v", mostEnds, endsWithin)
 	}
-	if err := p.kill(); err != nil {
+	if err := p.kill(state); err != nil {
 		l.hung.failed.Add(1)
 		return err
 	}
