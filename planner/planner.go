@@ -57,6 +57,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/internal/control"
@@ -114,6 +115,8 @@ type Options struct {
 
 	// Health watches over the planner's loops; nil for no supervision.
 	Health *health.Loops
+	// Collectors are served beside the planner's own metrics.
+	Collectors []prometheus.Collector
 }
 
 // A Planner collects reports, plans, and shows what it knows. Make one with [New].

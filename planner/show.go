@@ -144,6 +144,7 @@ func (p *Planner) handler() http.Handler {
 	if p.lead != nil {
 		metrics = append(metrics, &p.lead.way)
 	}
+	metrics = append(metrics, p.opts.Collectors...)
 	own := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, Sums: p.sumsOf, Runs: p.runsOf, History: p.curves.History, Names: p.opts.Names})
 	if p.lead == nil {
 		return own

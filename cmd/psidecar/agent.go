@@ -82,10 +82,12 @@ all are read-only. --names-socket accepts key names (PUT /api/v1/names) from
 authorized users of this host.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.log.StartBuffering()
 			opts, err := f.Options(version)
 			if err != nil {
 				return err
 			}
+			opts.Collectors = append(opts.Collectors, e.log)
 			return runAgent(cmd.Context(), opts, &f)
 		},
 	}

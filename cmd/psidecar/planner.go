@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -58,7 +59,7 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 
 // newPlannerCommand returns psidecar planner, which runs until it gets a signal, loses the lead
 // or a part of it fails. It needs no privileges.
-func newPlannerCommand(_ env) *cobra.Command {
+func newPlannerCommand(e env) *cobra.Command {
 	var f plannerFlags
 	cmd := &cobra.Command{
 		Use:   "planner",
@@ -85,7 +86,10 @@ With TLS, clients need a certificate of that CA (--planner-ca, --planner-cert,
 psidecar plan apply and other changes (psidecar certs issues them).
 deploy/SECURITY.md describes the permissions.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runPlanner(cmd.Context(), &f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.log.StartBuffering()
+			return runPlanner(cmd.Context(), &f, e.log)
+		},
 	}
 	// Without a prefix: here there is nothing else that listens or has a store.
 	f.planning(cmd, "")
@@ -96,8 +100,9 @@ deploy/SECURITY.md describes the permissions.`,
 	return cmd
 }
 
-// runPlanner runs a planner alone in its process, until ctx ends or a part fails.
-func runPlanner(ctx context.Context, f *plannerFlags) error {
+// runPlanner runs a planner alone in its process, until ctx ends or a part fails, and serves the
+// metrics of log beside its own.
+func runPlanner(ctx context.Context, f *plannerFlags, log prometheus.Collector) error {
 	// What a planner holds grows with the number of hosts and keys; no flag bounds it.
 	cli.LimitMemory()
 	ports := ports{names: f.names}
@@ -107,6 +112,7 @@ func runPlanner(ctx context.Context, f *plannerFlags) error {
 		return err
 	}
 	o.Health = &health.Loops{}
+	o.Collectors = append(o.Collectors, log)
 	p, err := planner.New(ctx, o)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -86,7 +87,8 @@ SIGUSR2 starts a successor from the binary at the proxy's path, which takes over
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// Before anything is opened: it may execute the program anew.
 			e.carries()
-			return runProxy(cmd.Context(), &f)
+			e.log.StartBuffering()
+			return runProxy(cmd.Context(), &f, e.log)
 		},
 	}
 	f.relaying(cmd)
@@ -100,9 +102,10 @@ SIGUSR2 starts a successor from the binary at the proxy's path, which takes over
 	return cmd
 }
 
-// runProxy runs a proxy alone in its process. SIGUSR2 is taken from before the wait for its
-// turn, since by default the signal would end the process.
-func runProxy(ctx context.Context, f *proxyFlags) error {
+// runProxy runs a proxy alone in its process, and serves the metrics of log beside its own.
+// SIGUSR2 is taken from before the wait for its turn, since by default the signal would end the
+// process.
+func runProxy(ctx context.Context, f *proxyFlags, log prometheus.Collector) error {
 	cli.LimitMemory()
 	switch {
 	case f.Outlive && f.Routing.Wanted():
@@ -121,14 +124,14 @@ func runProxy(ctx context.Context, f *proxyFlags) error {
 	next, signals := newNextProxy()
 	defer signal.Stop(signals)
 	return f.inTurn(ctx, func() error {
-		return f.carry(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, next, signals)
+		return f.carry(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, log, next, signals)
 	})
 }
 
 // carry carries connections until ctx ends, a part fails or another proxy takes over. It may be
 // called again after an error, by [proxyFlags.inTurn], so it opens and closes all listeners
 // itself.
-func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, next *nextProxy, signals <-chan os.Signal) error {
+func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus.Collector, next *nextProxy, signals <-chan os.Signal) error {
 	ports := ports{names: f.names}
 	defer ports.close()
 	front, err := ports.page(ctx, "--http", f.http)
@@ -154,7 +157,7 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, next *nextProx
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return next.start(ctx, signals) })
 	g.Go(func() error { return o.Proxy.Health.Watch(ctx) })
-	g.Go(func() error { return front.Serve(ctx, d.Proxy().Handler(front.Guard, orders)) })
+	g.Go(func() error { return front.Serve(ctx, d.Proxy().Handler(front.Guard, orders, log)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })
 	g.Go(func() error { f.Values.Follow(ctx, o.Proxy.Values); return nil })
 	g.Go(func() error { return d.Run(ctx) })

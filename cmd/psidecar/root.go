@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/logs"
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
@@ -27,6 +28,10 @@ type env struct {
 	environ          func() []string                           // all of them, NAME=VALUE; nil: they are not looked at
 
 	beginAgain func() // see [cli.KeepSysmonAwake]; nil: not
+
+	// log is where the logger writes to, and from there to stderr. A daemon makes it buffer
+	// once its process is the one that stays. Set by run.
+	log *logs.Writer
 }
 
 // carries is called first by a command that carries connections. In a real process it may not
@@ -44,17 +49,21 @@ func run(ctx context.Context, e env) int {
 	// filtered out for all commands here.
 	e.bareOut, e.bareErr = e.stdout, e.stderr
 	e.stdout, e.stderr = cli.NewWriter(e.stdout), cli.NewWriter(e.stderr)
+	e.log = logs.New(e.stderr, logs.Size)
+	// Deferred, so that the log is complete even if a command panics.
+	defer e.log.StopBuffering(logs.FlushWait)
 	root := newRootCommand(e)
 	root.SetArgs(e.args)
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
-	// Errors are printed here and nowhere else; cobra is silenced.
+	// Errors are printed here and nowhere else; cobra is silenced. They go through the log, to
+	// follow what it still has.
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(e.stderr, "psidecar: %v\n", err)
+	fmt.Fprintf(e.log, "psidecar: %v\n", err)
 	var usage cli.UsageError
 	if errors.As(err, &usage) {
 		return 2
@@ -86,7 +95,7 @@ func newRootCommand(e env) *cobra.Command {
 		if err := cli.LoadFlags(cmd, e.lookup, daemon.RulesKey); err != nil {
 			return err
 		}
-		if err := cli.SetLogger(cmd, e.stderr); err != nil {
+		if err := cli.SetLogger(cmd, e.log); err != nil {
 			return err
 		}
 		if e.environ != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/client/loadtest"
+	"github.com/psidecar/psidecar/internal/logs"
 )
 
 // TestPlannerOfAFleet is the planner's process in TestFleet: this test's program with
@@ -20,10 +21,9 @@ func TestPlannerOfAFleet(t *testing.T) {
 	if flag.NArg() == 0 {
 		return
 	}
-	root := newRootCommand(env{stdout: os.Stdout, stderr: os.Stderr, lookup: func(string) (string, bool) { return "", false }})
-	root.SetArgs(append([]string{"planner"}, flag.Args()...))
-	if err := root.ExecuteContext(context.Background()); err != nil {
-		t.Fatal(err)
+	if code := run(context.Background(), env{args: append([]string{"planner"}, flag.Args()...), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		lookup: func(string) (string, bool) { return "", false }}); code != 0 {
+		t.Fatalf("exit code %d", code)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestFleet(t *testing.T) {
 
 // Beside its verb fleet simulate still takes recordings.
 func TestSimulateTakesFiles(t *testing.T) {
-	root := newRootCommand(env{stdout: io.Discard, stderr: io.Discard, lookup: func(string) (string, bool) { return "", false }})
+	root := newRootCommand(env{stdout: io.Discard, stderr: io.Discard, log: logs.New(io.Discard, 0), lookup: func(string) (string, bool) { return "", false }})
 	root.SetArgs([]string{"simulate", filepath.Join(t.TempDir(), "job.psr")})
 	if err := root.ExecuteContext(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a recording that is not there: %v", err)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime/debug"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -51,7 +52,8 @@ left behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.carries()
-			return runUp(cmd.Context(), &f)
+			e.log.StartBuffering()
+			return runUp(cmd.Context(), &f, e.log)
 		},
 	}
 	f.agent.watching(cmd)
@@ -64,11 +66,12 @@ left behind.`,
 	return cmd
 }
 
-// runUp opens all parts and runs them, until ctx ends or one fails.
-func runUp(ctx context.Context, f *upFlags) error {
+// runUp opens all parts and runs them, until ctx ends or one fails. The metrics of log are served
+// beside those of agent and proxy.
+func runUp(ctx context.Context, f *upFlags, log prometheus.Collector) error {
 	ports := ports{names: f.agent.names}
 	defer ports.close()
-	h, err := openHost(ctx, f, &ports)
+	h, err := openHost(ctx, f, &ports, log)
 	if err != nil {
 		return err
 	}
@@ -105,7 +108,7 @@ type host struct {
 //   - The proxy needs the interception's mark, and the agent, last, needs the proxy's figures.
 //
 // Listeners are closed with ports.
-func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
+func openHost(ctx context.Context, f *upFlags, ports *ports, log prometheus.Collector) (*host, error) {
 	h := &host{pprof: f.agent.pprof, health: &health.Loops{}}
 	address := f.agent.planner.Address
 	watch, err := f.agent.Options(version)
@@ -190,7 +193,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports) (*host, error) {
 		return job, far, true
 	}
 	h.orders, h.control = f.proxy.orders(h.proxy.Proxy(), watch.Names), f.proxy.controlPath()
-	watch.Collectors = append(watch.Collectors, h.proxy.Proxy(), h.front.Guard, h.orders)
+	watch.Collectors = append(watch.Collectors, h.proxy.Proxy(), h.front.Guard, h.orders, log)
 	h.agent, err = agentdaemon.New(agentdaemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds, Exporter: exporter})
 	return h, err
 }

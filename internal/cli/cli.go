@@ -14,6 +14,8 @@ import (
 	"log/slog"
 
 	"github.com/spf13/cobra"
+
+	"github.com/psidecar/psidecar/internal/logs"
 )
 
 // A UsageError marks an error that the user can correct by calling the program differently. It
@@ -30,7 +32,7 @@ func Usagef(format string, args ...any) error {
 
 // SetLogger makes package slog write to out, according to the flags --log-level and
 // --log-format.
-func SetLogger(cmd *cobra.Command, out io.Writer) error {
+func SetLogger(cmd *cobra.Command, out *logs.Writer) error {
 	name, err := cmd.Flags().GetString("log-level")
 	if err != nil {
 		return err
@@ -46,9 +48,9 @@ func SetLogger(cmd *cobra.Command, out io.Writer) error {
 	options := &slog.HandlerOptions{Level: level}
 	switch format {
 	case "text":
-		slog.SetDefault(slog.New(slog.NewTextHandler(out, options)))
+		slog.SetDefault(out.NewLogger(func(out io.Writer) slog.Handler { return slog.NewTextHandler(out, options) }))
 	case "json":
-		slog.SetDefault(slog.New(slog.NewJSONHandler(out, options)))
+		slog.SetDefault(out.NewLogger(func(out io.Writer) slog.Handler { return slog.NewJSONHandler(out, options) }))
 	default:
 		return Usagef("--log-format %q: use text or json", format)
 	}

@@ -20,7 +20,7 @@ const wakefulSysmon = "schedtrace=2147483647"
 
 // KeepSysmonAwake executes the program again, in the same process, with [wakefulSysmon], which
 // the runtime reads at start. It returns if the setting is present already, or if that fails.
-// Call it before anything is opened that the exec would lose.
+// Call it before anything is opened, and before logs are buffered, which the exec would lose.
 func KeepSysmonAwake() {
 	settings, ok := withWakefulSysmon(os.Getenv("GODEBUG"))
 	if !ok {
