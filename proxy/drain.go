@@ -44,6 +44,7 @@ var errStopped = errors.New("the proxy was stopped")
 // what may be lost.
 func (p *Proxy) Drain() {
 	began := time.Now()
+	defer p.peers.awaitSaved(saveWait)
 	p.conns.stopping.Store(true)
 	p.log.Info("shutting down", "connections", p.conns.active(), "grace", p.opts.Grace)
 	// From here on no new connection is kept or summed, and what waits of pushes goes to the

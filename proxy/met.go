@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The next proxy knows the hosts that have a proxy, too: it waits for one that is being
@@ -45,19 +46,63 @@ func (p *peers) complain(err error) {
 	})
 }
 
-// save writes the hosts that have a proxy.
+// saveWait bounds how long a proxy that ends waits for the file.
+const saveWait = time.Second
+
+// save has the hosts that have a proxy written. It does not wait for that: connections call it, and
+// the disk may stand still.
 func (p *peers) save() {
 	if p.file == "" {
 		return
 	}
-	p.saving.Lock()
-	defer p.saving.Unlock()
-	if err := p.writeFile(); err != nil {
-		p.complain(err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unsaved = true
+	if p.saved == nil {
+		p.saved = make(chan struct{})
+		go p.writeChanges(p.saved)
 	}
 }
 
-// writeFile writes the file; the caller holds p.saving.
+// writeChanges writes the file until it has everything.
+func (p *peers) writeChanges(saved chan<- struct{}) {
+	defer close(saved)
+	for p.takeUnsaved() {
+		if err := p.writeFile(); err != nil {
+			p.complain(err)
+		}
+	}
+}
+
+// takeUnsaved reports whether the file has to be written. If not, the caller ends.
+func (p *peers) takeUnsaved() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.unsaved {
+		p.saved = nil
+		return false
+	}
+	p.unsaved = false
+	return true
+}
+
+// awaitSaved waits until the file is written, at most for the given time.
+func (p *peers) awaitSaved(wait time.Duration) {
+	p.mu.Lock()
+	saved := p.saved
+	p.mu.Unlock()
+	if saved == nil {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-saved:
+	case <-timer.C:
+	}
+}
+
+// writeFile writes the file.
 func (p *peers) writeFile() error {
 	p.mu.Lock()
 	var all []string
@@ -68,7 +113,6 @@ func (p *peers) writeFile() error {
 	}
 	p.mu.Unlock()
 	slices.Sort(all)
-	// Without p.mu: connections ask for peers while the file is written.
 	if err := os.MkdirAll(filepath.Dir(p.file), 0o700); err != nil {
 		return err
 	}

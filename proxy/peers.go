@@ -27,13 +27,17 @@ const maxPeers = 1 << 16
 // A connection that was made directly stays so, while the cost of waiting is bounded: hence
 // both waits.
 type peers struct {
-	retry  time.Duration // how long a host without a proxy is not tried
-	file   string        // for the next proxy; empty: none
-	told   sync.Once     // that the file cannot be written
-	log    *slog.Logger
-	saving sync.Mutex // serializes writes of the file; before mu
-	mu     sync.Mutex // guards hosts
-	hosts  map[netip.Addr]peer
+	retry time.Duration // how long a host without a proxy is not tried
+	file  string        // for the next proxy; empty: none
+	told  sync.Once     // that the file cannot be written
+	log   *slog.Logger
+
+	mu    sync.Mutex // guards hosts, unsaved and saved; not held while the file is written
+	hosts map[netip.Addr]peer
+	// unsaved means that hosts has more than the file. saved is closed when the goroutine that
+	// writes the file has ended; nil while there is none.
+	unsaved bool
+	saved   chan struct{}
 }
 
 // peer is what is known of a host: that it has a proxy (met), that it may get one (first), or

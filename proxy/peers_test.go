@@ -87,6 +87,7 @@ func TestNextProxyKnowsHosts(t *testing.T) {
 		before.missed(netip.MustParseAddr(lost), noProxy)
 	}
 	before.met(host)
+	before.awaitSaved(time.Minute)
 	away.Close()
 	p, _ := start(t, Options{MeshPort: mesh, PeerPatience: time.Nanosecond, PeerGrace: time.Minute, PeersFile: file},
 		[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
@@ -132,6 +133,7 @@ func TestNoListOfHosts(t *testing.T) {
 	p.keepFile(filepath.Join(file, "below a file"), slog.New(slog.NewTextHandler(&log, nil)))
 	p.met(netip.MustParseAddr("198.18.0.2"))
 	p.met(netip.MustParseAddr("198.18.0.3"))
+	p.awaitSaved(time.Minute)
 	if n := strings.Count(log.String(), "--state-dir"); n != 1 || !p.known(netip.MustParseAddr("198.18.0.3")) {
 		t.Errorf("%d complaints: %s", n, log.String())
 	}

@@ -50,8 +50,8 @@
 // Each connection has a goroutine that sets it up and carries it (Proxy.work counts them), and
 // package relay runs two more. They end when Proxy.life does. The locks of this package, in the
 // order in which they are acquired where more than one is held: kept.mu, lanes.mu, lane.mu;
-// kept.mu, session.mu. All others are leaves: register.mu, passes.mu, peers.mu (after
-// peers.saving), identities.mu, reach.mu, Guard.mu, admission.mu.
+// kept.mu, session.mu. All others are leaves: register.mu, passes.mu, peers.mu, identities.mu,
+// reach.mu, Guard.mu, admission.mu.
 package proxy
 
 import (

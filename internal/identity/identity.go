@@ -26,17 +26,20 @@ type Files struct {
 // checked when a connection is made, at most once a second, and read again if they changed.
 // While they cannot be read, the previous content stays in use. Its methods may be called from
 // any goroutine.
-//
-// Invariant: cert and roots come from one reading of all three files, whose stamps are stamps;
-// they are never nil.
 type Identity struct {
 	files Files
 
-	mu      sync.Mutex // guards the rest
-	cert    *tls.Certificate
-	roots   *x509.CertPool
-	stamps  [3]stamp
-	checked time.Time // when the files were last checked
+	mu       sync.Mutex // guards the rest; not held while files are read
+	content  *content   // never nil
+	checking bool       // a caller of Current checks the files
+	checked  time.Time  // when that last began
+}
+
+// content is what one reading of all three files gave, and the stamps from just before it.
+type content struct {
+	cert   *tls.Certificate
+	roots  *x509.CertPool
+	stamps [3]stamp
 }
 
 // stamp identifies the content of a file without reading it.
@@ -51,22 +54,17 @@ const recheck = time.Second
 
 // Load reads the files. All three must exist and fit together.
 func Load(f Files) (*Identity, error) {
-	i := &Identity{files: f}
-	stamps, err := i.stat()
-	if err == nil {
-		err = i.load()
-	}
+	c, err := f.readChanged([3]stamp{})
 	if err != nil {
 		return nil, err
 	}
-	i.stamps, i.checked = stamps, time.Now()
-	return i, nil
+	return &Identity{files: f, content: c, checked: time.Now()}, nil
 }
 
 // stat returns the stamps of the three files. They are taken before the files are read, so a
 // file that changes in between is read again the next time.
-func (i *Identity) stat() (s [3]stamp, err error) {
-	for n, name := range []string{i.files.Cert, i.files.Key, i.files.CA} {
+func (f *Files) stat() (s [3]stamp, err error) {
+	for n, name := range []string{f.Cert, f.Key, f.CA} {
 		info, err := os.Stat(name)
 		if err != nil {
 			return s, fmt.Errorf("TLS: %w", err)
@@ -76,46 +74,61 @@ func (i *Identity) stat() (s [3]stamp, err error) {
 	return s, nil
 }
 
-// load reads all three files, and changes nothing if one of them is invalid. A certificate that
-// does not fit its key, as in the middle of a replacement, is an error too.
-func (i *Identity) load() error {
-	cert, err := tls.LoadX509KeyPair(i.files.Cert, i.files.Key)
-	if err != nil {
-		return fmt.Errorf("TLS: certificate %s with key %s: %w", i.files.Cert, i.files.Key, err)
+// readChanged reads all three files if their stamps differ from before; otherwise it returns nil. A
+// certificate that does not fit its key, as in the middle of a replacement, is an error too.
+func (f *Files) readChanged(before [3]stamp) (*content, error) {
+	stamps, err := f.stat()
+	if err != nil || stamps == before {
+		return nil, err
 	}
-	pem, err := os.ReadFile(i.files.CA)
+	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
-		return fmt.Errorf("TLS: %w", err)
+		return nil, fmt.Errorf("TLS: certificate %s with key %s: %w", f.Cert, f.Key, err)
+	}
+	pem, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, fmt.Errorf("TLS: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("TLS: %s holds no certificate in PEM form", i.files.CA)
+		return nil, fmt.Errorf("TLS: %s holds no certificate in PEM form", f.CA)
 	}
-	i.cert, i.roots = &cert, roots
-	return nil
+	return &content{&cert, roots, stamps}, nil
 }
 
-// Current returns the present certificate and roots. Callers must not change them. It may block
-// on the files.
+// Current returns the present certificate and roots. Callers must not change them. A caller that
+// checks the files may block on them; all others get the previous content meanwhile.
 func (i *Identity) Current() (*tls.Certificate, *x509.CertPool) {
+	now, check := i.beginCheck()
+	if check {
+		next, err := i.files.readChanged(now.stamps)
+		switch {
+		case err != nil:
+			slog.Warn("cannot load the changed TLS files; keeping the previous ones", "error", err)
+		case next != nil:
+			slog.Info("TLS files reloaded", "certificate", i.files.Cert)
+			now = next
+		}
+		i.endCheck(now)
+	}
+	return now.cert, now.roots
+}
+
+// beginCheck returns the present content. With check the caller has to check the files, and to call
+// endCheck.
+func (i *Identity) beginCheck() (now *content, check bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if time.Since(i.checked) < recheck {
-		return i.cert, i.roots
+	if i.checking || time.Since(i.checked) < recheck {
+		return i.content, false
 	}
-	i.checked = time.Now()
-	stamps, err := i.stat()
-	if err == nil && stamps == i.stamps {
-		return i.cert, i.roots
-	}
-	if err == nil {
-		err = i.load()
-	}
-	if err != nil {
-		slog.Warn("cannot load the changed TLS files; keeping the previous ones", "error", err)
-		return i.cert, i.roots
-	}
-	i.stamps = stamps
-	slog.Info("TLS files reloaded", "certificate", i.files.Cert)
-	return i.cert, i.roots
+	i.checking, i.checked = true, time.Now()
+	return i.content, true
+}
+
+// endCheck ends a check with the content that counts from now on.
+func (i *Identity) endCheck(c *content) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.checking, i.content = false, c
 }

@@ -2,9 +2,12 @@ package identity_test
 
 import (
 	"bytes"
+	"crypto/tls"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,6 +54,47 @@ func TestFilesAreReadAgain(t *testing.T) {
 	ca.Issue(t, folder, "third", time.Now().Add(time.Hour), require.CertificateParts...)
 	if bytes.Equal(look(), second) {
 		t.Error("the file that was mended is not in use")
+	}
+}
+
+// While one caller waits for the files, the others get the previous content.
+func TestOneCallerWaitsForTheFiles(t *testing.T) {
+	files := filesOf(require.NewAuthority(t, "ca").Issue(t, t.TempDir(), "a", time.Now().Add(time.Hour)))
+	i, err := identity.Load(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _ := i.Current()
+	pem, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Whoever opens a pipe waits for the other end.
+	if err := errors.Join(os.Remove(files.CA), syscall.Mkfifo(files.CA, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	i.LookAgain()
+	read := make(chan *tls.Certificate, 1)
+	go func() {
+		cert, _ := i.Current()
+		read <- cert
+	}()
+	pipe, err := os.OpenFile(files.CA, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.LookAgain()
+	if cert, _ := i.Current(); cert != first {
+		t.Error("another certificate while the files are being read")
+	}
+	if _, err := pipe.Write(pem); err != nil {
+		t.Error(err)
+	}
+	if err := pipe.Close(); err != nil {
+		t.Error(err)
+	}
+	if cert := <-read; cert == first {
+		t.Error("the files were not read")
 	}
 }
 
