@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/proxy"
@@ -33,7 +36,30 @@ func (f *Settings) Open(ctx context.Context, o Options, listen Listen) (*Daemon,
 	if o.Rules, err = f.rules(); err != nil {
 		return nil, err
 	}
-	return New(ctx, o)
+	d, err := New(ctx, o)
+	if err == nil && onDisk(f.Routing.Dir) {
+		slog.Warn("the state directory is on a disk: messages wait for it whenever it stalls; use a directory in memory (tmpfs), such as the default", "state_dir", f.Routing.Dir)
+	}
+	return d, err
+}
+
+// onDisk reports whether a state folder, or the folder in which it will be made, is in a file
+// system that is not known to be in memory. The files there are written while messages wait, and
+// need not survive the machine.
+func onDisk(dir string) bool {
+	for dir != "" {
+		var s unix.Statfs_t
+		err := unix.Statfs(dir, &s)
+		if err == nil {
+			return s.Type != unix.TMPFS_MAGIC && s.Type != unix.RAMFS_MAGIC
+		}
+		above := filepath.Dir(dir)
+		if !errors.Is(err, unix.ENOENT) || above == dir {
+			return false
+		}
+		dir = above
+	}
+	return false
 }
 
 // rules returns the planner whose rules for values are followed, or nil.

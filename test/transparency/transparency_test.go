@@ -139,9 +139,9 @@ func state(t *testing.T, s *sidecar.Sidecar) proxy.State {
 	return state
 }
 
-// expected are warnings of this machine: its limits, hosts without certificates, and
-// both cores taken.
-var expected = []string{"open files limit", "(--insecure)", "--cpu-budget", "job stalled"}
+// expected are warnings of this machine: its limits, hosts without certificates, folders of
+// tests on a disk, and both cores taken.
+var expected = []string{"open files limit", "(--insecure)", "the state directory is on a disk", "--cpu-budget", "job stalled"}
 
 // checkUndisturbed wants no failures but those that jobs make themselves, by
 // connecting to nodes that are not there yet or have ended; and messages encoded.
