@@ -75,9 +75,13 @@ func (r *rates) part(item, machine int32) float64 {
 
 // use records the uses of one item in an epoch, by machine. The item's total rate grows by the
 // bytes times weight. The shares become a mean of the old ones and those of the new uses, weighted
-// by evidence; each is the bytes of one use. Machines that were not heard bring no evidence.
-// changed is called with the growth of every rate.
+// by evidence; each is the bytes of one use. Machines that were not heard bring no evidence, and
+// uses of no bytes change nothing: there is nothing that shares could be of. changed is called with
+// the growth of every rate.
 func (r *rates) use(item int32, uses []Use, heard []bool, weight, each float64, changed func(machine int32, by float64)) {
+	if !slices.ContainsFunc(uses, func(u Use) bool { return u.Bytes > 0 }) {
+		return
+	}
 	at, bytes, seen := int32(0), 0.0, 0.0 // users are by machine too
 	users := r.of(item)
 	for _, u := range uses {

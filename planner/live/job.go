@@ -238,6 +238,10 @@ func (j *job) see(host string, w *api.Window) {
 				j.full++
 				continue
 			}
+			// A strategy takes no uses without bytes.
+			if u.GetPulls()[i] == 0 && u.GetPushes()[i] == 0 {
+				continue
+			}
 			value := float64(j.items.Size[item]) - j.opts.KeyBytes
 			bytes := float64(u.GetPulls()[i])*(2*j.opts.KeyBytes+value) + float64(u.GetPushes()[i])*(j.opts.KeyBytes+value)
 			who.seen.addUse(item, float32(bytes))

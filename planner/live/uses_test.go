@@ -111,6 +111,18 @@ func TestWorkersThatTurnForgetWhatTheyTold(t *testing.T) {
 	}
 }
 
+// A key of a window that a worker neither pulled nor pushed was not used.
+func TestKeysWithoutPullsAndPushesAreNoUses(t *testing.T) {
+	j := newJob(testJob, DefaultOptions)
+	j.restart(1)
+	j.machine["h"], j.hosts, j.links = 0, []string{"h"}, []uint32{0}
+	use := &api.WindowUse{Worker: "w", Steps: 1, Keys: []uint32{0, 1}, Pulls: []uint32{0, 3}, Pushes: []uint32{0, 0}}
+	j.see("h", &api.Window{Keys: []uint64{1, 2}, ValueBytes: []uint32{8}, Uses: []*api.WindowUse{use}})
+	if e := j.epoch(); len(e.Uses) != 1 || j.keys[e.Uses[0].Item] != 2 {
+		t.Errorf("uses are %+v, want one of key 2", e.Uses)
+	}
+}
+
 // Items that a machine has left are those that it used before, where they were most of
 // what it did, and that none of its workers uses now.
 func TestDepartures(t *testing.T) {
