@@ -53,8 +53,10 @@ func cost(b []byte, kind protoreflect.MessageDescriptor, depth int) (sum int, er
 		value := b[n : n+size]
 		b = b[n+size:]
 		field := fields.ByNumber(number)
-		if field == nil {
-			sum += 2 * (n + size) // an unknown field is kept as its bytes
+		// The decoder keeps a field that it does not know, or of which it does not know the wire
+		// type, as its bytes.
+		if field == nil || !decodes(field, wire) {
+			sum += 2 * (n + size)
 			continue
 		}
 		one, err := costOf(value, field, wire, depth)
@@ -68,13 +70,35 @@ func cost(b []byte, kind protoreflect.MessageDescriptor, depth int) (sum int, er
 	return sum, nil
 }
 
-// costOf returns the cost of one field's value. Of a packed list of varints it counts the elements
-// by their last bytes.
+// decodes reports whether the decoder takes a field's value from that wire type. It takes numbers in
+// a list one by one and packed, however the list is declared.
+func decodes(field protoreflect.FieldDescriptor, wire protowire.Type) bool {
+	one := protowire.VarintType
+	switch field.Kind() {
+	case protoreflect.GroupKind:
+		return wire == protowire.StartGroupType
+	case protoreflect.MessageKind, protoreflect.StringKind, protoreflect.BytesKind:
+		return wire == protowire.BytesType
+	case protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind, protoreflect.DoubleKind:
+		one = protowire.Fixed64Type
+	case protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind, protoreflect.FloatKind:
+		one = protowire.Fixed32Type
+	}
+	return wire == one || wire == protowire.BytesType && field.IsList()
+}
+
+// costOf returns the cost of one field's value of a wire type that is decoded. Of a packed list of
+// varints it counts the elements by their last bytes.
 func costOf(value []byte, field protoreflect.FieldDescriptor, wire protowire.Type, depth int) (int, error) {
-	if wire != protowire.BytesType {
+	var body []byte
+	switch wire {
+	case protowire.BytesType:
+		body, _ = protowire.ConsumeBytes(value)
+	case protowire.StartGroupType:
+		body, _ = protowire.ConsumeGroup(field.Number(), value)
+	default:
 		return unpacked, nil
 	}
-	body, _ := protowire.ConsumeBytes(value)
 	switch field.Kind() {
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 		c, err := cost(body, field.Message(), depth+1)

@@ -39,6 +39,7 @@ func number(name string) protowire.Number {
 // a small part of that.
 func TestCostIsWhatDecodingTakes(t *testing.T) {
 	numbers := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), make([]byte, 4<<20))
+	group := protowire.AppendGroup(protowire.AppendTag(nil, number("blocks"), protowire.StartGroupType), number("blocks"), numbers)
 	for name, b := range map[string][]byte{
 		"empty blocks":  repeated(number("blocks"), nil, 1<<18),
 		"empty uses":    repeated(number("uses"), nil, 1<<18),
@@ -46,6 +47,8 @@ func TestCostIsWhatDecodingTakes(t *testing.T) {
 		"empty times":   repeated(number("by_worker"), nil, 1<<18),
 		"zeros":         repeated(number("uses"), numbers, 1),
 		"unknown":       repeated(1000, make([]byte, 100), 1<<16),
+		"other type":    repeated(number("servers"), bytes.Repeat([]byte{0xff}, 100), 1<<16),
+		"group":         protowire.AppendBytes(protowire.AppendTag(nil, jobsField, protowire.BytesType), group),
 		"names":         repeated(number("job"), bytes.Repeat([]byte("x"), 1<<20), 1),
 		"nodes":         repeated(number("nodes"), protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "worker12"), 1<<17),
 	} {
