@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
@@ -31,8 +32,7 @@ type Output struct {
 
 // Write writes a shard of the data for each machine, assignment.txt in the format of
 // [partition.WriteAssignment], and placement.json. It reads the input again for the shards.
-// placement.json comes last, so that a new directory is complete once it has one. In a directory
-// with an earlier partition the old placement.json remains until then.
+// placement.json comes last: a directory that has one is complete.
 func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partition.Assignment) error {
 	// This fails if a feature has no key, which must be known before anything is written.
 	p, err := plan.NewPlacement(g, a, out.K, out.KeyMap.Key)
@@ -46,13 +46,27 @@ func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partit
 	if err := out.Prepare(); err != nil {
 		return err
 	}
+	if err := out.removePlacement(); err != nil {
+		return err
+	}
 	if err := out.shards(ctx, in, a.Samples); err != nil {
 		return err
 	}
 	if err := out.assignment(a); err != nil {
 		return err
 	}
-	return plan.WritePlacementFile(filepath.Join(out.Dir, "placement.json"), p)
+	return plan.WritePlacementFile(out.placementPath(), p)
+}
+
+func (out Output) placementPath() string { return filepath.Join(out.Dir, "placement.json") }
+
+// removePlacement removes the placement of an earlier partition, before its shards are overwritten.
+// Beside shards of another partition it would have proxies place keys for data that is not there.
+func (out Output) removePlacement() error {
+	if err := os.Remove(out.placementPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing the placement of an earlier partition: %w", err)
+	}
+	return nil
 }
 
 // Prepare creates the directory. It refuses one that cannot be written to, or that has shards of
@@ -63,18 +77,21 @@ func (out Output) Prepare() error {
 	if err := os.MkdirAll(out.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the output directory: %w", err)
 	}
-	found, err := filepath.Glob(filepath.Join(out.Dir, "shard-*.libsvm"))
+	found, err := os.ReadDir(out.Dir)
 	if err != nil {
 		return fmt.Errorf("looking into the output directory: %w", err)
 	}
 	var ours []string
 	for i := range out.K {
-		ours = append(ours, filepath.Join(out.Dir, ShardName(i)))
+		ours = append(ours, ShardName(i))
 	}
-	for _, path := range found {
+	for _, f := range found {
+		if !strings.HasPrefix(f.Name(), "shard-") || !strings.HasSuffix(f.Name(), ".libsvm") {
+			continue
+		}
 		// Shards of fewer machines are all overwritten.
-		if _, known := slices.BinarySearch(ours, path); !known {
-			return fmt.Errorf("%s belongs to a partition for a number of machines other than %d: remove the old shards or use another directory", path, out.K)
+		if _, known := slices.BinarySearch(ours, f.Name()); !known {
+			return fmt.Errorf("%s belongs to a partition for a number of machines other than %d: remove the old shards or use another directory", filepath.Join(out.Dir, f.Name()), out.K)
 		}
 	}
 	return TryFile(filepath.Join(out.Dir, assignmentName))

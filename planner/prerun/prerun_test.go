@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/planner/partition/stream"
 	"github.com/psidecar/psidecar/planner/plan"
 )
 
@@ -109,7 +110,8 @@ func TestOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := Output{Dir: filepath.Join(t.TempDir(), "new", "dir"), K: 2, Algorithm: "best", KeyMap: keys, Servers: []int{1, 0}}
+	// The directory's name is no pattern, whatever it looks like.
+	out := Output{Dir: filepath.Join(t.TempDir(), "new", "[dir] *?"), K: 2, Algorithm: "best", KeyMap: keys, Servers: []int{1, 0}}
 	for range 2 { // a second time over the first
 		if err := out.Write(t.Context(), in, g, a); err != nil {
 			t.Fatal(err)
@@ -174,6 +176,34 @@ func TestOutputOfChangedData(t *testing.T) {
 		out := Output{Dir: t.TempDir(), K: 1}
 		if err := out.Write(t.Context(), in, g, a); err != errChanged {
 			t.Errorf("%s: got %v, want errChanged", name, err)
+		}
+	}
+}
+
+// Where writing over an earlier partition fails, no placement says that its shards are
+// still there.
+func TestFailedOutputLeavesNoPlacement(t *testing.T) {
+	in := Input{Path: writeData(t, twoTopics)}
+	g := graphOf(t, in)
+	a := &partition.Assignment{Samples: make([]int32, 4), Params: make([]int32, 6)}
+	bad := Input{Path: writeData(t, "1 1:1\n1 1:x\n")}
+	for name, write := range map[string]func(out Output) error{
+		"at once": func(out Output) error { return out.Write(t.Context(), bad, g, a) },
+		"streamed": func(out Output) error {
+			o := stream.Options{K: out.K, Passes: 1, Memory: stream.LeastMemory(out.K), Scratch: t.TempDir()}
+			_, err := Stream(t.Context(), []Input{bad}, o, out)
+			return err
+		},
+	} {
+		out := Output{Dir: t.TempDir(), K: 1}
+		if err := out.Write(t.Context(), in, g, a); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(out); err == nil {
+			t.Errorf("%s: a malformed line was written", name)
+		}
+		if _, err := os.Stat(out.placementPath()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the placement of the earlier partition: %v", name, err)
 		}
 	}
 }

@@ -174,6 +174,9 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 	if err := out.Prepare(); err != nil {
 		return nil, err
 	}
+	if err := out.removePlacement(); err != nil {
+		return nil, err
+	}
 	s := &streamFiles{keyMap: out.KeyMap}
 	defer func() {
 		if err != nil {
@@ -200,7 +203,7 @@ func (out Output) createStreamed(o stream.Options) (_ *streamFiles, err error) {
 		return nil, err
 	}
 	s.assignment = bufio.NewWriterSize(a, 256<<10)
-	s.finished = filepath.Join(out.Dir, "placement.json")
+	s.finished = out.placementPath()
 	s.unfinished = s.finished + ".part"
 	// A proxy that finds placement.json may start at any time, so the file appears only when it is
 	// complete.

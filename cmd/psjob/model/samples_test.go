@@ -52,7 +52,10 @@ func TestSparseRows(t *testing.T) {
 }
 
 func TestShards(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "[data] *?") // no pattern, whatever it looks like
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range map[string]string{"shard-00000.libsvm": "1 1:1\n", "shard-00001.libsvm": "1 2:1\n-1 3:1\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

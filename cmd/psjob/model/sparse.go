@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/bits"
 	"os"
@@ -92,7 +93,8 @@ func shardOf(path string, share Share) (string, Share, error) {
 	if !info.IsDir() {
 		return path, share, nil
 	}
-	files, err := filepath.Glob(filepath.Join(path, "shard-*.libsvm*"))
+	// Not filepath.Glob, to which the directory's own name would be part of the pattern.
+	files, err := fs.Glob(os.DirFS(path), "shard-*.libsvm*")
 	if err != nil {
 		return "", share, err
 	}
@@ -102,7 +104,7 @@ func shardOf(path string, share Share) (string, Share, error) {
 		return "", share, fmt.Errorf("%s has %d files shard-*.libsvm for %d workers: partition into as many parts as there are workers", path, len(files), share.Of)
 	}
 	slices.Sort(files)
-	return files[share.Index], Share{0, 1}, nil
+	return filepath.Join(path, files[share.Index]), Share{0, 1}, nil
 }
 
 // builder gathers rows with feature ids, which finish turns into columns.
