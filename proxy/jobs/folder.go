@@ -196,6 +196,26 @@ func (f *folder) jobs() (all []string, err error) {
 	return all, nil
 }
 
+// pathsLike returns the paths of what a folder has under names that match a pattern. To
+// [filepath.Glob] the folder's own name would be part of the pattern, and one that cannot be read
+// would look empty.
+func pathsLike(dir, pattern string) (paths []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		like, err := filepath.Match(pattern, e.Name())
+		if err != nil {
+			return nil, err
+		}
+		if like {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, nil
+}
+
 // lose sets aside the folder of a job whose name is not known.
 func (f *folder) lose(path string, err error) {
 	f.damaged.Add(1)

@@ -299,6 +299,27 @@ func TestPlacedInFullFolder(t *testing.T) {
 	}
 }
 
+// Ledgers of a job that is not named are set aside, and not removed, also in a folder whose
+// name looks like a pattern.
+func TestLedgersWithoutAJobAreSetAside(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "[jobs] *?")
+	orphan := filepath.Join(dir, "0011223344556677")
+	if err := os.MkdirAll(orphan, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(orphan, "worker-9"), []byte("a ledger"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again(t, Options{Dir: dir})
+	left, err := pathsLike(dir, aside+"*")
+	if err != nil || len(left) != 1 {
+		t.Fatalf("%d folders are set aside, %v", len(left), err)
+	}
+	if _, err := os.Stat(filepath.Join(left[0], "worker-9")); err != nil {
+		t.Errorf("the ledger: %v", err)
+	}
+}
+
 // A job that runs for days is still known to a proxy after this one.
 func TestLongJobIsKnownToTheNextProxy(t *testing.T) {
 	x := oneJob(t, Options{})

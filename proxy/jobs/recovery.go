@@ -77,9 +77,10 @@ func (j *Jobs) takeSchedulers() {
 		return
 	}
 	j.schedulersTaken = true
-	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*"+schedulerSuffix))
+	files, err := pathsLike(j.opts.Dir, "*"+schedulerSuffix)
 	if err != nil {
-		return // the pattern is well formed
+		j.log.Warn("the last runs of schedulers are unknown", "error", err)
+		return
 	}
 	for _, file := range files {
 		s := &scheduler{file: file, told: map[int32]bool{}}

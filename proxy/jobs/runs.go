@@ -257,7 +257,7 @@ func (s *scheduler) noteNode(id int32) error {
 // forgetSchedulers removes the files of the schedulers that began a run the longest ago, beyond
 // maxSchedulers; the caller holds j.schedulersMu.
 func (j *Jobs) forgetSchedulers() {
-	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*"+schedulerSuffix))
+	files, err := pathsLike(j.opts.Dir, "*"+schedulerSuffix)
 	if err != nil || len(files) <= maxSchedulers {
 		return
 	}

@@ -181,17 +181,26 @@ func TestARunThatCannotBeKeptToItsEnd(t *testing.T) {
 	}
 }
 
+// The files of schedulers have a bound, and those that are left are found by the next
+// proxy, also in a folder whose name looks like a pattern.
 func TestSchedulersAreForgotten(t *testing.T) {
-	j := jobsIn(t, t.TempDir())
+	dir := filepath.Join(t.TempDir(), "[jobs] *?")
+	j := jobsIn(t, dir)
 	_, table := nodeTable()
 	for i := range maxSchedulers + 20 {
 		if _, err := j.runOf(schedulerKey{job: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i)).String()}, table, netip.MustParseAddrPort("10.0.0.1:9001"), false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	files, err := filepath.Glob(filepath.Join(j.opts.Dir, "*"+schedulerSuffix))
+	files, err := pathsLike(dir, "*"+schedulerSuffix)
 	if err != nil || len(files) > maxSchedulers || len(j.schedulers) > maxSchedulers {
 		t.Errorf("%d files and %d schedulers are kept, %v: want %d at most", len(files), len(j.schedulers), err, maxSchedulers)
+	}
+	next := jobsIn(t, dir)
+	next.schedulersMu.Lock()
+	defer next.schedulersMu.Unlock()
+	if next.takeSchedulers(); len(next.schedulers) != len(files) || len(files) == 0 {
+		t.Errorf("the next proxy knows %d schedulers of %d files", len(next.schedulers), len(files))
 	}
 }
 

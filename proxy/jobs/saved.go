@@ -81,7 +81,11 @@ func (j *Jobs) rememberJob(folder string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		// A folder is made before job.json is written, so an empty one is what a kill in between
 		// leaves.
-		if left, _ := filepath.Glob(filepath.Join(folder, "worker-*")); len(left) > 0 {
+		left, err := pathsLike(folder, "worker-*")
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
 			return fmt.Errorf("%s: %w", folder, errNoName)
 		}
 		return os.RemoveAll(folder) // it never came to anything
