@@ -54,7 +54,8 @@ func (j *job) lose(id string, version uint64) {
 		}
 		j.service.tellEvent(j.lostEvent())
 	}
-	if !slices.Contains(j.lost.stores, id) && id != j.service.id {
+	// A host that has moved no key has seen no store.
+	if id != "" && id != j.service.id && !slices.Contains(j.lost.stores, id) {
 		j.lost.stores = append(j.lost.stores, id)
 	}
 	j.lost.version = max(j.lost.version, version)

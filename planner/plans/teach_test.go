@@ -175,6 +175,23 @@ func TestRecordBeforeTheStoreIsTaught(t *testing.T) {
 	}
 }
 
+// A host that has seen no store adds none to what the run goes on from.
+func TestLessonOfAHostWithoutAStore(t *testing.T) {
+	r := runs(1)[0]
+	s := newService(t, &store.Memory{}, Options{Act: true})
+	c := client(t, s)
+	seen := running(r)
+	seen.Store, seen.Version = "the store before", 5
+	_, next, stop := watch(t, s, c, seen)
+	defer stop()
+	if taught, err := teach(t, c, lessonOf(r, "", 0)); err != nil || !taught.GetDone() {
+		t.Fatal(taught, err)
+	}
+	if got, want := next().GetSnapshot().GetStores(), []string{s.id, "the store before"}; !slices.Equal(got, want) {
+		t.Errorf("the run goes on from %q, want %q", got, want)
+	}
+}
+
 // A run of which nothing has moved needs no store that knows it.
 func TestFreshRunAtAnotherStore(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
