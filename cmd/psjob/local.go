@@ -44,8 +44,8 @@ func newLocalCommand(e env) *cobra.Command {
 		Short: "Start a scheduler, servers and workers as processes on this machine",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if l.servers < 1 || l.workers < 1 {
-				return usagef("--servers %d, --workers %d: want 1 or more", l.servers, l.workers)
+			if err := l.check(); err != nil {
+				return err
 			}
 			if err := options.Check(); err != nil {
 				return usageError{err}
@@ -54,7 +54,7 @@ func newLocalCommand(e env) *cobra.Command {
 			return l.runAll(cmd.Context(), e, passedOn(cmd.Flags()))
 		},
 	}
-	l.register(cmd.Flags())
+	l.register(cmd.Flags(), 2)
 	registerOptions(cmd.Flags(), &options)
 	out.register(cmd.Flags())
 	w.register(cmd.Flags())
@@ -74,6 +74,9 @@ func newBenchCommand(e env) *cobra.Command {
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			options.Model = "bench"
+			if err := l.check(); err != nil {
+				return err
+			}
 			if err := options.Check(); err != nil {
 				return usageError{err}
 			}
@@ -81,7 +84,7 @@ func newBenchCommand(e env) *cobra.Command {
 			return l.runAll(cmd.Context(), e, append(passedOn(cmd.Flags()), "--model=bench"))
 		},
 	}
-	l.register(cmd.Flags())
+	l.register(cmd.Flags(), 1)
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	registerOptions(all, &options)
 	for _, name := range []string{"keys", "rounds"} {
@@ -89,18 +92,23 @@ func newBenchCommand(e env) *cobra.Command {
 	}
 	out.register(cmd.Flags())
 	w.register(cmd.Flags())
-	// Defaults of this command, which the command line overrides. Set marks the flags
-	// as changed, so PSJOB_SERVERS and PSJOB_WORKERS do not override them.
-	_ = cmd.Flags().Set("servers", "1")
-	_ = cmd.Flags().Set("workers", "1")
 	return cmd
 }
 
-// register adds the flags of the job as a whole.
-func (l *local) register(f *pflag.FlagSet) {
-	f.IntVar(&l.servers, "servers", 2, "number of servers")
-	f.IntVar(&l.workers, "workers", 2, "number of workers")
+// register adds the flags of the job as a whole. nodes is the default number of servers, and of
+// workers.
+func (l *local) register(f *pflag.FlagSet, nodes int) {
+	f.IntVar(&l.servers, "servers", nodes, "number of servers")
+	f.IntVar(&l.workers, "workers", nodes, "number of workers")
 	f.StringVar(&l.host, "host", "127.0.0.1", "address of all nodes, such as ::1 for IPv6")
+}
+
+// check returns the first fault of the flags of the job as a whole.
+func (l *local) check() error {
+	if l.servers < 1 || l.workers < 1 {
+		return usagef("--servers %d, --workers %d: want 1 or more", l.servers, l.workers)
+	}
+	return nil
 }
 
 // passedOn returns the flags that are passed on to the nodes: those that were set, by

@@ -85,6 +85,7 @@ func TestExitCodes(t *testing.T) {
 		"empty file":          {nil, []string{"local", "--data", empty, "--servers", "1", "--workers", "1"}, 1, "empty.libsvm"},
 		"no such file":        {nil, []string{"local", "--data", "/nonexistent", "--servers", "1", "--workers", "1"}, 1, "/nonexistent"},
 		"no workers":          {nil, []string{"local", "--workers", "0", "--model", "count"}, 2, "--workers"},
+		"bench, no servers":   {map[string]string{"PSJOB_SERVERS": "0"}, []string{"bench"}, 2, "--servers 0"},
 		"generate what":       {nil, []string{"generate", "--kind", "music"}, 2, "--kind"},
 		"generate too little": {nil, []string{"generate", "--samples", "-1"}, 2, "samples"},
 		"accesses of nothing": {nil, []string{"accesses"}, 2, "one file"},
@@ -137,6 +138,15 @@ func TestBench(t *testing.T) {
 	code, out, errs := runTest(t, nil, "bench", "--keys", "10000", "--rounds", "2", "--json")
 	if code != 0 || !strings.Contains(out, `"push_seconds":[`) || !strings.Contains(out, `"role":"server"`) {
 		t.Errorf("bench: %d, %s%s", code, out, errs)
+	}
+}
+
+// The environment says how many nodes are measured, and the command line comes before it.
+func TestBenchTakesItsNodesFromTheEnvironment(t *testing.T) {
+	vars := map[string]string{"PSJOB_SERVERS": "2", "PSJOB_WORKERS": "3"}
+	code, out, errs := runTest(t, vars, "bench", "--keys", "1000", "--rounds", "1", "--workers", "2", "--json")
+	if servers, workers := strings.Count(out, `"role":"server"`), strings.Count(out, `"role":"worker"`); code != 0 || servers != 2 || workers != 2 {
+		t.Errorf("bench: %d, %d servers and %d workers, want 2 and 2: %s%s", code, servers, workers, out, errs)
 	}
 }
 

@@ -48,8 +48,8 @@ func (v *Van) receive(ctx context.Context, m *Message) error {
 	}
 	// An acknowledgement is not acknowledged.
 	if command == pslite.Ack {
-		if v.resender != nil {
-			v.resender.acknowledge(m.Meta.Control.MsgSig)
+		if r := v.resender.Load(); r != nil {
+			r.acknowledge(m.Meta.Control.MsgSig)
 		}
 		return nil
 	}
@@ -77,7 +77,8 @@ func (v *Van) drops(command pslite.Command) bool {
 // repetition is acknowledged again: its first ACK may be lost. The acknowledgement
 // does not wait until the message was handled, just as in PS-lite.
 func (v *Van) repeated(ctx context.Context, m *Message) bool {
-	if v.resender == nil || !v.isReady.Load() || m.Sender == int(pslite.Empty) {
+	r := v.resender.Load()
+	if r == nil || !v.isReady.Load() || m.Sender == int(pslite.Empty) {
 		return false
 	}
 	signature := m.signature(m.Sender, v.ID())
@@ -86,7 +87,7 @@ func (v *Van) repeated(ctx context.Context, m *Message) bool {
 	if err := v.Send(ctx, ack); err != nil && v.config.Verbose > 0 {
 		v.config.Logger.Info("cannot send an ack", "error", err)
 	}
-	return v.resender.received(signature)
+	return r.received(signature)
 }
 
 // deliver hands a data message to its customer, and waits for the customer to appear
@@ -266,9 +267,10 @@ func (v *Van) arrive(ctx context.Context, m *Message) error {
 // stays without an acknowledgement for longer than the van's patience. It looks about
 // four times per timeout, and at least once a second.
 func (v *Van) repeat(ctx context.Context) error {
-	every := min(max(v.resender.timeout/4, 5*time.Millisecond), time.Second)
+	r := v.resender.Load()
+	every := min(max(r.timeout/4, 5*time.Millisecond), time.Second)
 	for sleep(ctx, every) {
-		due, err := v.resender.overdue(time.Now(), v.config.Patience)
+		due, err := r.overdue(time.Now(), v.config.Patience)
 		if err != nil {
 			return err
 		}
@@ -276,7 +278,7 @@ func (v *Van) repeat(ctx context.Context) error {
 			v.mu.Lock()
 			d := v.dealers[u.to]
 			v.mu.Unlock()
-			o := v.resender.outgoing(u)
+			o := r.outgoing(u)
 			o.control = true // it has waited for room once
 			if err := d.send(ctx, o); err != nil {
 				return nil

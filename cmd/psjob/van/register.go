@@ -88,7 +88,7 @@ func (v *Van) register(ctx context.Context) error {
 // ready releases register.
 func (v *Van) becomeReady() {
 	if v.config.Resend {
-		v.resender = newResender(v.config.ResendTimeout)
+		v.resender.Store(newResender(v.config.ResendTimeout))
 		v.startGoroutine(v.repeat)
 	}
 	v.isReady.Store(true)

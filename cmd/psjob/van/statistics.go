@@ -27,8 +27,8 @@ type Statistics struct {
 // be called after Stop.
 func (v *Van) Statistics() Statistics {
 	s := Statistics{Received: v.received.Load(), Dropped: v.droppedIn.Load(), Refused: v.refused.Load()}
-	if v.resender != nil {
-		s.Repeated, s.Duplicates = v.resender.repeats.Load(), v.resender.duplicates.Load()
+	if r := v.resender.Load(); r != nil {
+		s.Repeated, s.Duplicates = r.repeats.Load(), r.duplicates.Load()
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -56,9 +56,9 @@ func (v *Van) linger(ctx context.Context) {
 	for _, d := range dealers {
 		d.drain(ctx)
 	}
-	if v.resender != nil {
-		for v.resender.left() > 0 && ctx.Err() == nil && v.ctx.Err() == nil {
-			v.forgetGone()
+	if r := v.resender.Load(); r != nil {
+		for r.left() > 0 && ctx.Err() == nil && v.ctx.Err() == nil {
+			v.forgetGone(r)
 			sleep(ctx, 5*time.Millisecond)
 		}
 	}
@@ -77,7 +77,7 @@ func (v *Van) linger(ctx context.Context) {
 
 // forgetGone drops messages to nodes that have closed their connections: they will
 // not acknowledge them any more.
-func (v *Van) forgetGone() {
+func (v *Van) forgetGone(r *resender) {
 	v.mu.Lock()
 	var gone []int
 	for id := range v.dealers {
@@ -87,6 +87,6 @@ func (v *Van) forgetGone() {
 	}
 	v.mu.Unlock()
 	for _, id := range gone {
-		v.resender.dropNode(id)
+		r.dropNode(id)
 	}
 }

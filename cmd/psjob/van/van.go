@@ -58,15 +58,15 @@ import (
 // A Van is safe for concurrent use. mu guards the tables of nodes and customers and,
 // on the scheduler, the roster; it is held briefly, never while waiting. self changes
 // once, when the node table gives the node its id. resender is set at the same
-// moment.
+// moment, while readers of other connections may already look for it.
 type Van struct {
 	config   Config
 	ctx      context.Context // ends with the van; its cause is why
 	cancel   context.CancelCauseFunc
 	group    *errgroup.Group // of all its goroutines
 	listener net.Listener
-	resender *resender  // nil without PS_RESEND
-	incoming *sync.Pool // of *Message
+	resender atomic.Pointer[resender] // nil without PS_RESEND, and before all nodes are known
+	incoming *sync.Pool               // of *Message
 
 	mu        sync.Mutex // guards what follows, to lastHeard
 	self      pslite.Node
@@ -185,9 +185,9 @@ func (v *Van) Send(ctx context.Context, m *Message) error {
 	o := outgoing{frames: m.frames(v.config.Dialect)}
 	command := m.command()
 	// An ACK is not acknowledged, and TERMINATE does not leave the node.
-	if v.resender != nil && command != pslite.Ack && command != pslite.Terminate {
+	if r := v.resender.Load(); r != nil && command != pslite.Ack && command != pslite.Terminate {
 		var err error
-		if o, err = v.resender.keepFrames(ctx, m.signature(from, m.Recver), m.Recver, o.frames); err != nil {
+		if o, err = r.keepFrames(ctx, m.signature(from, m.Recver), m.Recver, o.frames); err != nil {
 			return err
 		}
 		if m.Written != nil {

@@ -270,6 +270,36 @@ func TestDeadNodeEndsTheOthers(t *testing.T) {
 	}
 }
 
+// A node becomes ready by the reader of one connection while those of others receive; the
+// race detector has the last word.
+func TestMessagesWhileANodeBecomesReady(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	v := &Van{config: Config{Resend: true}.withDefaults(), ctx: ctx, cancel: cancel, group: new(errgroup.Group), ready: make(chan struct{})}
+	var readers errgroup.Group
+	for range 4 {
+		readers.Go(func() error {
+			for range 100 {
+				m := NewMessage(9)
+				m.Sender = 8
+				m.Meta.Control = pslite.Control{Cmd: pslite.Ack, MsgSig: 7}
+				if err := v.receive(ctx, m); err != nil {
+					return err
+				}
+				v.Statistics()
+			}
+			return nil
+		})
+	}
+	v.becomeReady()
+	if err := readers.Wait(); err != nil {
+		t.Error(err)
+	}
+	cancel(errStopped)
+	if err := v.group.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHeartbeats(t *testing.T) {
 	vans := startAll(t, t.Context(), 1, 1, func(c *Config) {
 		c.Heartbeat, c.HeartbeatTimeout = 20*time.Millisecond, 10*time.Second
