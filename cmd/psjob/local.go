@@ -111,23 +111,34 @@ func (l *local) check() error {
 	return nil
 }
 
+// notPassedOn are the flags that nodes do not get: those of the job as a whole, and files
+// that need a number for each worker.
+var notPassedOn = []string{"servers", "workers", "host", "report", "access-log"}
+
 // passedOn returns the flags that are passed on to the nodes: those that were set, by
-// the command line or by the environment. Flags of the job as a whole, and files that
-// need a number for each worker, are not.
+// the command line or by the environment.
 func passedOn(flags *pflag.FlagSet) []string {
 	var args []string
 	flags.Visit(func(f *pflag.Flag) {
-		switch f.Name {
-		case "servers", "workers", "host", "report", "access-log":
-		default:
-			value := f.Value.String()
-			if list, ok := f.Value.(pflag.SliceValue); ok { // whose String has brackets
-				value = strings.Join(list.GetSlice(), ",")
-			}
-			args = append(args, "--"+f.Name+"="+value)
+		if slices.Contains(notPassedOn, f.Name) {
+			return
 		}
+		value := f.Value.String()
+		if list, ok := f.Value.(pflag.SliceValue); ok { // whose String has brackets
+			value = strings.Join(list.GetSlice(), ",")
+		}
+		args = append(args, "--"+f.Name+"="+value)
 	})
 	return args
+}
+
+// environOf returns a node's environment: this process's, without what would set the
+// flags that nodes do not get.
+func environOf(environ []string) []string {
+	return slices.DeleteFunc(environ, func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.ContainsFunc(notPassedOn, func(flag string) bool { return variableOf(flag) == name })
+	})
 }
 
 // runAll starts the processes and waits for all of them. When one fails the others
@@ -144,7 +155,7 @@ func (l local) runAll(ctx context.Context, e env, args []string) error {
 	}
 	// Clipped, since each process appends its role: they must not write to the same
 	// array.
-	shared := slices.Clip(append(e.environ(), "DMLC_PS_ROOT_URI="+l.host, "DMLC_PS_ROOT_PORT="+strconv.Itoa(port), "DMLC_NODE_HOST="+l.host,
+	shared := slices.Clip(append(environOf(e.environ()), "DMLC_PS_ROOT_URI="+l.host, "DMLC_PS_ROOT_PORT="+strconv.Itoa(port), "DMLC_NODE_HOST="+l.host,
 		"DMLC_NUM_SERVER="+strconv.Itoa(l.servers), "DMLC_NUM_WORKER="+strconv.Itoa(l.workers)))
 	stdout, stderr := &lines{w: e.stdout}, &lines{w: e.stderr}
 	group, ctx := errgroup.WithContext(ctx)

@@ -150,6 +150,22 @@ func TestBenchTakesItsNodesFromTheEnvironment(t *testing.T) {
 	}
 }
 
+// A report that the environment names is that of workers, with a number each.
+func TestReportByTheEnvironment(t *testing.T) {
+	report := filepath.Join(t.TempDir(), "report.json")
+	t.Setenv("PSJOB_REPORT", report) // the nodes' environment
+	code, out, errs := runTest(t, map[string]string{"PSJOB_REPORT": report}, "bench", "--keys", "1000", "--rounds", "1")
+	if code != 0 {
+		t.Fatalf("bench: %d, %s%s", code, out, errs)
+	}
+	if _, err := os.Stat(numbered(report, 0)); err != nil {
+		t.Errorf("the worker's report: %v", err)
+	}
+	if _, err := os.Stat(report); err == nil {
+		t.Error("a server has written a report without a number")
+	}
+}
+
 func TestNumbered(t *testing.T) {
 	for path, want := range map[string]string{"a.json": "a.3.json", "a.b/c": "a.b/c.3", "x": "x.3"} {
 		if got := numbered(path, 3); got != want {

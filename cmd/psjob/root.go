@@ -84,7 +84,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		name := "PSJOB_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variableOf(f.Name)
 		value, ok := e.lookup(name)
 		// The command line comes before the environment. The first wrong variable is
 		// reported.
@@ -96,6 +96,11 @@ func flagsFromEnvironment(cmd *cobra.Command, e env) error {
 		}
 	})
 	return failed
+}
+
+// variableOf returns the name of the variable that sets a flag.
+func variableOf(flag string) string {
+	return "PSJOB_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // nodeFlags are the flags of every node, whatever its role: how long it waits, and
