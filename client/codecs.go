@@ -22,6 +22,29 @@ type ChangeOptions struct {
 	// follows; Ahead allows both.
 	Sets, Ahead bool
 	Wait        time.Duration // for proxies to apply the rules
+
+	// The rules as Propose has read them; nil before that.
+	read *string
+}
+
+// request returns the call that sets rules. With rules that Propose has read it asks the planner to
+// refuse if the job has others by now: a change of somebody else would be lost.
+func (r *ChangeOptions) request(rules string) *api.JobRules {
+	j := &api.JobRules{Job: r.Job, Rules: rules}
+	if r.read != nil {
+		j.Compare, j.Before = true, *r.read
+	}
+	return j
+}
+
+// readFrom keeps which rules the job has, and returns them.
+func (r *ChangeOptions) readFrom(jobs []*api.JobRules) string {
+	text := ""
+	if len(jobs) > 0 {
+		text = jobs[0].GetRules()
+	}
+	r.read = &text
+	return text
 }
 
 // A RuleChange changes the rules that a planner has for the values of a job.
@@ -43,7 +66,7 @@ func (r *RuleChange) Propose(ctx context.Context, c api.CodecsClient) (before, a
 	if err != nil {
 		return "", "", err
 	}
-	was, err := rulesIn(d)
+	was, err := rulesIn(r.readFrom(d.GetRules().GetJobs()))
 	if err != nil {
 		return "", "", err
 	}
@@ -75,12 +98,12 @@ func (r *ChangeOptions) isThere(d *api.CodecsDescription, ruled bool) error {
 		r.Job, strings.Join(jobs[:min(len(jobs), 8)], ", "), cli.DidYouMean(r.Job, jobs))
 }
 
-// rulesIn returns the rules of a description of one job.
-func rulesIn(d *api.CodecsDescription) ([]values.Rule, error) {
-	if len(d.GetRules().GetJobs()) == 0 {
+// rulesIn returns the rules in a text, which is empty where there are none.
+func rulesIn(text string) ([]values.Rule, error) {
+	if text == "" {
 		return nil, nil
 	}
-	return values.ParseRules(strings.NewReader(d.GetRules().GetJobs()[0].GetRules()))
+	return values.ParseRules(strings.NewReader(text))
 }
 
 // textOf is rules as JSON, empty where there are none.
@@ -97,9 +120,10 @@ func textOf(rules []values.Rule) (string, error) {
 
 // Carry sets rules, as Propose returns them, and waits until the proxies that follow
 // the planner have taken them up; following is how many do. The error of one that has
-// not, or has refused, names it.
+// not, or has refused, names it. The planner's is ABORTED if somebody else has changed the
+// rules since Propose has read them; nothing is set then.
 func (r *RuleChange) Carry(ctx context.Context, c api.CodecsClient, rules string) (d *api.CodecsDescription, following int, err error) {
-	set, err := c.Set(ctx, &api.JobRules{Job: r.Job, Rules: rules})
+	set, err := c.Set(ctx, r.request(rules))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -157,7 +181,7 @@ func FollowerState(h *api.CodecFollower, version uint64) string {
 const reportIn = 10 * time.Second
 
 // AwaitTrial waits until all followers have reported on a trial, or it has been
-// over for a while.
+// over for a while. A planner that knows it no more is an error.
 func AwaitTrial(ctx context.Context, c api.CodecsClient, job string, trial *api.CodecTrial) (*api.CodecsDescription, error) {
 	end := time.Now().Add(time.Duration(trial.GetSeconds())*time.Second + reportIn)
 	for {
@@ -165,11 +189,14 @@ func AwaitTrial(ctx context.Context, c api.CodecsClient, job string, trial *api.
 		if err != nil {
 			return nil, err
 		}
+		if d.GetTrial().GetNumber() != trial.GetNumber() {
+			return nil, errors.New("the results are lost: the planner has restarted, or another trial has begun since; try again")
+		}
 		waits := false
 		for _, h := range d.GetFollowers() {
 			waits = waits || h.GetFollowing() && h.GetTrial() < trial.GetNumber()
 		}
-		if !waits || time.Now().After(end) || d.GetTrial().GetNumber() > trial.GetNumber() {
+		if !waits || time.Now().After(end) {
 			return d, nil
 		}
 		select {

@@ -25,9 +25,7 @@ func (s *SumsChange) Propose(ctx context.Context, c api.CodecsClient) (before, a
 	if err != nil {
 		return "", "", err
 	}
-	if all := d.GetRules().GetSums(); len(all) > 0 {
-		before = all[0].GetRules()
-	}
+	before = s.readFrom(d.GetRules().GetSums())
 	if err := s.isThere(d, before != ""); err != nil {
 		return "", "", err
 	}
@@ -47,9 +45,10 @@ func (s *SumsChange) Propose(ctx context.Context, c api.CodecsClient) (before, a
 }
 
 // Carry sets rules, as Propose returns them, and waits until the proxies that follow the
-// planner have taken them up; following is how many do.
+// planner have taken them up; following is how many do. The planner's error is ABORTED if
+// somebody else has changed the rules since Propose has read them; nothing is set then.
 func (s *SumsChange) Carry(ctx context.Context, c api.CodecsClient, rules string) (d *api.CodecsDescription, following int, err error) {
-	set, err := c.SetSums(ctx, &api.JobRules{Job: s.Job, Rules: rules})
+	set, err := c.SetSums(ctx, s.request(rules))
 	if err != nil {
 		return nil, 0, err
 	}

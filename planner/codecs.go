@@ -104,6 +104,10 @@ func (s *Codecs) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, erro
 // set writes a job's rules to the store under prefix, then puts them among all and wakes the
 // followers. Empty rules remove the job's. The caller holds s.mu.
 func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules) (*api.CodecsSet, error) {
+	// The texts are compared, not versions: those begin anew with each process.
+	if r.GetCompare() && r.GetBefore() != all[r.GetJob()] {
+		return nil, status.Errorf(codes.Aborted, "the rules of job %s have been changed by somebody else since they were read: look at them and repeat the change", r.GetJob())
+	}
 	if _, known := all[r.GetJob()]; !known && r.GetRules() != "" && len(all) >= MaxCodecJobs {
 		return nil, status.Errorf(codes.ResourceExhausted, "%d jobs already have rules: clear those of ended jobs", MaxCodecJobs)
 	}
@@ -172,7 +176,9 @@ func (s *Codecs) Try(_ context.Context, r *api.TryCodecs) (*api.CodecTrial, erro
 	case now.Before(s.until):
 		return nil, status.Errorf(codes.FailedPrecondition, "codecs are being tried already, for %.0f seconds more", s.until.Sub(now).Seconds())
 	}
-	number := s.trial.GetNumber() + 1
+	// Not from 1 in each process: who still waits for a trial of the planner before would take this
+	// one for it.
+	number := max(s.trial.GetNumber()+1, uint64(s.now().UnixNano()))
 	s.trial = &api.CodecTrial{Number: number, Seconds: seconds}
 	s.until = s.now().Add(time.Duration(seconds) * time.Second)
 	s.wake()

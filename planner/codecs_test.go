@@ -131,6 +131,41 @@ func TestBadRulesAreRefused(t *testing.T) {
 	}
 }
 
+// Of two changes of the same rules the second is refused, whichever planner has the
+// store then; without comparing, as older commands, all are made.
+func TestChangesOfOtherRulesAreRefused(t *testing.T) {
+	kept := &store.Memory{}
+	s := newService(t, kept)
+	const sums, other = `[{"form":"host"}]`, `[{"form":"none"}]`
+	for name, kind := range map[string]struct {
+		set       func(*Codecs, *api.JobRules) error
+		one, more string
+	}{
+		"values": {func(s *Codecs, r *api.JobRules) error { _, err := s.Set(t.Context(), r); return err }, on, off},
+		"sums":   {func(s *Codecs, r *api.JobRules) error { _, err := s.SetSums(t.Context(), r); return err }, sums, other},
+	} {
+		for _, step := range []struct {
+			what           string
+			before, rules  string
+			compare, fails bool
+		}{
+			{"the first", "", kind.one, true, false},
+			{"one of none", "", kind.more, true, true},
+			{"one of what there is", kind.one, kind.more, true, false},
+			{"one of what there was", kind.one, "", true, true},
+			{"an older command's", "", kind.one, false, false},
+			{"a removal", kind.one, "", true, false},
+			{"a second removal", kind.one, "", true, true},
+		} {
+			err := kind.set(s, &api.JobRules{Job: "a:1", Rules: step.rules, Compare: step.compare, Before: step.before})
+			if step.fails != (status.Code(err) == codes.Aborted) || !step.fails && err != nil {
+				t.Errorf("%s, %s: %v", name, step.what, err)
+			}
+			s = newService(t, kept)
+		}
+	}
+}
+
 // failingStore is a store that cannot write.
 type failingStore struct{ store.Memory }
 
@@ -190,6 +225,29 @@ func TestTrialsAreAddedUp(t *testing.T) {
 	a := d.GetAdvice()[0]
 	if a.GetPushBytes() != 300 || a.GetStepSquares() != 3 || len(a.GetCandidates()) != 1 || a.GetCandidates()[0].GetWaitingSquares() != 6 {
 		t.Errorf("the sum is %v", a)
+	}
+}
+
+// A trial has a number that none of a planner before had, whose caller may still wait for
+// it.
+func TestTrialsOfTwoPlannersDiffer(t *testing.T) {
+	kept := &store.Memory{}
+	began := time.Unix(1_000_000_000, 0)
+	var last uint64
+	for i := range 2 {
+		s := newService(t, kept)
+		s.now = func() time.Time { return began.Add(time.Duration(i) * time.Second) }
+		c := serve(t, s)
+		stream, _ := proxy(t, c, "host-0")
+		receive(t, stream)
+		trial, err := c.Try(t.Context(), &api.TryCodecs{Seconds: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if trial.GetNumber() <= last {
+			t.Errorf("planner %d has trial %d, the one before had %d", i, trial.GetNumber(), last)
+		}
+		last = trial.GetNumber()
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
@@ -46,6 +48,9 @@ type rulesProposal interface {
 	Carry(ctx context.Context, c api.CodecsClient, rules string) (d *api.CodecsDescription, following int, err error)
 }
 
+// changeTries is how often a change is tried while others change the same rules.
+const changeTries = 5
+
 // run prints the rules before and after a change, or with --act carries it out. hint ends the
 // line that reports success.
 func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint string) error {
@@ -61,6 +66,13 @@ func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint 
 			return err
 		}
 		d, following, err := change.Carry(ctx, c, after)
+		for tries := 1; status.Code(err) == codes.Aborted && tries < changeTries; tries++ {
+			// Somebody else was faster: the same change is made to the rules that there are now.
+			if _, after, err = change.Propose(ctx, c); err != nil {
+				return err
+			}
+			d, following, err = change.Carry(ctx, c, after)
+		}
 		switch {
 		case err != nil:
 			return err

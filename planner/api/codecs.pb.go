@@ -415,7 +415,12 @@ type JobRules struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// rules is a JSON list; empty: none, what proxies' own flags say holds.
-	Rules         string `protobuf:"bytes,2,opt,name=rules,proto3" json:"rules,omitempty"`
+	Rules string `protobuf:"bytes,2,opt,name=rules,proto3" json:"rules,omitempty"`
+	// In a call with compare, before are the rules that the caller has changed, as
+	// Describe has them: they are only replaced if the job still has them. Older
+	// planners replace whatever rules the job has.
+	Compare       bool   `protobuf:"varint,3,opt,name=compare,proto3" json:"compare,omitempty"`
+	Before        string `protobuf:"bytes,4,opt,name=before,proto3" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -460,6 +465,20 @@ func (x *JobRules) GetJob() string {
 func (x *JobRules) GetRules() string {
 	if x != nil {
 		return x.Rules
+	}
+	return ""
+}
+
+func (x *JobRules) GetCompare() bool {
+	if x != nil {
+		return x.Compare
+	}
+	return false
+}
+
+func (x *JobRules) GetBefore() string {
+	if x != nil {
+		return x.Before
 	}
 	return ""
 }
@@ -555,7 +574,7 @@ func (x *TryCodecs) GetSeconds() uint32 {
 
 type CodecTrial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// number counts trials from 1.
+	// number is that of no other trial of this planner, nor of one before it.
 	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Seconds       uint32 `protobuf:"varint,2,opt,name=seconds,proto3" json:"seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1052,10 +1071,12 @@ const file_codecs_proto_rawDesc = "" +
 	"CodecRules\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x121\n" +
 	"\x04jobs\x18\x02 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04jobs\x121\n" +
-	"\x04sums\x18\x03 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04sums\"2\n" +
+	"\x04sums\x18\x03 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04sums\"d\n" +
 	"\bJobRules\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
-	"\x05rules\x18\x02 \x01(\tR\x05rules\"%\n" +
+	"\x05rules\x18\x02 \x01(\tR\x05rules\x12\x18\n" +
+	"\acompare\x18\x03 \x01(\bR\acompare\x12\x16\n" +
+	"\x06before\x18\x04 \x01(\tR\x06before\"%\n" +
 	"\tCodecsSet\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\"%\n" +
 	"\tTryCodecs\x12\x18\n" +

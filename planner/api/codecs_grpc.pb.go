@@ -43,6 +43,7 @@ type CodecsClient interface {
 	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CodecReport, CodecOrder], error)
 	// Set gives a job other rules, in place of those that it had here, and returns
 	// when the store has them. INVALID_ARGUMENT: they are no list, or too large.
+	// ABORTED: the job's rules are not those that the caller has changed.
 	Set(ctx context.Context, in *JobRules, opts ...grpc.CallOption) (*CodecsSet, error)
 	// SetSums gives a job other rules on whether its hosts' pushes are summed, in place of
 	// those that it had here, as Set does for those of values.
@@ -126,6 +127,7 @@ type CodecsServer interface {
 	Follow(grpc.BidiStreamingServer[CodecReport, CodecOrder]) error
 	// Set gives a job other rules, in place of those that it had here, and returns
 	// when the store has them. INVALID_ARGUMENT: they are no list, or too large.
+	// ABORTED: the job's rules are not those that the caller has changed.
 	Set(context.Context, *JobRules) (*CodecsSet, error)
 	// SetSums gives a job other rules on whether its hosts' pushes are summed, in place of
 	// those that it had here, as Set does for those of values.
