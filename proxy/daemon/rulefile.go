@@ -78,9 +78,9 @@ type ruleFile struct {
 // lookEvery is the period at which the file is checked.
 const lookEvery = time.Second
 
-// follow takes over the file's rules when it changes or SIGHUP comes, until ctx ends. It also
-// does so at first, if they differ from the codec's: the file may have changed since the
-// flags were read. A faulty file is logged, and the rules stay.
+// follow takes over the file's rules when it changes or SIGHUP comes, until ctx ends, and at
+// first: the file may have changed since the flags were read. A faulty file is logged, and the
+// rules stay.
 func (r *ruleFile) follow(ctx context.Context) {
 	path := r.flags.path()
 	if path == "" {
@@ -95,7 +95,7 @@ func (r *ruleFile) follow(ctx context.Context) {
 	defer look.Stop()
 	// The stamp is taken before reading: a change in between is seen at the next look.
 	last := stampOf(path)
-	r.reload(true)
+	r.reload()
 	for {
 		select {
 		case <-ctx.Done():
@@ -107,19 +107,21 @@ func (r *ruleFile) follow(ctx context.Context) {
 			}
 		}
 		last = stampOf(path)
-		r.reload(false)
+		r.reload()
 	}
 }
 
 // reload is read, with its error logged.
-func (r *ruleFile) reload(onlyOthers bool) {
-	if err := r.read(onlyOthers); err != nil {
+func (r *ruleFile) reload() {
+	if err := r.read(); err != nil {
 		slog.Error("cannot load codec rules; keeping the current ones", "config", r.flags.path(), "error", err)
 	}
 }
 
-// read takes over the file's rules; with onlyOthers, only if they differ from the codec's.
-func (r *ruleFile) read(onlyOthers bool) error {
+// read takes over the file's rules if they are not the codec's already. The planner's are not
+// compared: with those the codec would seem to have rules that it has only until the planner
+// takes its own back, or to lack some that it has.
+func (r *ruleFile) read() error {
 	fresh, err := r.flags.again()
 	if err != nil {
 		return err
@@ -129,7 +131,7 @@ func (r *ruleFile) read(onlyOthers bool) error {
 		return err
 	}
 	// Setting the same rules again would only make noise in the log.
-	if onlyOthers && slices.EqualFunc(rules, r.codec.Rules(), func(a, b values.Rule) bool { return reflect.DeepEqual(a, b) }) {
+	if slices.EqualFunc(rules, r.codec.LocalRules(), func(a, b values.Rule) bool { return reflect.DeepEqual(a, b) }) {
 		return nil
 	}
 	if err := r.codec.SetRules(rules); err != nil {

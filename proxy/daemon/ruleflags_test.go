@@ -13,6 +13,46 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
+// The file's rules are compared with those that the codec has by itself, and not with the
+// planner's: they hold when the planner's are gone, and are not set again while they hold.
+func TestRulesOfTheFileBesideThePlanners(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "psidecar.yaml")
+	if err := os.WriteFile(path, []byte("codec-rules:\n  - job: a:1\n    unchanged: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var f RuleFlags
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.String("config", path, "")
+	f.Register(set)
+	codec, err := values.New(values.Options{Compact: compact.DefaultLimits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := codec.SetPlanned([]values.Rule{{Job: "a:1", Unchanged: true}}); err != nil {
+		t.Fatal(err)
+	}
+	file := &ruleFile{flags: &f, codec: codec}
+	if err := file.read(); err != nil {
+		t.Fatal(err)
+	}
+	before := codec.LocalRules()
+	if len(before) != 1 {
+		t.Fatalf("rules of the file: %+v", before)
+	}
+	if err := file.read(); err != nil {
+		t.Fatal(err)
+	}
+	if after := codec.LocalRules(); &after[0] != &before[0] {
+		t.Error("the same rules are set again")
+	}
+	if err := codec.SetPlanned(nil); err != nil {
+		t.Fatal(err)
+	}
+	if r := codec.Rules(); len(r) != 1 || !r[0].Unchanged {
+		t.Errorf("without the planner's the rules are %+v", r)
+	}
+}
+
 // The file's rules hold as soon as it changes; what the command line says stays,
 // and a file that is wrong changes nothing.
 func TestRulesFollowTheFile(t *testing.T) {

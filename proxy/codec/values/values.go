@@ -171,6 +171,14 @@ func (c *Codec) change(rules []Rule, which *[]Rule) error {
 // Rules returns the rules in force, the planner's first. The slice must not be changed.
 func (c *Codec) Rules() []Rule { return c.rules.Load().rules }
 
+// LocalRules returns the rules that were set last by [Codec.SetRules]. The slice must not be
+// changed.
+func (c *Codec) LocalRules() []Rule {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.local
+}
+
 // offer is what a side says of itself in a link's hello. Fields are added and never
 // change their meaning: an older proxy ignores what it does not know, and is not sent
 // it.
