@@ -25,6 +25,7 @@ import (
 // estate is an heir that holds what a proxy leaves for the test to give to the next.
 type estate struct {
 	within time.Duration // for so long; 0: a minute
+	room   int           // so many more; 0: 100
 	ends   error         // it is about to end, too
 	mu     sync.Mutex
 	left   []leftover
@@ -35,7 +36,9 @@ type leftover struct {
 	socket, state *os.File
 }
 
-func (e *estate) Holds() (int, time.Duration) { return 100, cmp.Or(e.within, time.Minute) }
+func (e *estate) Holds() (int, time.Duration) {
+	return cmp.Or(e.room, 100), cmp.Or(e.within, time.Minute)
+}
 
 func (e *estate) Leave(id uint64, socket *net.TCPConn, state *os.File) error {
 	s, err := socket.File()
@@ -207,6 +210,48 @@ func closed(c chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// Connections that the agent has are not counted against what room it has left, nor is one
+// that has gone on over another link.
+func TestAgentsRoomIsCountedOnce(t *testing.T) {
+	worker, _, client, process := replaceableHosts(t, compactOnly)
+	rng := rand.New(rand.NewPCG(1, 2))
+	hello := messages(rng)
+	for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
+		go way[0].Write(hello)
+		if _, err := io.ReadFull(way[1], make([]byte, len(hello))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &worker.now.passes
+	worker.estate.room = 1
+	s.mu.Lock()
+	s.counts.Left = 7 // before, and not in that room any more
+	s.mu.Unlock()
+	for range 2 {
+		eventually(t, "the connection is to be handed over", func() bool {
+			open := worker.now.conns.openConnections()
+			if len(open) != 1 {
+				return false // it is between two links
+			}
+			passes, _ := s.ends(open[0])
+			return passes
+		})
+		// This proxy does not end after all.
+		eventually(t, "it goes on over another link", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.asked) == 0
+		})
+	}
+	more := appendPush(nil, rng, 10, 100)
+	go client.Write(more)
+	if _, err := io.ReadFull(process, make([]byte, len(more))); err != nil {
+		t.Error(err)
+	}
+	client.Close()
+	process.Close()
 }
 
 // A connection whose next proxy does not come is reset at both ends, once it is late.

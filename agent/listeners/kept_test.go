@@ -148,6 +148,74 @@ func TestSettleWaitsForTheNextProxy(t *testing.T) {
 	}
 }
 
+// An agent that ends takes no more connections, whatever a proxy still sends it.
+func TestHoldAfterTheEnd(t *testing.T) {
+	k := &kept{most: 4}
+	proxy := newKeeping(t, k)
+	k.close()
+	proxy.holdOne(t, k, 7)
+	if held, _, _ := k.counts(); held != 0 {
+		t.Errorf("%d connections are held", held)
+	}
+}
+
+// descriptors returns how many of this process's descriptors are of a socket.
+func descriptors(t *testing.T, conn *net.TCPConn) (n int) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var socket unix.Stat_t
+	if failed := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &socket) }); failed != nil || err != nil {
+		t.Fatal(failed, err)
+	}
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range all {
+		var s unix.Stat_t
+		if unix.Stat("/proc/self/fd/"+fd.Name(), &s) == nil && s.Dev == socket.Dev && s.Ino == socket.Ino {
+			n++
+		}
+	}
+	return n
+}
+
+// Of a connection that cannot be held no descriptor stays: its peer would never see its
+// end.
+func TestWhatCannotBeHeldIsClosed(t *testing.T) {
+	k := &kept{most: 4}
+	t.Cleanup(k.close)
+	proxy := newKeeping(t, k)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	file, err := conn.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Close() // it cannot be duplicated
+	if err := k.hold(proxy.agents, 7, []*os.File{file, page}); err == nil {
+		t.Error("a connection without a page is held")
+	}
+	if n := descriptors(t, conn.(*net.TCPConn)); n != 1 {
+		t.Errorf("the connection has %d descriptors, want its own", n)
+	}
+}
+
 // It does not wait for proxies that live on, nor any longer than connections are held.
 func TestSettleDoesNotWait(t *testing.T) {
 	k := &kept{most: 4}

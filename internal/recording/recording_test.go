@@ -2,8 +2,10 @@ package recording
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -108,6 +110,34 @@ func sameUses(a, b []Use) bool {
 		}
 	}
 	return true
+}
+
+// Lists of more keys than a writer leaves at a time are refused before they take memory;
+// a writer that begins anew may go on.
+func TestKeysOfAllListsAreBounded(t *testing.T) {
+	const half = maxListKeys/2 + 1
+	list := append(binary.AppendUvarint(nil, half), make([]byte, half)...) // key 0, again and again
+	for _, forgets := range []bool{false, true} {
+		var file bytes.Buffer
+		w, err := NewWriter(&file, Header{Host: "h"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			w.writeEntry('K', list)
+			w.totals.Lists++
+			if forgets {
+				w.writeEntry('F', nil)
+			}
+		}
+		if _, err := w.Close(9, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, _, _, err = read(file.Bytes())
+		if refused := err != nil && strings.Contains(err.Error(), "more of them than a writer leaves"); refused == forgets || forgets && err != nil {
+			t.Errorf("the writer forgets its lists: %v; read with %v", forgets, err)
+		}
+	}
 }
 
 func TestCutOff(t *testing.T) {

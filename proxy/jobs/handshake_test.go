@@ -2,11 +2,15 @@ package jobs
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
@@ -126,6 +130,43 @@ func TestNothingComesBeforeAHandshake(t *testing.T) {
 			t.Errorf("after READY came %q", b)
 		}
 	})
+}
+
+// A link that ends while its last messages are written to the process does not cut them:
+// the end comes behind them.
+func TestLinkEndsWhileMessagesAreWritten(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	process, tcp := connected(t)
+	// What is written must not fit into the buffers.
+	if err := errors.Join(tcp.SetWriteBuffer(1<<16), process.(*net.TCPConn).SetReadBuffer(1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	down := j.Inbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil).(*answers)
+	defer down.Close()
+	message := appendMessage(nil, [][]byte{(&pslite.Meta{Head: 7, Body: []byte("hello")}).Append(nil, pslite.DMLC)})
+	said := slices.Concat(greetingOf("DEALER", "ps8"), bytes.Repeat(message, 8<<20/len(message)))
+	written := make(chan error, 1)
+	go func() {
+		_, err := down.Write(said)
+		written <- err
+	}()
+	for down.writing.TryLock() { // until the other goroutine writes, which ends only with the reader below
+		down.writing.Unlock()
+		if len(written) > 0 {
+			t.Fatalf("written already: %v", <-written)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := down.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(process)
+	if err != nil || !bytes.Equal(got, said) {
+		t.Errorf("the process gets %d bytes, %v; want all %d and the end", len(got), err, len(said))
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
 }
 
 // What waits for a handshake that never ends is not lost with its connection.

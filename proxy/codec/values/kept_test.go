@@ -1,12 +1,16 @@
 package values
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
@@ -155,6 +159,68 @@ func TestDamagedFile(t *testing.T) {
 	}
 	if _, err := New(Options{Compact: compact.DefaultLimits, StateBytes: 1000}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// closeUnder closes the descriptor of a file, whose owner's own closing fails then.
+func closeUnder(t *testing.T, path string) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(filepath.Join("/proc/self/fd", fd.Name())); err != nil || to != path {
+			continue
+		}
+		n, err := strconv.Atoi(fd.Name())
+		if err == nil {
+			err = unix.Close(n)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("%s is not open", path)
+}
+
+// A file that cannot be released to the next proxy costs no other worker its residuals.
+func TestSaveAfterAFailedRelease(t *testing.T) {
+	folder, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEnds(t)
+	rules := []Rule{{Unpulled: true, Threshold: 0.9}}
+	if e.worker, err = New(Options{Compact: compact.DefaultLimits, Rules: rules, Folder: folder}); err != nil {
+		t.Fatal(err)
+	}
+	push := func(server string) float64 {
+		w := e.dialServer(t, netip.MustParseAddrPort(server), nil)
+		defer w.close()
+		before := e.worker.Waiting()
+		w.carry(t, whole(rand.New(rand.NewPCG(3, 3)), 1).frames())
+		return e.worker.Waiting() - before
+	}
+	push("198.18.0.2:9000")
+	e.worker.folder = "" // what comes now is in memory alone
+	want := push("198.18.0.3:9000")
+	for _, st := range e.worker.streams {
+		if st.file != nil {
+			closeUnder(t, st.file.Path())
+		}
+	}
+	path := filepath.Join(t.TempDir(), "values")
+	if n, err := e.worker.Save(path); n != 1 || !errors.Is(err, unix.EBADF) {
+		t.Errorf("%d streams are saved, with %v; want 1, and why the file could not be released", n, err)
+	}
+	next, err := New(Options{Compact: compact.DefaultLimits, Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := next.Restore(path); n != 1 || err != nil || next.Waiting() != want || want == 0 {
+		t.Errorf("the next proxy has %d streams, %v; %v waits, want %v", n, err, next.Waiting(), want)
 	}
 }
 
