@@ -22,7 +22,7 @@ type worker struct {
 	queues map[int32][]waiting // by server, in the order in which they came
 	push   *pslite.Meta        // the first of each kind: templates for our own
 	pull   *pslite.Meta
-	apps   map[int32]bool // app ids of its requests
+	apps   map[int32]bool // app ids of its requests, at most maxApps
 	// An answer has come. In a job with PS_RESEND an ACK would have come before it, so from then on
 	// resend is known to be false, and slices may be gathered.
 	answered bool
@@ -112,31 +112,20 @@ func (r *Router) beginRequest(w *worker, id request, e entry) {
 	}
 }
 
-// supersede ends a request that a previous router has left in the ledger, of a job that
-// repeats nothing, when the worker makes a request of the same identity: the worker was
-// restarted and counts its timestamps from 0 again. Nobody waits for the old request's
-// answer, and without this its parts would be taken for those of the new one.
-func (r *Router) supersede(w *worker, id request) {
-	if r.resend {
-		return
-	}
-	if e, ok := w.open[id]; ok && e.kept {
-		r.finish(w, id, e)
-	}
-	if i := w.queued(id); i >= 0 {
-		w.queues[id.server] = slices.Delete(w.queues[id.server], i, i+1)
-		w.ledger.Drop(id.public(), Waits)
-	}
-}
+// maxApps bounds the app ids that are remembered of a worker: it only matters whether there are
+// several.
+const maxApps = 2
 
 // noteTemplate keeps the first push and the first pull of the worker, from which the router's own
 // messages are made, and notes whether keys can have different numbers of values.
 func (w *worker) noteTemplate(m *pslite.Meta, keys int) {
 	w.lens = w.lens || len(m.DataTypes) > 2 || w.differs(m, keys)
-	if w.apps[m.AppID] && (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
+	if !w.apps[m.AppID] && len(w.apps) < maxApps {
+		w.apps[m.AppID] = true
+	}
+	if (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
 		return
 	}
-	w.apps[m.AppID] = true
 	c := m.Clone()
 	if m.Push && w.push == nil {
 		w.push = &c
@@ -378,13 +367,18 @@ func (r *Router) mark(w *worker, id request, e entry, flags Flags) {
 
 // finish removes a request that is no longer in flight. That may make holds quiet.
 func (r *Router) finish(w *worker, id request, e entry) {
+	r.closeRequest(w, id, e)
+	r.checkQuiet()
+}
+
+// closeRequest is finish without reporting holds as quiet; the caller then calls checkQuiet.
+func (r *Router) closeRequest(w *worker, id request, e entry) {
 	delete(w.open, id)
 	w.removeSplit(e.split)
 	if r.resend || e.split != nil {
 		w.ledger.Close(id.public())
 	}
 	r.endGeneration(e.generation)
-	r.checkQuiet()
 }
 
 // endGeneration removes a request from its generation's count.

@@ -22,7 +22,8 @@
 //
 // The files: requests.go has the way of a request, split.go that of a split one and its answers,
 // gather.go joins the slices of one request, parts.go divides large values, hold.go has moves,
-// own.go the router's own pulls and pushes, ledger.go acknowledgements and what outlives a kill.
+// own.go the router's own pulls and pushes, ledger.go acknowledgements and what outlives a kill,
+// abandon.go the end of requests that are not answered.
 // table.go is the table, on the hash table of singles.go, segment.go and filter.go.
 //
 // Package proxy/jobs calls a Router, with a lock around it, and carries out what [Router.Out]
@@ -115,6 +116,9 @@ type Counts struct {
 	Ungathered uint64
 	Stray      uint64 // answers to messages of the router that nobody waits for
 	Rerouted   uint64 // requests that went whole to another server
+	// Requests that were abandoned, by the reason why nobody waits for their answers.
+	Ended     uint64 // the worker has ended its connection to a server that had yet to answer
+	Restarted uint64 // the worker was restarted
 }
 
 // New returns a router for the job whose displaced keys are in t, which becomes the router's. It is
@@ -213,6 +217,13 @@ func (r *Router) UseResend() {
 				w.ledger.Close(id.public()) // of the name that it has had
 			}
 			id.customer = 0
+			// Two customers used the same timestamp. PS-lite itself takes one of the two for a
+			// retransmission of the other, so that no more than one is waited for.
+			if _, there := open[id]; there {
+				w.removeSplit(e.split)
+				r.endGeneration(e.generation)
+				continue
+			}
 			open[id] = e
 			if e.split != nil {
 				e.split.id = id

@@ -128,7 +128,8 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 	}
 	if before, there := w.open[id]; !there {
 		r.underWay[e.generation]++
-	} else { // the ledger has it, too
+	} else { // the ledger has it, too, and it is counted in the generation that it had
+		e.generation = before.generation
 		w.removeSplit(before.split)
 	}
 	w.addSplit(e.split)
