@@ -62,6 +62,19 @@ func (k *Keeping) Broken() <-chan struct{} { return k.broken }
 // the link, so nobody would notice that it breaks.
 func (k *Keeping) FarOver() bool { return k.farOver.Load() }
 
+// isBroken reports whether the link of a kept connection has broken; k may be nil.
+func (k *Keeping) isBroken() bool {
+	if k == nil {
+		return false
+	}
+	select {
+	case <-k.broken:
+		return true
+	default:
+		return false
+	}
+}
+
 func (k *Keeping) breaks() { k.breaking.Do(func() { close(k.broken) }) }
 
 // Break breaks the link of a kept connection: Run returns [ErrBroken].

@@ -71,7 +71,12 @@ func (d *direction) await() error {
 		return nil
 	}
 	err := d.fill()
-	if d.waking.unpark() && errors.Is(err, os.ErrDeadlineExceeded) {
+	switch woken := d.waking.unpark(); {
+	// A link that broke sets the same deadline, which unpark may have cleared. It notes before that
+	// it is broken, so this is seen here, or its deadline comes after the clearing.
+	case woken && d.keeping.isBroken():
+		return ErrBroken
+	case woken && errors.Is(err, os.ErrDeadlineExceeded):
 		return nil
 	}
 	return err

@@ -2,11 +2,14 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
@@ -149,4 +152,40 @@ func readFrame(r io.Reader) ([]byte, error) {
 		}
 		b = append(b, one[0])
 	}
+}
+
+// A kept connection's link breaks just when the direction that waits for the process is
+// woken: the break is not lost with the deadline that both set.
+func TestABreakWhileWokenIsNotLost(t *testing.T) {
+	client, job := tcpPair(t)
+	far, _ := tcpPair(t)
+	c := &Conn{Job: job, Far: far}
+	c.Keep(&Keeping{})
+	d := direction{src: job, dst: far, flow: &c.ToFar, side: newEncoder(&plainCodec{never: true}, &c.ToFar), waking: &c.waking, keeping: c.Keeping}
+	if err := d.in.init(job, NewMemory(1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- d.await() }()
+	w := &c.waking
+	parked := func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.parked != nil
+	}
+	for !parked() {
+		runtime.Gosched()
+	}
+	// As Wake does, and before the direction can look, as the other one that has seen the break.
+	w.mu.Lock()
+	w.wanted = true
+	if err := job.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	c.broke()
+	w.mu.Unlock()
+	if err := <-ended; !errors.Is(err, ErrBroken) {
+		t.Errorf("the direction goes on: %v", err)
+	}
+	client.Close()
 }
