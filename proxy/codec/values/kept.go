@@ -298,14 +298,12 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 		}
 		c := l.index.at(key)
 		if c.place == 0 {
-			if !s.budget.reserve(cellBytes) {
-				return false
-			}
-			if !s.widen(l, width) {
-				s.budget.give(cellBytes)
+			counted, ok := s.makeRoom(l, 1, width)
+			if !ok {
 				return false
 			}
 			s.addKey(l, key, width)
+			s.settleCount(l, counted)
 			c = l.index.at(key)
 		}
 		// The key has another number of values now: its residual belongs to nothing.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -212,10 +213,7 @@ func (s *stream) lose() {
 		delete(s.dense, key)
 	}
 	for id, l := range s.narrow {
-		if l.extent == nil {
-			s.budget.give(l.Bytes())
-		}
-		s.budget.give(l.index.bytes())
+		s.budget.give(l.counted())
 		delete(s.narrow, id)
 	}
 	s.repeats.clear(s)
@@ -257,17 +255,50 @@ func (s *stream) widen(l *narrowLayer, values int) bool {
 	return true
 }
 
+// counted returns the bytes of the budget that a layer takes: its index and, in memory, its
+// numbers. Those in the stream's file are counted with the file.
+func (l *narrowLayer) counted() int {
+	n := l.index.bytes()
+	if l.extent == nil {
+		n += l.index.values * threshold.ResidualSize(l.Kind(), false)
+	}
+	return n
+}
+
+// makeRoom reserves memory for more keys of a narrow layer with values numbers together, and
+// reports whether there is any. The keys are then added by addKey, and settleCount is called
+// with counted, the bytes that are reserved for the layer.
+func (s *stream) makeRoom(l *narrowLayer, keys, values int) (counted int, ok bool) {
+	cells := keys * cellBytes
+	if l.index.values+values > math.MaxInt32 || !s.budget.reserve(cells) {
+		return 0, false
+	}
+	if !s.widen(l, values) {
+		s.budget.give(cells)
+		return 0, false
+	}
+	counted = l.counted() + cells
+	if l.extent == nil {
+		counted += values * threshold.ResidualSize(l.Kind(), false)
+	}
+	return counted, true
+}
+
+// settleCount corrects what is counted for a layer to what it takes: addKey may have moved it to
+// memory, and a message that names a key twice has room made for it twice.
+func (s *stream) settleCount(l *narrowLayer, counted int) {
+	s.budget.used.Add(int64(l.counted() - counted))
+}
+
 // addKey gives a key the next place in a layer, if it has none. If the file has no room
 // for the key, the numbers in it would be of use to nobody, so the whole layer moves to
-// memory.
+// memory. Its memory is counted by settleCount.
 func (s *stream) addKey(l *narrowLayer, key uint64, width int) {
 	if l.index.at(key).place != 0 {
 		return
 	}
 	if !s.noteKey(l, key, uint32(width)) { // its numbers would be of use to nobody
-		memory := make([]byte, (l.index.values+width)*threshold.ResidualSize(l.Kind(), false))
-		s.budget.used.Add(int64(len(memory)))
-		l.Move(memory)
+		l.Move(make([]byte, (l.index.values+width)*threshold.ResidualSize(l.Kind(), false)))
 		s.freeNarrow(l)
 	}
 	l.index.add(key, width)

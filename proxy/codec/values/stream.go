@@ -163,11 +163,9 @@ func (s *stream) dropDense(key uint64) {
 // dropNarrow forgets a layer and returns its memory.
 func (s *stream) dropNarrow(id layerID) {
 	l := s.narrow[id]
-	s.budget.give(l.index.bytes())
+	s.budget.give(l.counted())
 	if l.extent != nil {
 		s.freeNarrow(l)
-	} else {
-		s.budget.give(l.Bytes())
 	}
 	delete(s.narrow, id)
 }
@@ -309,13 +307,11 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 		return at, ReasonLength
 	}
 	if missing > 0 {
-		if l.index.values+values > math.MaxInt32 || !s.budget.reserve(missing*cellBytes) {
+		counted, ok := s.makeRoom(l, missing, values)
+		if !ok {
 			return at, ReasonMemory
 		}
-		if !s.widen(l, values) {
-			s.budget.give(missing * cellBytes)
-			return at, ReasonMemory
-		}
+		defer s.settleCount(l, counted) // also after a fault of the mapping
 		for i := range p.keys {
 			key := keys.At(p.first + i)
 			s.addKey(l, key, p.widthOf(i))
@@ -326,7 +322,10 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 			}
 		}
 		l.Grow(l.index.values)
-		s.places, _, _, _ = l.index.locate(s.places[:0], keys, p)
+		// A message that names a key twice may give it two numbers of values.
+		if s.places, _, _, same = l.index.locate(s.places[:0], keys, p); !same {
+			return at, ReasonLength
+		}
 	}
 	return p.positions(at, s.places), ""
 }
