@@ -253,7 +253,7 @@ func (x *job) beginMove(w *work) error {
 		}
 	}
 	if p := x.batches[w.plan]; p != nil && len(left) < len(w.keys) {
-		p.pending -= uint64(len(w.keys) - len(left)) // they have moved already
+		p.pending -= min(p.pending, uint64(len(w.keys)-len(left))) // they have moved already
 		p.changed = true
 	}
 	if w.keys = left; len(left) == 0 {
@@ -319,6 +319,8 @@ func (x *job) result(r *migrate.Result) {
 	default:
 		x.jobs.log.Info("move abandoned", "job", x.name, "keys", n, "from", r.Move.From, "to", r.Move.To, "error", r.Err)
 		switch a.work.tries++; {
+		case p == nil || p.pending == 0: // the batch was canceled meanwhile, or the store is lost
+			return
 		case errors.Is(r.Err, migrate.ErrPast) && a.work.tries >= pastTries:
 			x.refuse(a.work, "past", r.Err.Error(), len(r.Move.Keys))
 			return

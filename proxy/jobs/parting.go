@@ -244,6 +244,9 @@ func (p *parting) failed(now time.Time, why error) {
 	p.again = now.Add(time.Second << (p.tries - 1))
 }
 
+// pause delays the next move by pastAfter: now none is possible, as while connections are missing.
+func (p *parting) pause(now time.Time) { p.again = now.Add(pastAfter) }
+
 // stop leaves everything as it is from now on. The first reason is kept.
 func (p *parting) stop(reason, why, do string) {
 	p.off = PartsGap{cmp.Or(p.off.Reason, reason), cmp.Or(p.off.Why, why), cmp.Or(p.off.Do, do)}

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"slices"
+	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
@@ -30,8 +31,13 @@ func (p *progress) refuse(label, message string, keys, example uint64) {
 	p.changed = true
 }
 
-// refuse notes that keys of a group will not move; the caller holds x.mu.
+// refuse notes that keys of a group will not move; the caller holds x.mu. A group of beginParts is
+// none of the planner's: it is not counted, and may be asked for again after a pause.
 func (x *job) refuse(w *work, label, message string, keys int) {
+	if w.plan == 0 {
+		x.parting.pause(time.Now())
+		return
+	}
 	x.refusedKeys += uint64(keys)
 	p := x.batches[w.plan]
 	if p == nil || keys == 0 {
@@ -50,8 +56,9 @@ func (x *job) reports() (all []*api.MoveReport) {
 		}
 		r := &api.MoveReport{Host: x.jobs.opts.Host, Job: x.name, Run: string(x.run), Batch: number, MovedKeys: p.moved, MovedBytes: p.bytes,
 			PendingKeys: p.pending, Done: p.pending == 0, Handlers: x.handlers()}
-		for _, refusal := range p.refused {
-			r.Refused = append(r.Refused, refusal)
+		// Copies: the report is sent without x.mu, while more keys may be refused.
+		for _, f := range p.refused {
+			r.Refused = append(r.Refused, &api.Refusal{Reason: f.GetReason(), Message: f.GetMessage(), Keys: f.GetKeys(), Example: f.GetExample()})
 		}
 		slices.Sort(p.micros)
 		for i := 0; i < len(p.micros); {
