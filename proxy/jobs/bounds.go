@@ -92,19 +92,31 @@ func (x *job) adopt(w waiter) {
 // forgetEnded drops the jobs that have been over for long.
 func (j *Jobs) forgetEnded(now time.Time) {
 	for _, x := range j.allJobs() {
-		since, over := x.overSince()
-		after := forgetOver
-		if x.mayHaveDisplaced() {
-			after = forgetAfter
+		if x.overForLong(now) {
+			j.dropEnded(x, now)
 		}
-		if !over || now.Sub(since) < after {
-			continue
-		}
-		j.mu.Lock()
+	}
+}
+
+// dropEnded drops a job that has been over for long. One that was dropped meanwhile is left alone:
+// the job in its place may have the same folder. So is one that was taken up again.
+func (j *Jobs) dropEnded(x *job, now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.jobs[x.key] == x && x.overForLong(now) {
 		j.log.Info("dropping an ended job", "job", x.name, "run", x.run)
 		j.drop(x)
-		j.mu.Unlock()
 	}
+}
+
+// overForLong reports whether a job has been over for so long that it is forgotten.
+func (x *job) overForLong(now time.Time) bool {
+	since, over := x.overSince()
+	after := forgetOver
+	if x.mayHaveDisplaced() {
+		after = forgetAfter
+	}
+	return over && now.Sub(since) >= after
 }
 
 // mayHaveDisplaced reports whether keys of the job may be displaced.

@@ -32,7 +32,8 @@ func (j *Jobs) findJob(addr netip.AddrPort, s Scope, w waiter) (*job, int32) {
 	defer j.mu.Unlock()
 	// Looked up again: the job may have been learned between the two locks, and would not find this
 	// waiter.
-	if x, id = j.at(addr, s); x == nil {
+	// A connection that was closed meanwhile has left already: it would wait forever.
+	if x, id = j.at(addr, s); x == nil && w.open() {
 		j.waiting[w] = addr
 	}
 	return x, id

@@ -131,6 +131,18 @@ func TestWaitingConnectionsLeave(t *testing.T) {
 	}
 }
 
+// A connection that closes while its job is being looked for does not wait for the job.
+func TestAClosedConnectionDoesNotWait(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	_, tcp := connected(t)
+	c := j.Inbound(tcp, workerAt, Scope{}, nil).(*answers)
+	c.Close()
+	c.ready(pslite.ServerID(0))
+	if len(j.waiting) > 0 {
+		t.Errorf("%d connections wait", len(j.waiting))
+	}
+}
+
 // connected returns both ends of a connection, which end with the test.
 func connected(t *testing.T) (process net.Conn, tcp *net.TCPConn) {
 	t.Helper()
