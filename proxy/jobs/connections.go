@@ -101,6 +101,7 @@ func (x *job) removeConnection(w waiter) {
 	case *requests:
 		delete(x.heldUp, c)
 		remove(x, x.up, x.pendingUp, c)
+		x.endFlight(c)
 	case *answers:
 		remove(x, x.down, x.pendingDown, c)
 	}

@@ -60,9 +60,11 @@ type job struct {
 	origins map[origin]bool    // origins of this host's workers, at most maxOrigins
 	taken   uint64             // Waits.Taken when the waiting values of all workers were last redirected
 	down    map[pair]*answers  // connections of servers to this host's workers
+	// Open connections of this host's workers to servers: those of up, and those that were replaced.
+	flights map[*requests]*flight
 	// Frames for a pair that has no connection now, at most maxPending messages each.
 	pendingUp, pendingDown map[pair][][]byte
-	lost                   uint64    // messages dropped from pendingUp and pendingDown: beyond maxPending, or with the run
+	lost                   uint64    // messages dropped from pendingUp and pendingDown: beyond maxPending, or with the run or their worker
 	unsure                 bool      // another run may have begun whose table has not come; requests are refused
 	late                   bool      // the job was running before this host knew of it
 	asked                  time.Time // when a proxy last sent a request of its own to a server of this host; see noteOwn
@@ -73,10 +75,11 @@ type job struct {
 	// it. unheardSince is when moves began to wait for the others.
 	heard        map[string]bool
 	unheardSince time.Time
-	// After another proxy of this host was replaced: since when all connections are back, and
-	// whether that was long enough ago. See settleFor.
+	// After another proxy of this host was replaced, or requests were abandoned: since when all
+	// connections are back, and whether that was long enough ago. See settleFor.
 	backSince        time.Time
 	settled          bool
+	abandoned        bool
 	displaced        bool      // keys may be displaced, and job.json says so
 	unsupported      string    // why requests are not routed, for status; empty: they are
 	resumed          bool      // another proxy of this host carried the job before
@@ -129,7 +132,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
 		scopes: map[Scope]bool{}, open: map[waiter]bool{}, heard: map[string]bool{},
-		up: map[pair]*requests{}, heldUp: map[*requests]bool{}, origins: map[origin]bool{}, down: map[pair]*answers{},
+		up: map[pair]*requests{}, flights: map[*requests]*flight{}, heldUp: map[*requests]bool{}, origins: map[origin]bool{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
 		movers: newMovers(j.opts.Handler), pace: newPace(), parting: parting{wanted: j.opts.Parts},
 	}
@@ -304,7 +307,7 @@ func (x *job) tick() {
 		// Whether connections are missing matters only while something is held, or until the job
 		// has settled; looking at each pair of a worker and a server costs too much to do it in
 		// each tick for nothing.
-		if len(x.router.Holds()) > 0 || x.resumed && !x.settled {
+		if len(x.router.Holds()) > 0 || x.settles() {
 			x.router.SetCarried(x.carried() == nil)
 		}
 		// The order matters: the pace counts this tick before Repeat asks it, and parts add to the

@@ -29,7 +29,7 @@
 // Peers are not trusted: a node table, a connection in a node's name and a letter are accepted only
 // from where they can come from (accept.go, scope.go, visitor.go), and their memory is bounded
 // (bounds.go, post.go). Connections that bypass the proxy are dangerous while keys are displaced;
-// past.go has the rules.
+// past.go has the rules. Requests of workers that have ended are abandoned (abandon.go).
 //
 // # Recovery
 //
@@ -346,6 +346,9 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 	j.mu.Unlock()
 	// Outside j.mu: a connection that joins may have its peer verified over the network.
 	job.addLocal(id)
+	if back && recovered(&t, id) {
+		job.abandonWorker(id)
+	}
 	j.joinWaiting(job)
 	if j.plans != nil {
 		j.plans.again() // it may know moves of the job

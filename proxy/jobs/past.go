@@ -48,7 +48,7 @@ func (x *job) carried() error {
 			}
 		}
 	}
-	if x.resumed && !x.settled {
+	if x.settles() {
 		return x.settlePast(time.Now())
 	}
 	return nil
@@ -57,10 +57,11 @@ func (x *job) carried() error {
 // settleFor is how long after all connections are back nothing moves, where another proxy was
 // replaced. With PS_RESEND a worker repeats what bypassed the proxy and was not acknowledged, and
 // only then is that known to be in flight. If a key moved before, the repetition could be taken for
-// a new request and be split, although its server has it already.
+// a new request and be split, although its server has it already. The same holds after requests
+// were abandoned: servers handle what of them has arrived.
 const settleFor = 3 * time.Second
 
-// errSettling is why nothing moves for a while after a proxy was away.
+// errSettling is why nothing moves for a while after a proxy was away, or requests were abandoned.
 var errSettling = errors.New("the job's connections have just returned to this proxy")
 
 // settlePast returns nil once that time is over; the caller holds x.mu.

@@ -22,9 +22,9 @@ const readAhead = 64 << 10
 // of a message that the router took, then bytes that were not looked at. due is a message of the
 // router, or a run's name, that is handed on after the first before bytes.
 //
-// The fields above mu belong to the reader, that is the relay's goroutine, except far, which
-// belongs to the writer. A message is queued by whichever goroutine the router runs in; it then
-// wakes the reader by a read deadline in the past.
+// The fields above mu belong to the reader, that is the relay's goroutine, except for far, which
+// belongs to the writer, and atomic ones. A message is queued by whichever goroutine the router
+// runs in; it then wakes the reader by a read deadline in the past.
 type requests struct {
 	net.Conn
 	tcp         *net.TCPConn
@@ -50,6 +50,8 @@ type requests struct {
 	later       bool                // the next message has to wait: see wait
 	ended       bool                // wait has found that the process sends nothing more
 	inMessage   atomic.Bool         // see InMessage
+	told        atomic.Bool         // the process was sent the end of its stream
+	hungUp      atomic.Bool         // the process has ended the connection, and was not told to
 	far         handshake           // handshake of the far process; before its end nothing is put in
 	routes      atomic.Pointer[job] // its job, once this is known to be a worker's connection to a server
 
@@ -95,8 +97,11 @@ func (c *requests) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends the stream that the process receives.
-func (c *requests) CloseWrite() error { return c.tcp.CloseWrite() }
+// CloseWrite ends the stream that the process receives. A process then closes the connection, too.
+func (c *requests) CloseWrite() error {
+	c.told.Store(true)
+	return c.tcp.CloseWrite()
+}
 
 // SetReadDeadline implements net.Conn, for deadlines in the past only, by which the relay is woken.
 // It is remembered, since deadlines also wake Read for the queue: see read.
@@ -272,7 +277,9 @@ func (c *requests) join(x *job, peer int32) {
 		// it along.
 		x.connects(c)
 		c.routes.Store(x)
-		join(x, x.up, x.pendingUp, pair{c.sender, rankOf(peer)}, c)
+		p := pair{c.sender, rankOf(peer)}
+		x.beginFlight(c, p)
+		join(x, x.up, x.pendingUp, p, c)
 	}
 }
 

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"errors"
+	"io"
 	"os"
 	"time"
 )
@@ -179,6 +180,10 @@ func (c *requests) read(p []byte) (int, error) {
 	n, err := c.tcp.Read(p)
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		return 0, c.woken(err)
+	}
+	// A reset says nothing: a connection that this proxy resets reports the same error.
+	if errors.Is(err, io.EOF) && !c.told.Load() {
+		c.hungUp.Store(true)
 	}
 	if n > 0 {
 		err = nil // it will come again

@@ -47,6 +47,9 @@ type State struct {
 	// new one, the check, the planner's disk.
 	PhaseMicros map[string]uint64 `json:"phase_micros,omitempty"`
 	InParts     *PartsState       `json:"in_parts,omitempty"` // nil: no value is in parts or may be
+	// Abandoned counts requests whose answers nobody waits for, by reason: connection_ended, the
+	// worker ended its connection to the server; worker_restarted.
+	Abandoned map[string]uint64 `json:"abandoned_requests,omitempty"`
 }
 
 // FolderState describes the state folder.
@@ -110,6 +113,9 @@ func (x *job) state() State {
 	c := x.router.Counts()
 	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
 	s.Joint, s.Rerouted, s.Ungathered = c.Joint, c.Rerouted, c.Ungathered
+	if c.Ended+c.Restarted > 0 {
+		s.Abandoned = map[string]uint64{"connection_ended": c.Ended, "worker_restarted": c.Restarted}
+	}
 	s.InParts = x.partsState()
 	return s
 }

@@ -1,0 +1,133 @@
+package jobs
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"testing"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// A worker ends with a request in flight: it ends with the connection, and its key moves once what
+// the worker sent has settled. A worker that closes a connection because the other end did, lives.
+func TestRequestsOfAWorkerThatEnds(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		x := oneJob(t, Options{})
+		connect(t, x) // an answer has come
+		process, tcp := connected(t)
+		c := &requests{Conn: tcp, tcp: tcp, jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+		c.stream.watcher = c
+		c.join(x, c.peer)
+		if passes, err := x.request(c, messageOf(1, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
+			t.Fatalf("a request passes: %v, %v", passes, err)
+		}
+		batch := route.Batch{Mover: "10.0.0.9", Number: 1}
+		x.locked(func() error {
+			x.router.Hold(batch, []plan.Keys{plan.One(7)})
+			return nil
+		})
+		if told {
+			if err := c.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		process.Close()
+		if _, err := c.Read(make([]byte, 100)); !errors.Is(err, io.EOF) {
+			t.Fatalf("the worker's end is read as %v", err)
+		}
+		c.Close()
+		if n := len(x.router.UnderWay()); (n == 0) == told {
+			t.Errorf("told to end: %v: %d requests are in flight", told, n)
+		}
+		if n := x.state().Abandoned["connection_ended"]; (n == 1) == told || x.flights[c] != nil {
+			t.Errorf("told to end: %v: %d requests are counted, the connection is followed: %v", told, n, x.flights[c])
+		}
+		again := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+		_, again.tcp = connected(t)
+		again.join(x, again.peer)
+		x.tick()
+		if x.router.Quiet(batch) {
+			t.Error("the key moves at once: what the worker sent may be on its way")
+		}
+		x.backSince = x.backSince.Add(-settleFor)
+		x.tick()
+		if x.router.Quiet(batch) == told {
+			t.Errorf("told to end: %v: the key moves: %v", told, !told)
+		}
+	}
+}
+
+// The end of a connection that was replaced says nothing of requests on the one in its place.
+func TestRequestsOnTheNextConnectionStay(t *testing.T) {
+	x := oneJob(t, Options{})
+	old := connect(t, x)[0]
+	next := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+	_, next.tcp = connected(t)
+	if passes, err := x.request(old, messageOf(1, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
+		t.Fatalf("a request passes: %v, %v", passes, err)
+	}
+	next.join(x, next.peer)
+	if passes, err := x.request(next, messageOf(2, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
+		t.Fatalf("a request passes: %v, %v", passes, err)
+	}
+	old.hungUp.Store(true)
+	old.Close()
+	if all := x.router.UnderWay(); len(all) != 1 || x.state().Abandoned["connection_ended"] != 1 {
+		t.Errorf("in flight: %v, abandoned: %v", all, x.state().Abandoned)
+	}
+}
+
+// A worker's host gets the table of a recovery. Where that worker came back, nothing of the process
+// before it is left.
+func TestAWorkerThatCameBackHasAskedNothing(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		node int // in the table
+		gone bool
+	}{{"a server", 1, false}, {"the worker", 2, true}} {
+		j := jobsIn(t, t.TempDir())
+		at := netip.MustParseAddrPort("10.0.0.1:9002")
+		var table pslite.Meta
+		table.Control.Cmd = pslite.AddNode
+		table.Control.Nodes = []pslite.Node{
+			{ID: pslite.SchedulerID, Hostname: "10.0.0.2", Port: 9000},
+			{ID: pslite.ServerID(0), Hostname: "10.0.0.2", Port: 9001},
+			{ID: pslite.WorkerID(0), Hostname: "10.0.0.1", Port: 9002},
+		}
+		j.takeNodeTable(&table, at, testRun, Scope{})
+		x := j.named("10.0.0.2:9000", testRun)
+		if x == nil {
+			t.Fatal("the job is not known")
+		}
+		t.Cleanup(x.close)
+		worker := &requests{jobs: j, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+		if passes, err := x.request(worker, messageOf(1, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
+			t.Fatalf("a request passes: %v, %v", passes, err)
+		}
+		x.locked(func() error {
+			x.router.Hold(route.Batch{Mover: "10.0.0.9", Number: 1}, []plan.Keys{plan.One(7)})
+			return nil
+		})
+		if err := x.takeRequest(worker, messageOf(2, true, []uint64{7}, []float32{1}), pslite.DMLC); err != nil {
+			t.Fatal(err)
+		}
+		p := pair{pslite.WorkerID(0), 0}
+		x.mu.Lock()
+		say(x, x.up, x.pendingUp, p, []byte("asked"))
+		say(x, x.down, x.pendingDown, p, []byte("answered"))
+		x.mu.Unlock()
+		table.Control.Nodes[c.node].IsRecovery = true
+		j.takeNodeTable(&table, at, testRun, Scope{})
+		waiting, _ := x.router.Waiting()
+		left := len(x.router.UnderWay()) + waiting + len(x.pendingUp) + len(x.pendingDown)
+		if (left == 0) != c.gone || left > 0 && left != 4 {
+			t.Errorf("%s came back: %d things are left of the worker", c.name, left)
+		}
+		if s := x.state(); c.gone && (s.Abandoned["worker_restarted"] != 2 || s.Lost != 2) {
+			t.Errorf("%s came back: %v requests, %d messages are counted", c.name, s.Abandoned, s.Lost)
+		}
+	}
+}
