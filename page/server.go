@@ -28,6 +28,18 @@ type Server struct {
 	Guard    *Guard
 }
 
+// OpenServer returns the server of a page at the address that the flag gives. Its guard accepts
+// these names of the host. With an empty address the server serves nothing, but has a guard,
+// whose metrics others collect. listen opens and owns the listener.
+func OpenServer(listen func(flag, address string) (net.Listener, error), flag, address string, names ...string) (Server, error) {
+	if address == "" {
+		// A guard without names suffices where nobody asks.
+		return Server{Guard: NewGuard()}, nil
+	}
+	l, err := listen(flag, address)
+	return Server{Listener: l, Guard: NewGuard(names...)}, err
+}
+
 // Addr returns the address of the listener; nil without one.
 func (s Server) Addr() net.Addr {
 	if s.Listener == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/daemon"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
@@ -117,9 +118,9 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 		return err
 	}
 	// Listeners first: an agent whose address is taken must not touch the kernel.
-	ports := ports{names: f.names}
-	defer ports.close()
-	front, err := ports.page(ctx, "--http", f.http)
+	var ports cli.Ports
+	defer ports.Close()
+	front, err := page.OpenServer(ports.Listener(ctx), "--http", f.http, f.names...)
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func (g *guests) secured(flag string, at net.Addr, own *identity.Identity) error
 // open opens the unix socket for psidecar plan, and makes its folder. If the default socket
 // cannot be opened, as without root, it returns nil without an error: calls by TCP still work.
 // A socket that was asked for by name must be there.
-func (g *guests) open(flag string, ports *ports) (*control.Listener, error) {
+func (g *guests) open(flag string, ports *cli.Ports) (*control.Listener, error) {
 	if g.socket == "" {
 		return nil, nil
 	}
@@ -102,7 +102,7 @@ func (g *guests) open(flag string, ports *ports) (*control.Listener, error) {
 	if err == nil {
 		var l *control.Listener
 		if l, err = control.Listen(g.socket); err == nil {
-			ports.open = append(ports.open, l)
+			ports.Own(l)
 			return l, nil
 		}
 	}

@@ -6,7 +6,7 @@
 // Every verb is one file, named after it, with a function newXCommand that builds a
 // cobra.Command from an [env]; root.go puts them together. Verbs that run a part have a struct
 // of flags each, since psidecar up has the flags of several parts in one command. A part is run
-// in the same way everywhere: flags are checked, then all listeners are opened ([ports]), then
+// in the same way everywhere: flags are checked, then all listeners are opened ([cli.Ports]), then
 // everything starts in one errgroup, in which the first error ends the rest.
 //
 // Results go to standard output (JSON with --json), progress and logs to standard error. The

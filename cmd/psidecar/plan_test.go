@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/live"
@@ -34,7 +35,7 @@ func startPlanner(t *testing.T, f plannerFlags) (*startedPlanner, string) {
 	if f.live.Strategy == "" {
 		f.live = live.DefaultOptions
 	}
-	var ports ports
+	var ports cli.Ports
 	o, err := f.open(t.Context(), "--", &ports)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +52,7 @@ func startPlanner(t *testing.T, f plannerFlags) (*startedPlanner, string) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		ports.close()
+		ports.Close()
 	})
 	for p.Plans() == nil && len(ended) == 0 {
 		time.Sleep(time.Millisecond)

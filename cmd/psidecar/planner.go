@@ -105,8 +105,8 @@ deploy/SECURITY.md describes the permissions.`,
 func runPlanner(ctx context.Context, f *plannerFlags, log prometheus.Collector) error {
 	// What a planner holds grows with the number of hosts and keys; no flag bounds it.
 	cli.LimitMemory()
-	ports := ports{names: f.names}
-	defer ports.close()
+	var ports cli.Ports
+	defer ports.Close()
 	o, err := f.open(ctx, "--", &ports)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func runPlanner(ctx context.Context, f *plannerFlags, log prometheus.Collector) 
 // begin, for errors. Listeners that it has opened are closed with ports, also after an error.
 // The store comes last: opening it takes its lock, and all other mistakes are to be reported
 // without waiting for that.
-func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o planner.Options, err error) {
+func (f *plannerFlags) open(ctx context.Context, flag string, ports *cli.Ports) (o planner.Options, err error) {
 	o = planner.Options{Version: version, NamesSocket: f.namesSocket, Users: f.users, Open: f.insecure, Act: f.act, Live: f.live, StoreName: flag + "store " + f.store}
 	if f.act && f.store == "" {
 		return o, cli.Usagef("%sact requires %sstore FILE: key owners must survive a restart", flag, flag)
@@ -154,7 +154,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if o.Policy, err = f.policy(flag, o.Identity); err != nil {
 		return o, err
 	}
-	if o.Reports, err = ports.listen(ctx, flag+"listen", f.listen); err != nil {
+	if o.Reports, err = ports.Listen(ctx, flag+"listen", f.listen); err != nil {
 		return o, err
 	}
 	if err := f.secured(flag, o.Reports.Addr(), o.Identity); err != nil {
@@ -169,7 +169,7 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *ports) (o p
 	if o.Control, err = f.guests.open(flag, ports); err != nil {
 		return o, err
 	}
-	if o.Front, err = ports.page(ctx, flag+"http", f.http); err != nil {
+	if o.Front, err = page.OpenServer(ports.Listener(ctx), flag+"http", f.http, f.names...); err != nil {
 		return o, err
 	}
 	if o.Host, err = cli.HostName(""); err != nil {

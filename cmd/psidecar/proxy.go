@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
@@ -132,9 +133,9 @@ func runProxy(ctx context.Context, f *proxyFlags, log prometheus.Collector) erro
 // called again after an error, by [proxyFlags.inTurn], so it opens and closes all listeners
 // itself.
 func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus.Collector, next *nextProxy, signals <-chan os.Signal) error {
-	ports := ports{names: f.names}
-	defer ports.close()
-	front, err := ports.page(ctx, "--http", f.http)
+	var ports cli.Ports
+	defer ports.Close()
+	front, err := page.OpenServer(ports.Listener(ctx), "--http", f.http, f.names...)
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus
 		next.takesOver()
 		yield()
 	}
-	d, err := f.Open(ctx, o, ports.listener(ctx))
+	d, err := f.Open(ctx, o, ports.Listener(ctx))
 	if err != nil {
 		return err
 	}

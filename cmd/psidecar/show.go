@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -26,9 +27,9 @@ completely at startup; more can be opened in the page or dropped on it. With
 --live the page also shows the jobs of a running agent or planner, to compare a
 recording with a running job.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ports := ports{names: names}
-			defer ports.close()
-			front, err := ports.page(cmd.Context(), "--http", http)
+			var ports cli.Ports
+			defer ports.Close()
+			front, err := page.OpenServer(ports.Listener(cmd.Context()), "--http", http, names...)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/page"
 )
@@ -140,9 +141,9 @@ func TestShowOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var p ports
-	defer p.close()
-	front, err := p.page(t.Context(), "--http", "127.0.0.1:0")
+	var p cli.Ports
+	defer p.Close()
+	front, err := page.OpenServer(p.Listener(t.Context()), "--http", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	agentdaemon "github.com/psidecar/psidecar/agent/daemon"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
@@ -69,8 +70,8 @@ left behind.`,
 // runUp opens all parts and runs them, until ctx ends or one fails. The metrics of log are served
 // beside those of agent and proxy.
 func runUp(ctx context.Context, f *upFlags, log prometheus.Collector) error {
-	ports := ports{names: f.agent.names}
-	defer ports.close()
+	var ports cli.Ports
+	defer ports.Close()
 	h, err := openHost(ctx, f, &ports, log)
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ type host struct {
 //   - The proxy needs the interception's mark, and the agent, last, needs the proxy's figures.
 //
 // Listeners are closed with ports.
-func openHost(ctx context.Context, f *upFlags, ports *ports, log prometheus.Collector) (*host, error) {
+func openHost(ctx context.Context, f *upFlags, ports *cli.Ports, log prometheus.Collector) (*host, error) {
 	h := &host{pprof: f.agent.pprof, health: &health.Loops{}}
 	address := f.agent.planner.Address
 	watch, err := f.agent.Options(version)
@@ -130,11 +131,11 @@ func openHost(ctx context.Context, f *upFlags, ports *ports, log prometheus.Coll
 	h.followFile = func(ctx context.Context) { f.proxy.Values.Follow(ctx, carry.Values) }
 	// Both bounds are of this one process.
 	debug.SetMemoryLimit(f.agent.MemoryLimit() + carry.MemoryBytes)
-	if h.front, err = ports.page(ctx, "--http", f.agent.http); err != nil {
+	if h.front, err = page.OpenServer(ports.Listener(ctx), "--http", f.agent.http, f.agent.names...); err != nil {
 		return nil, err
 	}
 	if address == "" {
-		f.planner.called = watch.Names
+		f.planner.called, f.planner.names = watch.Names, f.agent.names
 		// Both flags are there once, for proxy and planner.
 		f.planner.insecure, f.planner.users = f.proxy.Insecure, f.proxy.users
 		plan, err := f.planner.open(ctx, "--planner-", ports)
@@ -178,7 +179,7 @@ func openHost(ctx context.Context, f *upFlags, ports *ports, log prometheus.Coll
 	if h.interception != nil {
 		local.Connect = h.interception.Connect
 	}
-	if h.proxy, err = f.proxy.Open(ctx, local, ports.listener(ctx)); err != nil {
+	if h.proxy, err = f.proxy.Open(ctx, local, ports.Listener(ctx)); err != nil {
 		return nil, errors.Join(err, h.interception.Abandon())
 	}
 	if h.interception != nil {
