@@ -22,7 +22,7 @@ const (
 	// stands for the unix socket, where there is one, and else the address.
 	LocalPlanner = "local"
 	// PlannerSocket is where a planner on this host takes calls, by default.
-	PlannerSocket  = "/run/psidecar-planner/planner.sock"
+	PlannerSocket  = api.DefaultSocket
 	PlannerAddress = "127.0.0.1:9811"
 )
 

@@ -5,7 +5,7 @@
 // [New] puts the parts together, from open listeners and a [store.Store], or from the election by
 // which several planners share one ([Shared]). [Planner.Run] serves until its context ends. Agents
 // and proxies call it over gRPC and know it by package planner/api alone. The commands psidecar
-// planner and psidecar up run it.
+// planner and psidecar up run it, with [Settings] that their flags fill in (settings.go, access.go).
 //
 // # Parts
 //

@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/proxy"
 )
 
@@ -51,7 +52,7 @@ func (b *lockedBuffer) String() string {
 // and the log says who set them; what it tells as CSV can be set again.
 func TestNamesSetAndShow(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "names.sock")
-	c, _ := startPlanner(t, plannerFlags{http: "127.0.0.1:0", namesSocket: socket, keyNames: namesFile(t, "names.yaml", "- {name: first, first: 0, last: 9}")})
+	c, _ := startPlanner(t, plannerFlags{Settings: planner.Settings{HTTP: "127.0.0.1:0", NamesSocket: socket, KeyNames: namesFile(t, "names.yaml", "- {name: first, first: 0, last: 9}")}})
 	address := c.opts.Front.Listener.Addr().String()
 	awaitControl(t, socket)
 	show := func(args ...string) string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -86,7 +87,7 @@ func TestAggregateShow(t *testing.T) {
 
 // Rules on sums are proposed by alpha, set for some keys, and dropped, with --act only.
 func TestAggregateApply(t *testing.T) {
-	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
+	c, address := startPlanner(t, plannerFlags{Settings: planner.Settings{Store: filepath.Join(t.TempDir(), "plans.db")}})
 	worth := page.Alpha{Ranges: []page.AlphaRange{{Block: page.NewBlock(0, 99, 100, false)}}}
 	worth.Ranges[0].Forms, worth.Ranges[0].Chosen = map[string]float64{"servers": 400, "host_sums": 100}, "host_sums"
 	asked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

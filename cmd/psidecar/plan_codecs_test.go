@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
@@ -21,7 +22,7 @@ func TestPlanCodecs(t *testing.T) {
 	if err := os.WriteFile(file, []byte("- threshold: 0.95\n  layers: [0-9, 10-19]\n- unchanged: true\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
+	c, address := startPlanner(t, plannerFlags{Settings: planner.Settings{Store: filepath.Join(t.TempDir(), "plans.db")}})
 	const job = "198.18.0.1:9000"
 	for _, tc := range []struct {
 		args  string

@@ -31,9 +31,9 @@ type startedPlanner struct {
 // where it is asked for plans.
 func startPlanner(t *testing.T, f plannerFlags) (*startedPlanner, string) {
 	t.Helper()
-	f.listen = cmp.Or(f.listen, "127.0.0.1:0")
-	if f.live.Strategy == "" {
-		f.live = live.DefaultOptions
+	f.Listen = cmp.Or(f.Listen, "127.0.0.1:0")
+	if f.Live.Strategy == "" {
+		f.Live = live.DefaultOptions
 	}
 	var ports cli.Ports
 	o, err := f.open(t.Context(), "--", &ports)
@@ -61,7 +61,7 @@ func startPlanner(t *testing.T, f plannerFlags) (*startedPlanner, string) {
 }
 
 func TestPlanCommands(t *testing.T) {
-	c, address := startPlanner(t, plannerFlags{store: filepath.Join(t.TempDir(), "plans.db")})
+	c, address := startPlanner(t, plannerFlags{Settings: planner.Settings{Store: filepath.Join(t.TempDir(), "plans.db")}})
 	_, err := c.Plans().Propose(t.Context(), plans.Proposal{
 		Job: "198.18.0.1:9000", Servers: 2, Reason: "server 0 is busy",
 		Targets: []plan.Range{{Keys: plan.Keys{First: 7, Last: 9}, Owner: 1}},

@@ -13,6 +13,7 @@ import (
 	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/identity"
+	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -29,7 +30,7 @@ func TestPlannerByTLS(t *testing.T) {
 		return ours.Issue(t, t.TempDir(), name, hour, uris...)
 	}
 	c, address := startPlanner(t, plannerFlags{tls: files(issue("planner.example", "psidecar://planner/planner.example")),
-		guests: guests{roles: []string{"operator=*.admins.example"}}})
+		Settings: planner.Settings{Roles: []string{"operator=*.admins.example"}}})
 	_, roleless := startPlanner(t, plannerFlags{tls: files(issue("127.0.0.1", "psidecar://agent/x"))})
 	_, bare := startPlanner(t, plannerFlags{})
 	good := issue("host7", "psidecar://agent/host7")
@@ -122,7 +123,7 @@ func TestPlannerForOtherHosts(t *testing.T) {
 			}
 		})
 	}
-	_, address := startPlanner(t, plannerFlags{listen: "0.0.0.0:0", guests: guests{insecure: true}})
+	_, address := startPlanner(t, plannerFlags{Settings: planner.Settings{Listen: "0.0.0.0:0", Insecure: true}})
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)

@@ -135,9 +135,9 @@ func openHost(ctx context.Context, f *upFlags, ports *cli.Ports, log prometheus.
 		return nil, err
 	}
 	if address == "" {
-		f.planner.called, f.planner.names = watch.Names, f.agent.names
+		f.planner.called, f.planner.HTTPNames = watch.Names, f.agent.names
 		// Both flags are there once, for proxy and planner.
-		f.planner.insecure, f.planner.users = f.proxy.Insecure, f.proxy.users
+		f.planner.Insecure, f.planner.Users = f.proxy.Insecure, f.proxy.users
 		plan, err := f.planner.open(ctx, "--planner-", ports)
 		if err != nil {
 			return nil, err
