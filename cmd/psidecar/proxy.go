@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"os"
-	"os/signal"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,7 +23,7 @@ type proxyFlags struct {
 	http    string        // of state and metrics; empty: none
 	names   []string      // for http
 	socket  string        // where the agent hands over listeners; empty: none does
-	replace bool          // see replace.go
+	replace bool          // wait until the proxy that runs has ended
 	control string        // socket as given; see controlPath
 	users   control.Users // who may use that
 }
@@ -122,17 +120,21 @@ func runProxy(ctx context.Context, f *proxyFlags, log prometheus.Collector) erro
 		return err
 	}
 	// Once for the process: carry may be tried several times.
-	next, signals := newNextProxy()
-	defer signal.Stop(signals)
-	return f.inTurn(ctx, func() error {
-		return f.carry(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, log, next, signals)
-	})
+	next := daemon.NewSuccessor()
+	defer next.Close()
+	carry := func() error {
+		return f.carry(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, next)
+	}
+	if f.replace {
+		return daemon.CarryInTurn(ctx, f.socket, carry)
+	}
+	return carry()
 }
 
 // carry carries connections until ctx ends, a part fails or another proxy takes over. It may be
-// called again after an error, by [proxyFlags.inTurn], so it opens and closes all listeners
+// called again after an error, by [daemon.CarryInTurn], so it opens and closes all listeners
 // itself.
-func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus.Collector, next *nextProxy, signals <-chan os.Signal) error {
+func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus.Collector, next *daemon.Successor) error {
 	var ports cli.Ports
 	defer ports.Close()
 	front, err := page.OpenServer(ports.Listener(ctx), "--http", f.http, f.names...)
@@ -146,7 +148,7 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus
 	o.Yield = func() {
 		slog.Info("being replaced by another proxy")
 		// Told before this process ends: systemd would take its end for the end of the unit.
-		next.takesOver()
+		next.TellSystemd()
 		yield()
 	}
 	d, err := f.Open(ctx, o, ports.Listener(ctx))
@@ -156,7 +158,7 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus
 	// Names of keys are of no use to a proxy.
 	orders := f.orders(d.Proxy(), nil)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return next.start(ctx, signals) })
+	g.Go(func() error { return next.Run(ctx) })
 	g.Go(func() error { return o.Proxy.Health.Watch(ctx) })
 	g.Go(func() error { return front.Serve(ctx, d.Proxy().Handler(front.Guard, orders, log)) })
 	g.Go(func() error { return orders.ServeAt(ctx, f.controlPath()) })

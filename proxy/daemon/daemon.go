@@ -8,9 +8,10 @@
 // their flags fill in.
 //
 // daemon.go puts the parts together; routing.go prepares package jobs, follow.go follows the
-// planner's rules, and rulefile.go those of the configuration file. settings.go,
-// routingsettings.go, aggregate.go and ruleflags.go check what flags say, and turn it into
-// options; their errors are [cli.UsageError] where the user has to change something.
+// planner's rules, and rulefile.go those of the configuration file. successor.go replaces a
+// proxy by the next one. settings.go, routingsettings.go, aggregate.go and ruleflags.go check
+// what flags say, and turn it into options; their errors are [cli.UsageError] where the user
+// has to change something.
 package daemon
 
 import (
@@ -223,6 +224,3 @@ func (d *Daemon) owner(ctx context.Context, netns uint64, at netip.AddrPort) (cg
 	}
 	return cgroup, found, err
 }
-
-// AwaitTurn is [handover.AwaitTurn], for a proxy that is to replace the one that runs.
-func AwaitTurn(ctx context.Context, socket string) error { return handover.AwaitTurn(ctx, socket) }
