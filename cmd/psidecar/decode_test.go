@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/proxy/pslite/capture"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -19,7 +20,7 @@ func TestDecodeJSON(t *testing.T) {
 	kinds := map[string]int{}
 	var bytes uint64
 	for i, text := range lines[:len(lines)-1] {
-		var m decodedMessage
+		var m capture.Listed
 		d := json.NewDecoder(strings.NewReader(text))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&m); err != nil {

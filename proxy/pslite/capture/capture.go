@@ -8,8 +8,8 @@
 // even in one whose beginning was not recorded or that has gaps. Everything runs in the
 // caller's goroutine.
 //
-// psidecar decode calls it, and so do tests that replay recordings. Memory is bounded
-// by the file's real content, never by what a length field claims.
+// psidecar decode prints what it finds ([List]), and tests replay recordings by it. Memory
+// is bounded by the file's real content, never by what a length field claims.
 package capture
 
 import (
