@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/internal/demo"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -197,24 +196,5 @@ func TestMan(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "psidecar-plan-codecs-set.1"))
 	if err != nil || !bytes.Contains(text, []byte("quantize")) || !bytes.Contains(text, []byte("EXAMPLE")) {
 		t.Errorf("%v: %.500s", err, text)
-	}
-}
-
-// A job's program and data may be named from where the user is.
-func TestDemoPathsAreMadeAbsolute(t *testing.T) {
-	dir := t.TempDir()
-	t.Chdir(dir)
-	if err := os.WriteFile("psjob", []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("d.libsvm", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	o := demo.Options{Psjob: "./psjob", Data: "d.libsvm"}
-	if err := o.FindPrograms(); err != nil || o.Psjob != filepath.Join(dir, "psjob") || o.Data != filepath.Join(dir, "d.libsvm") {
-		t.Errorf("%+v, %v", o, err)
-	}
-	if err := (&demo.Options{Data: "none"}).FindPrograms(); err == nil || !strings.Contains(err.Error(), "--data") {
-		t.Errorf("data that is not there: %v", err)
 	}
 }

@@ -4,7 +4,8 @@
 // how fast it went.
 //
 // [Run] takes [Options] and reports a [Result] for each phase as soon as it is measured. A
-// phase keeps what the previous one turned on. `psidecar demo` uses it.
+// phase keeps what the previous one turned on. `psidecar demo` uses it through an [Output],
+// which prints the results.
 //
 // The phases are in files of their own: observe.go (agents and planner), compact.go (proxies),
 // placement.go (data and keys divided before the run), reroute.go (keys moved during the run)
@@ -21,6 +22,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/dataset"
 )
@@ -41,6 +43,19 @@ type Options struct {
 	Say func(text string)
 	// Observed is called after the last phase, while agents and planner still run.
 	Observed func(ctx context.Context) error
+}
+
+// Check returns a usage error for numbers that make no demo.
+func (o *Options) Check() error {
+	switch {
+	case o.Hosts < 2 || o.Hosts > 16:
+		return cli.Usagef("--hosts %d: want 2 to 16", o.Hosts)
+	case o.Steps < 1:
+		return cli.Usagef("--steps %d: want 1 or more", o.Steps)
+	case o.Batch < 1:
+		return cli.Usagef("--batch %d: want 1 or more", o.Batch)
+	}
+	return nil
 }
 
 // A Result is what was measured in a phase.
