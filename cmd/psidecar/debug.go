@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 // newDebugCommand returns psidecar debug. Parts that do not answer are no failure, since a part
@@ -32,7 +33,7 @@ parameter values and no arguments or environment of any process.`,
 			if out == "" {
 				out = folder + ".tar.gz"
 			}
-			sources := client.BundleSources(buildVersion(), agent, proxy, planner)
+			sources := client.BundleSources(cli.VersionOf(version), agent, proxy, planner)
 			// To a pipe it goes as it is: the filter for terminals would damage it.
 			if out == "-" {
 				missing, err := client.WriteBundle(cmd.Context(), e.bareOut, folder, each, sources)

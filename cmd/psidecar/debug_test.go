@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/identity"
 )
 
@@ -95,7 +96,7 @@ func TestDebugHasNoCommandLines(t *testing.T) {
 		io.WriteString(w, `{"jobs":[{"job":"j:1","nodes":[{"name":"worker0","command":"train --password hunter2"}],"key":18446744073709551615}]}`)
 	}))
 	defer agent.Close()
-	for _, s := range client.BundleSources(buildVersion(), agent.URL, "", "") {
+	for _, s := range client.BundleSources(cli.VersionOf(version), agent.URL, "", "") {
 		if s.Name != "agent/jobs.json" {
 			continue
 		}

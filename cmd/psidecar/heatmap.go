@@ -2,7 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"strconv"
@@ -71,7 +71,7 @@ each row is a time interval, for all workers or those given by --workers.`,
 			// Names of --names here come before those that the agent has.
 			h.Call(called.Map())
 			if image != "" {
-				if err := writePNG(image, h); err != nil {
+				if err := cli.WriteFile("--png", image, func(w io.Writer) error { return draw.PNG(w, h) }); err != nil {
 					return err
 				}
 			}
@@ -122,22 +122,6 @@ func clean(h *page.Heatmap) {
 		b := &h.Blocks[i]
 		b.FirstText, b.LastText, b.Name = cli.Clean(b.FirstText), cli.Clean(b.LastText), cli.Clean(b.Name)
 	}
-}
-
-// writePNG draws a heatmap into a file, which it overwrites.
-func writePNG(path string, h page.Heatmap) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("--png: %w", err)
-	}
-	err = draw.PNG(f, h)
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	if err != nil {
-		return fmt.Errorf("--png %s: %w", path, err)
-	}
-	return nil
 }
 
 // terminalOf returns how many columns standard output has and which colours it can show. For a

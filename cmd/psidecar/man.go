@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/psidecar/psidecar/internal/cli"
 )
 
 // newManCommand returns psidecar man, which writes the manual pages that releases contain. It
@@ -24,7 +26,7 @@ func newManCommand(e env) *cobra.Command {
 				return err
 			}
 			made := time.Time{}
-			if text := buildVersion().Time; text != "" {
+			if text := cli.VersionOf(version).Time; text != "" {
 				var err error
 				if made, err = time.Parse(time.RFC3339, text); err != nil {
 					return fmt.Errorf("the build's time %q: %w", text, err)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -67,7 +66,7 @@ under a threshold, relative to the norm of one step's pushes.`,
 			// written.
 			if plotFile != "" {
 				title := fmt.Sprintf("%s, %d machines", report.Job, report.Machines)
-				if err := writePlot(plotFile, func(w io.Writer) error { return simulate.Plot(w, title, report.Results) }); err != nil {
+				if err := cli.WriteFile("--plot", plotFile, func(w io.Writer) error { return simulate.Plot(w, title, report.Results) }); err != nil {
 					return err
 				}
 			}
@@ -92,22 +91,4 @@ under a threshold, relative to the norm of one step's pushes.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.AddCommand(newSimulateFleetCommand(e))
 	return cmd
-}
-
-// writePlot writes a drawing to the file of --plot, which it overwrites. A failure may leave a
-// part of it there.
-func writePlot(path string, draw func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("--plot: %w", err)
-	}
-	// Closing is part of writing: a full disk may be reported only then.
-	err = draw(f)
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	if err != nil {
-		return fmt.Errorf("--plot %s: %w", path, err)
-	}
-	return nil
 }

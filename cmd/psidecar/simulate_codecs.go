@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -59,7 +58,7 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 		}
 	}
 	if plotFile != "" {
-		if err := writePlot(plotFile, func(w io.Writer) error { return report.Plot(w) }); err != nil {
+		if err := cli.WriteFile("--plot", plotFile, report.Plot); err != nil {
 			return err
 		}
 	}
