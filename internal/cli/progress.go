@@ -79,3 +79,17 @@ func (l *LiveLine) Clear() {
 		l.shown = false
 	}
 }
+
+// Columns returns how many columns out has, and whether it is a terminal. For a pipe or file it
+// is 80 columns, so that the output does not depend on a window.
+func Columns(out io.Writer) (columns int, isTerminal bool) {
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 80, false
+	}
+	columns, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || columns < 20 {
+		columns = 80
+	}
+	return columns, true
+}
