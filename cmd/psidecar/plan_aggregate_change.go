@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -67,7 +66,7 @@ not know that the job's servers add (--handler add), and ignore them.`,
 			}
 			return f.changeSums(cmd.Context(), e, func(before []measure.SumRule) ([]measure.SumRule, error) {
 				if form == "" {
-					return measuredSums(cmd.Context(), at, f.job)
+					return client.MeasuredSums(cmd.Context(), at, f.job)
 				}
 				// First, as the first rule that covers a key decides.
 				rule := measure.SumRule{Keys: keys, Form: form}
@@ -80,20 +79,6 @@ not know that the job's servers add (--handler add), and ignore them.`,
 	cmd.Flags().StringVar(&form, "form", "", "host: sum pushes of these keys; none: do not (default: as proposed from measured alpha)")
 	cmd.Flags().BoolVar(&f.ahead, "ahead", false, "allow jobs that are not known yet, and planners that no proxy follows yet")
 	return cmd
-}
-
-// measuredSums returns the rules that a planner's counts propose for a job. No proposal is an
-// error, so that apply does not replace a job's rules by none.
-func measuredSums(ctx context.Context, at, job string) ([]measure.SumRule, error) {
-	a, err := alphaFrom(ctx, nil, at, job, 64, &imagined{each: 1})
-	if err != nil {
-		return nil, err
-	}
-	rules := a.SumRules()
-	if len(rules) == 0 {
-		return nil, fmt.Errorf("job %s: nothing to propose: no key range would save the busiest machine at least a twentieth, or no machine has two workers; use --form host to sum anyway", cli.Clean(job))
-	}
-	return rules, nil
 }
 
 // newAggregateClearCommand returns psidecar plan aggregate clear. A job that the planner does
