@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/api"
@@ -57,6 +60,24 @@ type RuleChange struct {
 // WithoutRule returns rules without that for some keys.
 func WithoutRule(rules []values.Rule, keys values.Range) []values.Rule {
 	return slices.DeleteFunc(slices.Clone(rules), func(r values.Rule) bool { return r.Keys == keys })
+}
+
+// ReadRules reads the YAML file of --file, a list of rules. A file with a fault is a usage error.
+func ReadRules(path string) ([]values.Rule, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading --file: %w", err)
+	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(text, &node); err != nil {
+		return nil, cli.Usagef("--file %s: %w", path, err)
+	}
+	// The same reader as for proxies' configuration files, so that one text serves both.
+	rules, err := values.ReadYAML(&node)
+	if err != nil {
+		return nil, cli.Usagef("--file %s: %w", path, err)
+	}
+	return rules, nil
 }
 
 // Propose returns the rules that the job has and those that it would have, as JSON;

@@ -9,6 +9,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
@@ -67,6 +70,29 @@ func bytesOrDash(bytes float64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f", bytes)
+}
+
+// PrintCodecs prints all rules that a planner has, and for each proxy that follows whether it
+// has them.
+func PrintCodecs(out io.Writer, d *api.CodecsDescription) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(d.GetRules().GetJobs()) == 0 {
+		fmt.Fprintln(w, "no rules; the proxies' own flags apply")
+	}
+	for _, j := range d.GetRules().GetJobs() {
+		fmt.Fprintf(w, "job %s: %s\n", j.GetJob(), j.GetRules())
+	}
+	// These are of what a proxy pushes for several workers together.
+	for _, j := range d.GetRules().GetSums() {
+		fmt.Fprintf(w, "job %s, sums of a host's pushes: %s\n", j.GetJob(), j.GetRules())
+	}
+	if len(d.GetFollowers()) == 0 {
+		fmt.Fprintln(w, "no proxy follows")
+	}
+	for _, h := range d.GetFollowers() {
+		fmt.Fprintf(w, "%s\t%s\n", h.GetHost(), FollowerState(h, d.GetRules().GetVersion()))
+	}
+	return w.Flush()
 }
 
 // PrintAdvice prints what each codec would save, by a trial.
@@ -150,5 +176,16 @@ func PrintChecked(w io.Writer, results []Checked, asJSON bool) error {
 	if err == nil && bad > 0 {
 		err = fmt.Errorf("%d of %d do not work", bad, len(results))
 	}
+	return err
+}
+
+// PrintProto prints a message of the planner as JSON. Fields keep the names of the .proto
+// files, and those with zero values are printed, so that scripts find all of them.
+func PrintProto(out io.Writer, m proto.Message) error {
+	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("printing JSON: %w", err)
+	}
+	_, err = fmt.Fprintln(out, string(text))
 	return err
 }

@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/planner/api"
@@ -80,7 +77,7 @@ func newPlanShowCommand(e env) *cobra.Command {
 					return err
 				}
 				if f.json {
-					return printProto(e.stdout, d)
+					return client.PrintProto(e.stdout, d)
 				}
 				return client.PrintPlans(e.stdout, d, called.Map())
 			})
@@ -120,7 +117,7 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 				}
 				switch {
 				case f.json:
-					return printProto(e.stdout, acted)
+					return client.PrintProto(e.stdout, acted)
 				case action == api.ActRequest_FORGET:
 					_, err = fmt.Fprintln(e.stdout, "forgotten")
 				case done:
@@ -140,15 +137,4 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 		cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until all keys have moved, and fail if some have not")
 	}
 	return cmd
-}
-
-// printProto prints a message of the planner as JSON. Fields keep the names of the .proto
-// files, and those with zero values are printed, so that scripts find all of them.
-func printProto(out io.Writer, m proto.Message) error {
-	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("printing JSON: %w", err)
-	}
-	_, err = fmt.Fprintln(out, string(text))
-	return err
 }

@@ -77,7 +77,7 @@ func (f *ruleChange) run(ctx context.Context, e env, change rulesProposal, hint 
 		case err != nil:
 			return err
 		case f.json:
-			return printProto(e.stdout, d)
+			return client.PrintProto(e.stdout, d)
 		}
 		_, err = fmt.Fprintf(e.stdout, "set; accepted by %s%s\n", cli.Count(following, "proxy", "proxies"), hint)
 		return err

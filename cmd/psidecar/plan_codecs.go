@@ -2,13 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"os"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
@@ -49,37 +44,14 @@ func newCodecsShowCommand(e env) *cobra.Command {
 					return err
 				}
 				if f.json {
-					return printProto(e.stdout, d)
+					return client.PrintProto(e.stdout, d)
 				}
-				return printCodecs(e.stdout, d)
+				return client.PrintCodecs(e.stdout, d)
 			})
 		},
 	}
 	f.addFlags(cmd)
 	return cmd
-}
-
-// printCodecs prints all rules that a planner has, and for each proxy that follows whether it
-// has them.
-func printCodecs(out io.Writer, d *api.CodecsDescription) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(d.GetRules().GetJobs()) == 0 {
-		fmt.Fprintln(w, "no rules; the proxies' own flags apply")
-	}
-	for _, j := range d.GetRules().GetJobs() {
-		fmt.Fprintf(w, "job %s: %s\n", j.GetJob(), j.GetRules())
-	}
-	// These are of what a proxy pushes for several workers together.
-	for _, j := range d.GetRules().GetSums() {
-		fmt.Fprintf(w, "job %s, sums of a host's pushes: %s\n", j.GetJob(), j.GetRules())
-	}
-	if len(d.GetFollowers()) == 0 {
-		fmt.Fprintln(w, "no proxy follows")
-	}
-	for _, h := range d.GetFollowers() {
-		fmt.Fprintf(w, "%s\t%s\n", h.GetHost(), client.FollowerState(h, d.GetRules().GetVersion()))
-	}
-	return w.Flush()
 }
 
 // newCodecsSetCommand returns psidecar plan codecs set. The codecs' flags are those of the
@@ -109,7 +81,7 @@ list in the format of ` + daemon.RulesKey + ` in the proxies' configuration file
 			case off && len(own) > 0 || file != "" && (off || len(own) > 0 || f.keys != ""):
 				return cli.Usagef("--off, --file and the codecs' flags exclude each other")
 			case file != "":
-				rules, err := rulesOf(file)
+				rules, err := client.ReadRules(file)
 				if err != nil {
 					return err
 				}
@@ -142,24 +114,6 @@ list in the format of ` + daemon.RulesKey + ` in the proxies' configuration file
 	cmd.Flags().BoolVar(&off, "off", false, "disable codecs for these keys")
 	cmd.Flags().StringVar(&file, "file", "", "YAML file with a list of rules")
 	return cmd
-}
-
-// rulesOf reads a YAML file with a list of rules. A file with a fault is a usage error.
-func rulesOf(path string) ([]values.Rule, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading --file: %w", err)
-	}
-	var node yaml.Node
-	if err := yaml.Unmarshal(text, &node); err != nil {
-		return nil, cli.Usagef("--file %s: %w", path, err)
-	}
-	// The same reader as for proxies' configuration files, so that one text serves both.
-	rules, err := values.ReadYAML(&node)
-	if err != nil {
-		return nil, cli.Usagef("--file %s: %w", path, err)
-	}
-	return rules, nil
 }
 
 // newCodecsClearCommand returns psidecar plan codecs clear. What waits under the rules that are

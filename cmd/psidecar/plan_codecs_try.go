@@ -37,7 +37,7 @@ several times the CPU time of a codec.`,
 				case err != nil:
 					return err
 				case f.json:
-					return printProto(e.stdout, d)
+					return client.PrintProto(e.stdout, d)
 				}
 				return client.PrintAdvice(e.stdout, d)
 			})
