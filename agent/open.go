@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/psidecar/psidecar/page"
 )
 
 // openedBytes bounds a recording that is opened through the page: the browser sends it in one
@@ -35,6 +38,29 @@ func OpenRecordings(ctx context.Context, version string, paths []string) (*Recor
 		}
 	}
 	return state, nil
+}
+
+// ServeRecordings reads recordings and serves a page for them until ctx ends. If ask is not nil,
+// the page also has the jobs of the agent or planner that ask gets answers from, as in
+// [BesideLive]. The port is open by then: a browser that asks while files are read waits, rather
+// than being refused.
+func ServeRecordings(ctx context.Context, front page.Server, version string, paths []string, ask func(path string, query url.Values, v any) error) error {
+	state, err := OpenRecordings(ctx, version, paths)
+	if err != nil {
+		return err
+	}
+	// The page may be sent recordings, which is the one request here that is no GET.
+	front.Guard.Opens = true
+	if ask == nil {
+		// Open: recordings can be dropped on the page, within the bound that the state has.
+		return front.Serve(ctx, page.Handler(state, page.Options{History: state.History, Open: state.Open}))
+	}
+	beside := &BesideLive{Recorded: state, Ask: ask}
+	// One that cannot be asked is reported at the start; later failures show on the page.
+	if err := beside.Ready(); err != nil {
+		return err
+	}
+	return front.Serve(ctx, page.Handler(beside, page.Options{History: beside.History, Open: state.Open}))
 }
 
 // nameOfFile returns the base name without the extension.
