@@ -1,7 +1,8 @@
 // Package client asks agents, proxies and planners, as the commands that people give
 // do: for JSON at their pages ([Get]), for plans and rules by the planner's API
-// ([Planner]), and for orders at the unix sockets of this host. It says in words what
-// may be the matter where nobody, or somebody else, answers.
+// ([Planner]), and for orders at the unix sockets of this host. It prints what they
+// answer, and says in words what may be the matter where nobody, or somebody else,
+// answers.
 package client
 
 import (

@@ -1,13 +1,13 @@
 // Command psidecar watches, plans and acts for parameter-server jobs that speak PS-lite. One
 // binary holds every part: the agent, the proxy and the planner of a host, and the user's
 // tools. The work itself is done by other packages (agent, proxy, planner and their daemon
-// packages, client, page); here are the command lines.
+// packages, client, page); here are the command lines: verbs, flags, and what connects parts.
 //
 // Every verb is one file, named after it, with a function newXCommand that builds a
 // cobra.Command from an [env]; root.go puts them together. Verbs that run a part have a struct
 // of flags each, since psidecar up has the flags of several parts in one command. A part is run
-// in the same way everywhere: flags are checked, then all listeners are opened ([cli.Ports]), then
-// everything starts in one errgroup, in which the first error ends the rest.
+// in the same way everywhere: flags are checked, then all listeners are opened ([cli.Ports]),
+// then everything starts in one errgroup, in which the first error ends the rest.
 //
 // Results go to standard output (JSON with --json), progress and logs to standard error. The
 // exit code is 0 when done, 1 when something failed and 2 when the command was used wrongly,

@@ -1,7 +1,7 @@
 // Package cli is the frame of a command line: flags from the environment and from a file,
-// errors that suggest what was probably meant, help by subject, progress in a terminal, and
-// output that is safe for a terminal. It knows no command; commands and their flags are in
-// cmd/psidecar and cmd/psjob.
+// errors that suggest what was probably meant, help by subject, listeners and files that flags
+// name, progress in a terminal, and output that is safe for a terminal. It knows no command;
+// commands and their flags are in cmd/psidecar and cmd/psjob.
 //
 // Flags take their values, in this order, from the command line, from PSIDECAR_* variables,
 // from the file of --config, and from their defaults ([LoadFlags]). Errors of the user's are

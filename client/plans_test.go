@@ -1,9 +1,8 @@
-package main
+package client
 
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
@@ -15,10 +14,10 @@ func TestRefusalsAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &api.Epoch{Refused: []*api.Refusal{{Keys: 3, Example: 12, Reason: "HANDLER", Message: "it does not add"}}}
-	if got, want := client.Refusals(e, "j", m), "; 3 keys refused, such as users[12] (HANDLER: it does not add)"; got != want {
+	if got, want := Refusals(e, "j", m), "; 3 keys refused, such as users[12] (HANDLER: it does not add)"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got, want := client.Refusals(e, "j", nil), "; 3 keys refused (HANDLER: it does not add)"; got != want {
+	if got, want := Refusals(e, "j", nil), "; 3 keys refused (HANDLER: it does not add)"; got != want {
 		t.Errorf("without names: %q, want %q", got, want)
 	}
 }
