@@ -15,7 +15,7 @@ import (
 )
 
 // Settings determine what a planner does, in the words of the flags of psidecar planner and up:
-// each field is a flag's value. [Settings.Open] checks them and opens what they name.
+// each field is a flag's value. [Settings.OpenOptions] checks them and opens what they name.
 type Settings struct {
 	// Listen is the address for agents, proxies and tools, HTTP that of the page, which is asked
 	// for by HTTPNames too.
@@ -43,12 +43,12 @@ type Settings struct {
 	Roles []string
 }
 
-// Open checks the settings and opens what a planner needs; flag is how the names of its flags
+// OpenOptions checks the settings and opens what a planner needs; flag is how the names of its flags
 // begin, for errors. o has Version, Identity and, where another part of this process has them,
-// Names. Listeners that Open has opened are closed with ports, also after an error. The store comes
+// Names. Listeners that it has opened are closed with ports, also after an error. The store comes
 // last: opening it takes its lock, and all other mistakes are to be reported without waiting for
 // that.
-func (f *Settings) Open(ctx context.Context, flag string, o Options, ports *cli.Ports) (Options, error) {
+func (f *Settings) OpenOptions(ctx context.Context, flag string, o Options, ports *cli.Ports) (Options, error) {
 	o.NamesSocket, o.Users, o.Open, o.Act, o.Live, o.StoreName = f.NamesSocket, f.Users, f.Insecure, f.Act, f.Live, flag+"store "+f.Store
 	if f.Act && f.Store == "" {
 		return o, cli.Usagef("%sact requires %sstore FILE: key owners must survive a restart", flag, flag)

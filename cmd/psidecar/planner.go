@@ -116,12 +116,12 @@ func runPlanner(ctx context.Context, f *plannerFlags, log prometheus.Collector) 
 	return g.Wait()
 }
 
-// open opens what a planner needs, with the same arguments as [planner.Settings.Open].
+// open opens what a planner needs, with the same arguments as [planner.Settings.OpenOptions].
 func (f *plannerFlags) open(ctx context.Context, flag string, ports *cli.Ports) (planner.Options, error) {
 	own, err := client.IdentityOf(f.tls, flag+"tls-")
 	if err != nil {
 		return planner.Options{}, err
 	}
 	f.Cluster = daemon.FindCluster
-	return f.Open(ctx, flag, planner.Options{Version: version, Identity: own, Names: f.called}, ports)
+	return f.OpenOptions(ctx, flag, planner.Options{Version: version, Identity: own, Names: f.called}, ports)
 }
