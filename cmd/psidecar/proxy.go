@@ -123,7 +123,7 @@ func runProxy(ctx context.Context, f *proxyFlags, log prometheus.Collector) erro
 	next := daemon.NewSuccessor()
 	defer next.Close()
 	carry := func() error {
-		return f.carry(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, next)
+		return f.carry(ctx, daemon.Options{Proxy: opts, Socket: f.socket, Outlive: f.Outlive}, log, next)
 	}
 	if f.replace {
 		return daemon.CarryInTurn(ctx, f.socket, carry)
