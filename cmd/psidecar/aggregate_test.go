@@ -1,8 +1,11 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/internal/logs"
 )
 
 // What cannot be summed is refused at the start, with what to do instead.
@@ -19,7 +22,7 @@ func TestAggregateRefused(t *testing.T) {
 		"--aggregate host --handler add --outlive":                   "cannot be combined with --outlive",
 	} {
 		t.Run(args, func(t *testing.T) {
-			cmd := newProxyCommand(env{})
+			cmd := newProxyCommand(env{log: logs.New(io.Discard, 0)})
 			cmd.SetArgs(strings.Fields(args))
 			cmd.SilenceUsage, cmd.SilenceErrors = true, true
 			if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
