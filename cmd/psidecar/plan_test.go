@@ -82,7 +82,7 @@ func TestPlanCommands(t *testing.T) {
 		{[]string{"plan", "apply"}, 0, "epoch 1: 3 keys to move"},
 		{[]string{"plan", "show"}, 0, "no proxy that can move keys is connected to the planner"},
 		{[]string{"plan", "apply"}, 1, "no plan that was proposed"},
-		{[]string{"plan", "forget"}, 1, "take the plan back first"},
+		{[]string{"plan", "forget"}, 1, "roll the plan back first"},
 		{[]string{"plan", "rollback"}, 0, "epoch 2: 0 keys, done"}, // nothing had moved
 		{[]string{"restore", "--wait", "1s"}, 0, "epoch 3: 0 keys, done"},
 		{[]string{"plan", "forget"}, 0, "forgotten"},

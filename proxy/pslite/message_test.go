@@ -68,7 +68,7 @@ func TestMessageRefuses(t *testing.T) {
 		{"keys alone", good[:2], "without values"},
 		{"half a key", change(1, make([]byte, 12)), "multiple of 8"},
 		{"lengths for other keys", change(3, make([]byte, 12)), "for 2 keys"},
-		{"lengths for other values", change(2, make([]byte, 20)), "add up to 4, 5"},
+		{"lengths for other values", change(2, make([]byte, 20)), "add up to 4, but got 5"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var det Detector

@@ -134,10 +134,10 @@ func TestDamagedFiles(t *testing.T) {
 		{"empty", "", "only 0 bytes"},
 		{"text", "No. Time Source\n", "no pcap or pcapng"},
 		{"gzip", "\x1f\x8b\x08\x00\x00\x00\x00\x00", "no pcap or pcapng"},
-		{"header cut off", string(good[:20]), "truncated"},
+		{"header cut off", string(good[:20]), "cut off"},
 		{"packet cut off", string(good[:len(good)-1]), "truncated"},
 		{"packet header cut off", string(good[:24+7]), "truncated"},
-		{"pcapng cut off", "\x0a\x0d\x0d\x0a\x1c\x00\x00\x00", "truncated"},
+		{"pcapng cut off", "\x0a\x0d\x0d\x0a\x1c\x00\x00\x00", "cut off"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Read(strings.NewReader(tc.file), Options{}, nil)
