@@ -135,7 +135,7 @@ func sumsGap(why string) *measure.Gap {
 // sumsWhy has, for each reason of package aggregate, an explanation and what to do.
 var sumsWhy = map[string][2]string{
 	aggregate.Alone:     {"no other worker on this host pushes to that server through this proxy", "nothing; workers in separate pods are not summed"},
-	aggregate.First:     {"the last push was the connection's first of its keys, which may carry initial values", "nothing; later pushes are summed"},
+	aggregate.First:     {"the last push was the connection's first of most of its keys, which may carry initial values", "nothing; later pushes are summed"},
 	aggregate.Kind:      {"the type of its values is unknown", "set --char-values if their type is CHAR or OTHER"},
 	aggregate.Large:     {"pushes exceed 64 MiB or the available memory", "in the second case, increase --proxy-memory"},
 	aggregate.NoRoom:    {"the memory for sums is exhausted", "increase --proxy-memory, an eighth of which is available per server"},

@@ -9,15 +9,26 @@
 // were applied, nor pull, before they are. That is sound for servers that add what they get,
 // and do so at once.
 //
+// Where key lists differ, as with sparse data, each message keeps its own. The sum carries what
+// the other pushes have for its keys, and these go with zeros there, and what is left for the
+// other keys, after the answer. Of what is left, the next one carries what it shares with those
+// after it: the values of each key leave the host once, and the last of n workers waits for n-1
+// answers.
+//
 // A [Table] has the groups of a proxy, a [Queue] is the direction of a connection from a
 // worker, and a [Hearer] sees what comes for one. Package relay calls the latter two. They
 // guarantee that
 //
 //   - each push that was taken goes once, over its own connection, or its connection ends;
-//   - the values of a push are in one sum, and that goes at most once;
-//   - a carried push goes after its carrier's answer was heard. Where that cannot come any more, since a
-//     connection broke, it never goes: its connection is reset, and its worker does not learn of a push
-//     that is lost.
+//   - each value of a push is in one sum, and that goes at most once;
+//   - a push that others carry, even in part, goes after the answers to them were heard. Where one cannot come
+//     any more, since a connection broke, it never goes: its connection is reset, and its worker does not
+//     learn of a push that is lost;
+//   - the first values that a connection pushes for a key go as they came, as they may be initial ones.
+//
+// Of a push whose connection ends while others carry a part of it, the server has that part. So
+// it is with a push to several servers, of which each gets a message: its worker hears of it
+// only if all have arrived. Where lists are equal a push is lost, or arrives, as a whole.
 //
 // Nothing is repeated here. Jobs with PS_RESEND are left alone: after a kill the next proxy
 // would not know which repeated pushes are in a sum.
@@ -26,9 +37,11 @@
 //
 // Queue.Take decides whether a push passes (pass, with a reason), joins an open batch, or
 // opens one. When the links are quiet, group.next chooses the oldest batch that is ripe, and
-// a carrier: an item at the head of its queue. Due returns the carrier's frames with the sum;
-// the batch is sent. When the Hearer hears the answer the batch is over, and Due returns
-// zeros for its other items as they reach the heads of their queues.
+// a carrier: an item at the head of its queue. Due returns the carrier's frames with the sum,
+// to which group.carry has added what younger batches have for the same keys; the batch is
+// sent. When the Hearer hears the answer the batch is over, and Due returns zeros for its other
+// items as they reach the heads of their queues. Batches that have given it values can go, too:
+// those with values left as the next to be chosen, the others with zeros.
 //
 // # Concurrency
 //
@@ -60,7 +73,7 @@ const Most = 64 << 20
 // Reasons why a push is not summed, as they are counted and shown.
 const (
 	Alone     = "alone"       // no other worker of this host pushes to the server through this proxy
-	First     = "first"       // the worker has not pushed this list of keys on the connection before: they may be initial values
+	First     = "first"       // the worker has not pushed these keys, or most of them, on the connection before: they may be initial values
 	Kind      = "type"        // the type of the values is unknown, or they are BytePS's
 	Large     = "large"       // more than Most, or than there was memory to hold
 	NoRoom    = "memory"      // all the memory for sums is in use
@@ -115,7 +128,8 @@ type Options struct {
 type Counts struct {
 	Sums        uint64 `json:"sums"`         // pushes that carried others' values
 	Carried     uint64 `json:"carried"`      // pushes that went as zeros
-	SparedBytes uint64 `json:"spared_bytes"` // of values of Carried
+	Partial     uint64 `json:"partial"`      // pushes, or sums of pushes, that went with zeros for keys that others had carried
+	SparedBytes uint64 `json:"spared_bytes"` // of values of Carried, and of those that others had carried for Partial
 	Alone       uint64 `json:"alone"`        // pushes that waited for a busy link, and no other came meanwhile
 	Lost        uint64 `json:"lost"`         // pushes whose connections were reset, since their carrier's broke
 	HeldBytes   uint64 `json:"held_bytes"`   // now
@@ -136,6 +150,7 @@ func (c *Counts) pass(why string) {
 func (c *Counts) addCounts(o Counts) {
 	c.Sums += o.Sums
 	c.Carried += o.Carried
+	c.Partial += o.Partial
 	c.SparedBytes += o.SparedBytes
 	c.Alone += o.Alone
 	c.Lost += o.Lost

@@ -10,8 +10,12 @@ import (
 //
 // Invariants:
 //   - bytes is the total size of the sums that are kept, and at most opts.Bytes;
-//   - a batch is in open until a carrier is chosen, then it is flying until its bytes have left this host; it is in
-//     sent until it is answered, if it carries others' values;
+//   - open is in the order of numbers. A batch is in it until a carrier is chosen, then it is flying until its bytes
+//     have left this host; it is in sent until it is answered, if it carries others' values. One that has given all
+//     its values to others leaves open, and has no carrier;
+//   - a batch gives values only to batches with lower numbers, and only while it is open. Since these have gone, and
+//     are answered or lost in the end, no batch waits for ever, and none in a circle;
+//   - after is, for a batch that has not gone, the number of batches that have it among givers and are not answered;
 //   - an item is in its queue until it goes, in the order of its connection.
 type group struct {
 	opts  *Options
@@ -22,6 +26,7 @@ type group struct {
 	mu      sync.Mutex
 	queues  map[*Queue]bool
 	open    []*batch // no carrier yet; the oldest first
+	opened  uint64   // batches so far
 	flying  *batch   // chosen, and not all of it has left; nil: the links are free, as far as is known
 	sent    []*batch // with others' values, and not answered
 	bytes   int
@@ -30,40 +35,6 @@ type group struct {
 	ticking bool
 	counts  Counts
 }
-
-// batch has the pushes of one subject, of several connections, at most one of each.
-type batch struct {
-	subject
-	sum      []byte
-	began    time.Time
-	items    []*item
-	carrier  *item // nil while open
-	state    state
-	left     time.Time // since when all of the sum has left; zero: not all has
-	breaks   uint64    // of the carrier's pair, when it went
-	deadline time.Time // for its answer
-}
-
-// state is how far a batch has come.
-type state int
-
-const (
-	isOpen   state = iota
-	isChosen       // it has a carrier
-	isSent         // the carrier has gone, or is about to be written
-	isOver         // the server has answered, or the batch is lost
-)
-
-// item is one push.
-type item struct {
-	queue *Queue
-	batch *batch
-	meta  []byte
-	exchange
-}
-
-// exchange identifies a request and its answer on a pair's connections.
-type exchange struct{ app, customer, timestamp int32 }
 
 const (
 	// lowWater is how many unsent bytes a link may have and still count as free: the kernel
@@ -120,7 +91,7 @@ func (g *group) quiet() bool {
 // joinable returns the oldest open batch that fits and has no push of the queue yet.
 func (g *group) joinable(q *Queue, fits func(b *batch) bool) *batch {
 	for _, b := range g.open {
-		if fits(b) && !slices.ContainsFunc(b.items, func(it *item) bool { return it.queue == q }) {
+		if fits(b) && !b.has(q) {
 			return b
 		}
 	}
@@ -153,14 +124,14 @@ func (g *group) releaseMemory(b *batch) {
 	clear(g.starved)
 }
 
-// ripe reports whether a batch need not wait any longer for pushes of other workers: it has
-// one of every queue that has pushed these keys before, or has waited for Options.Wait.
+// ripe reports whether a batch need not wait any longer for pushes of other workers: all that
+// are to be expected are there, or it has waited for Options.Wait.
 func (g *group) ripe(b *batch, now time.Time) bool {
-	if g.opts.Wait == 0 || now.Sub(b.began) >= g.opts.Wait {
+	if g.opts.Wait == 0 || b.isRipe || now.Sub(b.began) >= g.opts.Wait {
 		return true
 	}
 	for q := range g.queues {
-		if q.seen[b.about()] && !slices.ContainsFunc(b.items, func(it *item) bool { return it.queue == q }) {
+		if b.expects(q) {
 			return false
 		}
 	}
@@ -168,8 +139,9 @@ func (g *group) ripe(b *batch, now time.Time) bool {
 }
 
 // next chooses the batch that goes next, and its carrier: an item at the head of its queue,
-// so that nothing has to go before it. It does nothing while a batch is flying: one sum at a
-// time, so that pushes have time to join the next one.
+// so that nothing has to go before it. A batch that has given values away waits for the answers
+// to those. It does nothing while a batch is flying: one sum at a time, so that pushes have time
+// to join the next one.
 func (g *group) next(now time.Time) {
 	if g.flying != nil && (g.flying.state == isChosen || !g.quiet()) {
 		return
@@ -179,7 +151,7 @@ func (g *group) next(now time.Time) {
 		return
 	}
 	for i, b := range g.open {
-		if !g.ripe(b, now) {
+		if b.after > 0 || !g.ripe(b, now) {
 			continue
 		}
 		for _, it := range b.items {
@@ -194,12 +166,19 @@ func (g *group) next(now time.Time) {
 	}
 }
 
-// goes notes that a batch's carrier is about to be written. One without other items is a
-// plain push.
+// goes notes that a batch's carrier is about to be written, and has it carry what younger batches
+// have for the same keys. One that carries nothing is a plain push.
 func (g *group) goes(b *batch, now time.Time) {
 	b.state = isSent
-	if len(b.items) == 1 {
-		g.counts.Alone++
+	g.carry(b)
+	if b.given > 0 {
+		g.counts.Partial++
+		g.counts.SparedBytes += uint64(b.given)
+	}
+	if len(b.items) == 1 && len(b.givers) == 0 {
+		if b.given == 0 {
+			g.counts.Alone++
+		}
 		return
 	}
 	g.counts.Sums++
@@ -208,18 +187,50 @@ func (g *group) goes(b *batch, now time.Time) {
 	g.sent = append(g.sent, b)
 }
 
+// carry moves to b's sum what open batches that are younger have for the same keys.
+func (g *group) carry(b *batch) {
+	add, _ := adderOf(b.kind, g.opts.Chars)
+	for _, o := range slices.Clone(g.open) {
+		if o.number < b.number {
+			continue
+		}
+		// All that were to come have come, or were waited for: the others wait no longer.
+		o.isRipe = o.isRipe || b.varies && o.varies
+		n := b.fold(o, add)
+		if n == 0 {
+			continue
+		}
+		o.given += n
+		o.after++
+		o.isRipe = true
+		b.givers = append(b.givers, o)
+		if o.given == len(o.sum) {
+			o.state = isGiven
+			g.removeOpen(o)
+		}
+	}
+}
+
+// removeOpen takes a batch that does not go out of open, and releases its sum.
+func (g *group) removeOpen(b *batch) {
+	g.open = slices.DeleteFunc(g.open, func(o *batch) bool { return o == b })
+	g.releaseMemory(b)
+}
+
 // answered handles the server's answer to a push of a worker, which may be a carrier.
 func (g *group) answered(p *pair, e exchange) {
 	for i, b := range g.sent {
 		if b.carrier.queue.pair == p && b.carrier.exchange == e {
 			g.sent = slices.Delete(g.sent, i, i+1)
 			g.over(b)
+			g.next(g.opts.now())
 			return
 		}
 	}
 }
 
-// over lets the pushes go that a batch has carried.
+// over lets the pushes go that a batch has carried, as far as no other carries some of their
+// values.
 func (g *group) over(b *batch) {
 	b.state = isOver
 	for _, it := range b.items {
@@ -227,6 +238,12 @@ func (g *group) over(b *batch) {
 			q.poke()
 		}
 	}
+	for _, o := range b.givers {
+		if o.after--; o.after == 0 && o.state == isGiven {
+			g.over(o)
+		}
+	}
+	b.givers = nil
 }
 
 // tick does what depends on time, and returns when it has to be called next; 0: not at all.
@@ -275,8 +292,8 @@ func (g *group) judge(b *batch, now time.Time) {
 	g.lose(b)
 }
 
-// lose ends the connections of the pushes that a batch has carried: it is unknown whether the
-// carrier has arrived, and nobody will answer it.
+// lose ends the connections of the pushes that a batch has carried, even in part: it is unknown
+// whether the carrier has arrived, and nobody will answer it.
 func (g *group) lose(b *batch) {
 	b.state = isOver
 	for _, it := range b.items {
@@ -285,6 +302,14 @@ func (g *group) lose(b *batch) {
 			it.queue.fail()
 		}
 	}
+	for _, o := range b.givers {
+		if o.state == isOver { // lost by another
+			continue
+		}
+		g.removeOpen(o)
+		g.lose(o) // it has not gone, and so it has no givers
+	}
+	b.givers = nil
 }
 
 // addQueue adds a queue. Its worker may have had a connection before, as another process that
@@ -311,16 +336,23 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 	delete(g.starved, q)
 	if b := g.flying; b != nil && b.carrier.queue == q && b.state == isChosen {
 		b.carrier, b.state, g.flying = nil, isOpen, nil // nothing of it has gone
-		g.open = slices.Insert(g.open, 0, b)
+		at := slices.IndexFunc(g.open, func(o *batch) bool { return o.number > b.number })
+		if at < 0 {
+			at = len(g.open)
+		}
+		g.open = slices.Insert(g.open, at, b)
 	}
 	// The removed values stay in the sum of a batch that others share. The push counts as
 	// sent then, though its worker will never hear of it: as with a connection that breaks
 	// after the server has got a push.
-	for _, b := range slices.Clone(g.open) {
+	unsent := slices.Clone(g.open)
+	if b := g.flying; b != nil && b.state == isChosen {
+		unsent = append(unsent, b) // it may be open again when its carrier ends
+	}
+	for _, b := range unsent {
 		b.items = slices.DeleteFunc(b.items, func(it *item) bool { return it.queue == q })
 		if len(b.items) == 0 {
-			g.open = slices.DeleteFunc(g.open, func(o *batch) bool { return o == b })
-			g.releaseMemory(b)
+			g.removeOpen(b)
 		}
 	}
 	for _, b := range q.out {

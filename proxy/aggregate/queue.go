@@ -50,24 +50,21 @@ type Queue struct {
 	// The rest is guarded by group.mu, once there is a group. items are the pushes that were
 	// taken, in order.
 	items   []*item
-	out     []*batch       // sums that are being written
-	writing bool           // a push is being written
-	seen    map[about]bool // key lists of pushes so far
-	failed  bool           // the connection has to end
+	out     []*batch // sums that are being written
+	writing bool     // a push is being written
+	seen    known    // pushes so far
+	varies  bool     // it has pushed new lists of keys that it had pushed before
+	failed  bool     // the connection has to end
 	ended   bool
 }
 
-// maxSeen bounds the key lists that are remembered of a connection, and maxItems its pushes
-// that wait.
-const (
-	maxSeen  = 1 << 16
-	maxItems = 1 << 12
-)
+// maxItems bounds the pushes of a connection that wait.
+const maxItems = 1 << 12
 
 // Queue returns the queue of a connection that a process of this host has made. The caller
 // closes it.
 func (t *Table) Queue(l Link) *Queue {
-	return &Queue{table: t, link: l, worker: pslite.Empty, changed: make(chan struct{}, 1), aborted: make(chan struct{}), seen: map[about]bool{}}
+	return &Queue{table: t, link: l, worker: pslite.Empty, changed: make(chan struct{}, 1), aborted: make(chan struct{}), seen: newKnown()}
 }
 
 // Ready implements [relay.Greeter].
@@ -151,9 +148,7 @@ func (q *Queue) refused(s *subject) string {
 		return Unheard
 	case len(g.queues) < 2:
 		return Alone
-	// The first push of keys may carry initial values, which servers treat differently from
-	// gradients.
-	case !q.seen[s.about()]:
+	case !q.seen.recognize(s):
 		return First
 	case g.trial.isOff():
 		return Slower
@@ -225,11 +220,9 @@ func (q *Queue) pass(m *pslite.Message, push bool, why string, s *subject) relay
 	if why != "" { // else the link was free when the push began
 		q.group.counts.pass(why)
 	}
-	if why == First {
-		if len(q.seen) >= maxSeen {
-			clear(q.seen)
-		}
-		q.seen[s.about()] = true
+	switch why {
+	case "", First, Slower, NoRoom: // for other reasons s may not be known
+		q.seen.learn(s)
 	}
 	return relay.Passes
 }
@@ -240,7 +233,10 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	g, now := q.group, q.group.opts.now()
 	add, _ := adderOf(s.kind, g.opts.Chars)
 	values := m.Values().Bytes
-	b := g.joinable(q, func(b *batch) bool { return b.subject.equal(s) })
+	var b *batch
+	if s.stay == nil {
+		b = g.joinable(q, func(b *batch) bool { return b.stay == nil && b.subject.equal(s) })
+	}
 	switch {
 	// A connection that is about to end takes nothing more; a worker that sends far ahead
 	// waits.
@@ -250,21 +246,18 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	case b != nil:
 		add(b.sum, values)
 	case len(q.items) == 0 && g.opts.Wait == 0 && g.flying == nil && len(g.open) == 0 && g.quiet():
-		q.writing = true
-		return relay.Passes
+		return q.pass(m, true, "", s)
 	// Without memory the push waits for some, unless nothing of this group would free any.
 	case !g.reserve(len(values)):
 		if len(q.items) > 0 || g.bytes > 0 {
 			g.starved[q] = true
 			return relay.Waits
 		}
-		g.counts.pass(NoRoom)
-		q.writing = true
-		return relay.Passes
+		return q.pass(m, true, NoRoom, s)
 	default:
-		b = &batch{subject: s.clone(), sum: bytes.Clone(values), began: now}
-		g.open = append(g.open, b)
+		b = q.open(s, values, now)
 	}
+	q.seen.learn(s)
 	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta)}
 	b.items = append(b.items, it)
 	q.items = append(q.items, it)

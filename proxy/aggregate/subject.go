@@ -11,14 +11,23 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// subject is what pushes must have in common to be added: app, command, the type of the
-// values, and the same keys with as many values each.
+// subject is what pushes must have in common to be added value by value: app, command, the type
+// of the values, and the same keys with as many values each. Of two subjects that differ in their
+// keys alone, what they have for the same keys can be added (fold.go).
 type subject struct {
 	app, customer, head int32
 	kind                pslite.DataType
 	size                int // bytes of values
 	hash                uint64
 	keys, lens          []byte // lens: nil where all keys have as many values
+	// row is the number of bytes of a key's values or, with lens, of each of their elements; 0: the
+	// values cannot be told apart by keys.
+	row int
+	// stay has for each key whether its values stay in this push, and no others are added to them:
+	// the connection has not pushed the key before, or the values are in another push already. nil:
+	// no key does.
+	stay  []bool
+	isNew bool // the connection has not pushed this list before
 }
 
 // about is the part of a subject that is known before lens are; a key list is remembered by
@@ -68,7 +77,7 @@ func (s *subject) span() measure.KeyRange {
 	return k
 }
 
-// clone returns a subject with memory of its own.
+// clone returns a subject with memory of its own; stay is the caller's already.
 func (s subject) clone() subject {
 	s.keys, s.lens = bytes.Clone(s.keys), bytes.Clone(s.lens)
 	return s

@@ -1,10 +1,12 @@
 package aggregate
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,9 +18,16 @@ import (
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// places is how many pushes a world can tell apart: each adds 1 at a place of its own
-// in the values of its subject.
-const places = Least / 8
+// lists are the keys of pushes: some have keys in common, one is a part of another, and one
+// shares nothing.
+var lists = [][]uint64{{1, 2, 3, 4}, {3, 4, 5, 6}, {2, 3}, {7, 8}, {1, 4, 6, 9}}
+
+// row is the size of a key's values. places is how many pushes a world can tell apart: each adds
+// 1 at a place of its own to the values of each of its keys.
+const (
+	row    = Least / 2
+	places = row / 8
+)
 
 var scope = jobs.Scope{Cgroup: 1, Netns: 2}
 
@@ -32,11 +41,14 @@ type world struct {
 	group   *group
 	now     time.Time
 	workers []*worker
-	store   [3][places]int64 // of each subject, how often each push was applied
-	next    [3]int           // place of the next push
-	breaks  int              // that may still come
-	waits   bool             // the server answers pushes only when those of all workers are there
-	held    []func()         // its answers then
+	store   map[uint64]*[places]int64 // by key, how often each push was applied
+	next    int                       // place of the next push
+	breaks  int                       // that may still come
+	fresh   bool                      // new connections have pushed nothing
+	lens    bool                      // messages have lens
+	rows    int                       // keys with values other than 0 that the server got
+	waits   bool                      // the server answers pushes only when those of all workers are there
+	held    []func()                  // its answers then
 }
 
 // worker is one, with its connection there and the server's back.
@@ -50,18 +62,21 @@ type worker struct {
 	back     []answer
 	unsent   int
 	ts       int32
-	mine     []*sent // all pushes
-	down     bool    // it has no connection
+	mine     []*sent         // all pushes
+	down     bool            // it has no connection
+	pushed   map[uint64]bool // keys, over this connection
 }
 
 type sent struct {
-	frames  [][]byte
-	subject int
-	place   int // of a push
-	pull    bool
-	ts      int32
-	done    bool // its worker has heard so
-	there   bool // the server has had the message
+	frames [][]byte
+	list   int
+	place  int // of a push
+	pull   bool
+	ts     int32
+	firsts map[uint64]bool // keys that its connection had not pushed before
+	done   bool            // its worker has heard so
+	there  bool            // the server has had the message
+	cut    bool            // its connection ended before
 }
 
 type answer struct {
@@ -73,10 +88,16 @@ func address(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(7000+i))
 }
 
-func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0)}
+func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration, fresh bool) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0), fresh: fresh, store: map[uint64]*[places]int64{}}
+	w.lens = w.rng.IntN(4) == 0
+	for _, list := range lists {
+		for _, key := range list {
+			w.store[key] = new([places]int64)
+		}
+	}
 	var err error
-	if w.table, err = New(Options{Wait: wait, Bytes: 3 * Least, AnswerWithin: time.Second, now: func() time.Time { return w.now }, manual: true}); err != nil {
+	if w.table, err = New(Options{Wait: wait, Bytes: 8 * Least, AnswerWithin: time.Second, now: func() time.Time { return w.now }, manual: true}); err != nil {
 		t.Fatal(err)
 	}
 	var m pslite.Meta
@@ -101,7 +122,7 @@ func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration) *world
 	return w
 }
 
-// connect makes a worker's connection, whose first pushes have gone.
+// connect makes a worker's connection. Its first pushes have gone, unless it is to be fresh.
 func (w *world) connect(k *worker) {
 	k.queue = w.table.Queue(Link{
 		Scope: scope, Destination: address(8), Wake: func() {}, Wanted: func(string, measure.KeyRange) bool { return true }, Drops: func() bool { return false },
@@ -112,16 +133,26 @@ func (w *world) connect(k *worker) {
 		w.t.Fatal(why)
 	}
 	w.group = k.queue.group
-	for subject := range w.next {
-		m := w.push(k, subject, 0)
-		var d pslite.Message
-		if _, err := d.Decode(new(pslite.Detector), m.frames); err != nil {
-			w.t.Fatal(err)
+	k.pushed = map[uint64]bool{}
+	for list, keys := range lists {
+		if !w.fresh {
+			w.learn(k, w.push(k, list, 0))
+			for _, key := range keys {
+				k.pushed[key] = true
+			}
 		}
-		s := subjectOf(&d, Least)
-		k.queue.seen[s.about()] = true
 	}
 	k.messages, k.link, k.out, k.unsent = nil, nil, nil, 0
+}
+
+// learn has a worker's queue know that a push was made before.
+func (w *world) learn(k *worker, m *sent) {
+	var d pslite.Message
+	if _, err := d.Decode(new(pslite.Detector), m.frames); err != nil {
+		w.t.Fatal(err)
+	}
+	s := subjectOf(&d, len(d.Data[1]))
+	k.queue.seen.learn(&s)
 }
 
 func (w *world) listen(k *worker) {
@@ -138,17 +169,42 @@ func meta(ts int32, request, push bool) []byte {
 	return m.Append(nil, pslite.DMLC)
 }
 
-func (w *world) push(k *worker, subject, place int) *sent {
+func (w *world) push(k *worker, list, place int) *sent {
 	k.ts++
-	values := make([]byte, Least)
-	binary.LittleEndian.PutUint64(values[8*place:], 1)
-	return &sent{frames: [][]byte{meta(k.ts, true, true), pslite.AppendKeys(nil, []uint64{uint64(subject), 100}), values}, subject: subject, place: place, ts: k.ts}
+	keys := lists[list]
+	values := make([]byte, row*len(keys))
+	for i := range keys {
+		binary.LittleEndian.PutUint64(values[row*i+8*place:], 1)
+	}
+	m := &sent{frames: [][]byte{meta(k.ts, true, true), pslite.AppendKeys(nil, keys), values}, list: list, place: place, ts: k.ts}
+	if w.lens {
+		m.frames = append(m.frames, pslite.AppendLens(nil, slices.Repeat([]int32{places}, len(keys))))
+	}
+	return m
 }
 
-func (w *world) pull(k *worker, subject int) *sent {
+func (w *world) pull(k *worker, list int) *sent {
 	k.ts++
-	return &sent{frames: [][]byte{meta(k.ts, true, false), pslite.AppendKeys(nil, []uint64{uint64(subject), 100}), {}}, subject: subject, ts: k.ts, pull: true}
+	return &sent{frames: [][]byte{meta(k.ts, true, false), pslite.AppendKeys(nil, lists[list]), {}}, list: list, ts: k.ts, pull: true}
 }
+
+// pushes has a worker want to push a list.
+func (w *world) pushes(k *worker, list int) {
+	m := w.push(k, list, w.next)
+	w.next++
+	k.mine, k.messages = append(k.mine, m), append(k.messages, m)
+}
+
+// applied returns how many keys of a push the server has applied.
+func (w *world) applied(m *sent) (n int) {
+	for _, key := range lists[m.list] {
+		n += int(w.store[key][m.place])
+	}
+	return n
+}
+
+// isWhole reports whether the server has applied all of a push.
+func (w *world) isWhole(m *sent) bool { return w.applied(m) == len(lists[m.list]) }
 
 func (w *world) note(format string, args ...any) { fmt.Fprintf(&w.log, format+"\n", args...) }
 
@@ -159,20 +215,17 @@ func (w *world) fail(format string, args ...any) {
 
 // want has a worker want to push or pull.
 func (w *world) want(k *worker) {
-	subject := w.rng.IntN(len(w.next))
-	if k.down || len(k.messages) > 3 || w.next[subject] == places {
+	if k.down || len(k.messages) > 3 || w.next == places {
 		return
 	}
-	var m *sent
+	list := w.rng.IntN(len(lists))
 	if w.rng.IntN(3) == 0 {
-		m = w.pull(k, subject)
+		k.messages = append(k.messages, w.pull(k, list))
 	} else {
-		m = w.push(k, subject, w.next[subject])
-		w.next[subject]++
-		k.mine = append(k.mine, m)
+		w.pushes(k, list)
 	}
-	k.messages = append(k.messages, m)
-	w.note("worker %d wants pull %v of subject %d place %d ts %d", k.id, m.pull, m.subject, m.place, m.ts)
+	m := k.messages[len(k.messages)-1]
+	w.note("worker %d wants pull %v of list %d place %d ts %d", k.id, m.pull, m.list, m.place, m.ts)
 }
 
 // show shows the next message to the queue, as the relay does, after all that is due.
@@ -197,13 +250,27 @@ func (w *world) show(k *worker) {
 			return
 		case relay.Took:
 			w.note("worker %d ts %d is taken", k.id, m.ts)
-			k.messages = k.messages[1:]
+			k.shown(m)
 			return
 		}
 	}
 	w.note("worker %d ts %d passes", k.id, m.ts)
-	k.messages = k.messages[1:]
+	k.shown(m)
 	k.out = append(k.out, m)
+}
+
+// shown notes that the first message of a worker's has gone to its queue, or past it.
+func (k *worker) shown(m *sent) {
+	k.messages = k.messages[1:]
+	if m.pull {
+		return
+	}
+	m.firsts = map[uint64]bool{}
+	for _, key := range lists[m.list] {
+		if !k.pushed[key] {
+			m.firsts[key], k.pushed[key] = true, true
+		}
+	}
 }
 
 // due takes what the queue has to send.
@@ -278,12 +345,7 @@ func (w *world) arrive(k *worker) {
 		w.read(k, m)
 		return
 	}
-	for i := range places {
-		w.store[m.subject][i] += int64(binary.LittleEndian.Uint64(m.frames[2][8*i:]))
-		if w.store[m.subject][i] > 1 {
-			w.fail("push %d of subject %d was applied twice", i, m.subject)
-		}
-	}
+	w.apply(k, m)
 	to := k
 	reply := func() { to.back = append(to.back, answer{m, meta(m.ts, false, true)}) }
 	if w.waits {
@@ -293,10 +355,34 @@ func (w *world) arrive(k *worker) {
 	reply()
 }
 
+// apply adds a push that has arrived to the server's values. It has the keys that its worker gave
+// it, and of keys that the worker pushes for the first time its values alone.
+func (w *world) apply(k *worker, m *sent) {
+	if !bytes.Equal(m.frames[1], pslite.AppendKeys(nil, lists[m.list])) {
+		w.fail("worker %d ts %d arrives with other keys", k.id, m.ts)
+	}
+	for i, key := range lists[m.list] {
+		values, sum := m.frames[2][row*i:row*(i+1)], int64(0)
+		for p := range places {
+			n := int64(binary.LittleEndian.Uint64(values[8*p:]))
+			sum += n
+			if w.store[key][p] += n; w.store[key][p] > 1 {
+				w.fail("push %d was applied twice to key %d", p, key)
+			}
+		}
+		if sum > 0 {
+			w.rows++
+		}
+		if m.firsts[key] && (sum != 1 || w.store[key][m.place] != 1) {
+			w.fail("worker %d ts %d has %d values of key %d, which it pushes for the first time", k.id, m.ts, sum, key)
+		}
+	}
+}
+
 // read is a pull at the server: what its worker pushed before has been applied.
 func (w *world) read(k *worker, m *sent) {
 	for _, o := range k.mine {
-		if o.ts < m.ts && o.there && w.store[o.subject][o.place] != 1 {
+		if o.ts < m.ts && o.there && !w.isWhole(o) {
 			w.fail("worker %d pulls after its push ts %d has arrived, and before it is applied", k.id, o.ts)
 		}
 	}
@@ -311,7 +397,7 @@ func (w *world) answer(k *worker) {
 	k.back = k.back[1:]
 	w.note("worker %d hears of ts %d", k.id, a.of.ts)
 	k.hearer.Hear(a.meta)
-	if !w.waits && w.store[a.of.subject][a.of.place] != 1 {
+	if !w.waits && !w.isWhole(a.of) {
 		w.fail("worker %d hears that its push ts %d was applied, which it was not", k.id, a.of.ts)
 	}
 	a.of.done = true
@@ -325,5 +411,8 @@ func (w *world) cut(k *worker) {
 		w.arrive(k)
 	}
 	k.queue.Close()
+	for _, m := range k.mine {
+		m.cut = m.cut || !m.there
+	}
 	k.messages, k.link, k.out, k.unsent, k.down = nil, nil, nil, 0, true
 }

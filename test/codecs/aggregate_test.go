@@ -1,6 +1,7 @@
 package codecs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -10,17 +11,18 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/hosts"
-
+	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
 // counted is a job whose workers, all on the first host, push whole numbers for the
-// same keys of one server on a host of its own, and check the sums, and after each push
-// that what they pull has it.
+// same keys of one server on a host of its own, or for batches of them that differ, and check
+// the sums, and after each push that what they pull has it.
 type counted struct {
 	workers, keys, width, steps int
+	batch                       int // keys of a push; 0: all
 	rate                        uint64
 	sidecar, job, env           []string
 	late                        bool // pushes may come late: the workers check nothing
@@ -59,7 +61,7 @@ func (c counted) do(t testing.TB) (p pushed) {
 	}
 	node := hosts.Program{build(t, "cmd/psjob"), "--json"}
 	worker := append(node[:2:2], append([]string{"--model", "count", "--steps", strconv.Itoa(c.steps), "--count-keys", strconv.Itoa(c.keys),
-		"--count-batch", strconv.Itoa(c.keys), "--value-length", strconv.Itoa(c.width)}, c.job...)...)
+		"--count-batch", strconv.Itoa(cmp.Or(c.batch, c.keys)), "--value-length", strconv.Itoa(c.width)}, c.job...)...)
 	running, err := hosts.Job{Scheduler: node, Servers: hosts.Repeat(1, node), Workers: hosts.Repeat(c.workers, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: c.env}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -141,6 +143,51 @@ func TestPushesAreSummed(t *testing.T) {
 				t.Errorf("%+v", a)
 			}
 		})
+	}
+}
+
+// common returns how many bytes of values several workers push for the same keys in a step, over
+// all steps, apart from once each: what sums can spare at most.
+func (c counted) common(t testing.TB) (bytes uint64) {
+	t.Helper()
+	of, err := train.CountKeys(train.CountOptions{Keys: c.keys, Batch: c.batch, Skew: 1}, 1, &dataset.KeyMap{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range c.steps {
+		pushed := map[uint64]bool{}
+		for rank := range c.workers {
+			for _, key := range of(rank, step) {
+				if pushed[key] {
+					bytes += uint64(4 * c.width)
+				}
+				pushed[key] = true
+			}
+		}
+	}
+	return bytes
+}
+
+// Four workers of a host that push other keys at every step send the values of each key once a
+// step: what is spared is what they have in common, and every sum is right.
+func TestPushesOfDifferingKeysAreSummed(t *testing.T) {
+	c := counted{workers: 4, keys: 6000, batch: 3000, width: 10, steps: 60, job: []string{"--count-most", "50000"}}
+	c.sidecar = []string{"--handler", "add"}
+	plain := c.do(t)
+	c.sidecar = []string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "2s"}
+	summed := c.do(t)
+	common := c.common(t)
+	t.Logf("one by one: %v", plain)
+	t.Logf("summed:     %v; in common are %d bytes", summed, common)
+	a := summed.aggregate
+	// In the first steps most keys are new to their workers. Of those that two workers alone have
+	// in common, the last pairs of a step may have too few.
+	if a.SparedBytes < common*8/10 || a.SparedBytes > common || a.Partial == 0 || a.Lost > 0 {
+		t.Errorf("%+v, want about %d bytes spared", a, common)
+	}
+	// The zeros of the others take a bit for each word or less.
+	if summed.bytes+a.SparedBytes*8/10 > plain.bytes {
+		t.Errorf("%d instead of %d bytes, although %d bytes of values are spared", summed.bytes, plain.bytes, a.SparedBytes)
 	}
 }
 

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -9,10 +10,10 @@ import (
 	"github.com/psidecar/psidecar/proxy/aggregate"
 )
 
-// summing is a job whose workers, all on the first host, push the same keys.
-func (f *fleet) summing(steps int, env ...string) hosts.Job {
+// summing is a job whose workers, all on the first host, push batches of 4000 keys.
+func (f *fleet) summing(steps, batch int, env ...string) hosts.Job {
 	j := f.counting(steps, env...)
-	worker := append(j.Workers[0], "--count-batch", "4000", "--value-length", "4")
+	worker := append(j.Workers[0], "--count-batch", strconv.Itoa(batch), "--value-length", "4")
 	j.Workers, j.WorkerHosts = hosts.Repeat(4, worker), f.net.Hosts()[:1]
 	return j
 }
@@ -30,11 +31,23 @@ func (f *fleet) sums() aggregate.Counts {
 // proxies of all hosts are replaced in order, one after the other.
 func TestHandedOverWhileSummed(t *testing.T) {
 	t.Parallel()
+	handOverWhileSummed(t, 4000, func(c aggregate.Counts) uint64 { return c.Carried })
+}
+
+// So they are where workers push differing keys, and others carry a part of each push.
+func TestHandedOverWhileSummedInPart(t *testing.T) {
+	t.Parallel()
+	handOverWhileSummed(t, 2000, func(c aggregate.Counts) uint64 { return c.Partial })
+}
+
+// handOverWhileSummed replaces proxies under a job that pushes so many keys at a time, once enough
+// pushes have been summed.
+func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) uint64) {
 	args := append([]string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms"}, withTLS(t)...)
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: args})
-	r := f.startFor(f.unending(f.summing(50)), 3*time.Minute)
+	r := f.startFor(f.unending(f.summing(50, batch)), 3*time.Minute)
 	f.await("pushes to be summed", func() error {
-		if c := f.sums(); c.Carried < 100 {
+		if c := f.sums(); count(c) < 100 {
 			return fmt.Errorf("%+v", c)
 		}
 		return nil

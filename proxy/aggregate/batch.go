@@ -1,0 +1,102 @@
+package aggregate
+
+import (
+	"bytes"
+	"slices"
+	"time"
+)
+
+// batch has the pushes of one subject, of several connections, at most one of each.
+type batch struct {
+	subject
+	number   uint64 // of those of the group, in the order in which they were opened
+	sum      []byte // without what was given to others, where it has zeros
+	began    time.Time
+	items    []*item
+	carrier  *item // nil while open
+	state    state
+	varies   bool      // the worker that opened it pushes ever new lists
+	isRipe   bool      // it does not wait for other workers' pushes
+	given    int       // bytes of values that others carry
+	after    int       // batches that carry them and are not answered: it goes after those
+	givers   []*batch  // batches some of whose values it carries
+	left     time.Time // since when all of the sum has left; zero: not all has
+	breaks   uint64    // of the carrier's pair, when it went
+	deadline time.Time // for its answer
+}
+
+// open opens a batch with the queue's push.
+func (q *Queue) open(s *subject, values []byte, now time.Time) *batch {
+	g := q.group
+	g.opened++
+	b := &batch{subject: s.clone(), number: g.opened, sum: bytes.Clone(values), began: now}
+	b.layOut(unit(b.kind, g.opts.Chars))
+	// A list that is new but for its keys shows that lists vary. Those that come again later do
+	// so as well.
+	q.varies = q.varies || b.isNew && b.row > 0
+	b.varies = q.varies && b.row > 0
+	g.open = append(g.open, b)
+	return b
+}
+
+// has reports whether a batch has a push of a queue.
+func (b *batch) has(q *Queue) bool {
+	return slices.ContainsFunc(b.items, func(it *item) bool { return it.queue == q })
+}
+
+// state is how far a batch has come.
+type state int
+
+const (
+	isOpen   state = iota
+	isChosen       // it has a carrier
+	isSent         // the carrier has gone, or is about to be written
+	isGiven        // all of its values are in sums that have gone
+	isOver         // the server has answered, or the batch is lost
+)
+
+// item is one push.
+type item struct {
+	queue *Queue
+	batch *batch
+	meta  []byte
+	exchange
+}
+
+// exchange identifies a request and its answer on a pair's connections.
+type exchange struct{ app, customer, timestamp int32 }
+
+// expects reports whether a queue may bring a push that b can carry, and has not yet: one of the
+// same keys, which it has pushed before, or, where lists vary, of keys that overlap.
+func (b *batch) expects(q *Queue) bool {
+	if b.has(q) || b.varies && slices.ContainsFunc(q.items, func(it *item) bool { return it.batch.state == isOpen && it.batch.mixes(&b.subject) }) {
+		return false
+	}
+	return q.seen.lists[b.about()] || b.varies && q.varies
+}
+
+// fold moves to b's sum what o has for the same keys, if that is enough of it, and returns how
+// many bytes it was. In o these values are zeros from then on, and their keys stay.
+func (b *batch) fold(o *batch, add adder) (n int) {
+	if !b.mixes(&o.subject) {
+		return 0
+	}
+	for r := range commonRuns(&b.subject, &o.subject) {
+		n += r.n
+	}
+	if n == 0 || leastPart*n < len(o.sum) {
+		return 0
+	}
+	if o.stay == nil {
+		o.stay = make([]bool, len(o.keys)/8)
+	}
+	for r := range commonRuns(&b.subject, &o.subject) {
+		values := o.sum[r.b : r.b+r.n]
+		add(b.sum[r.a:r.a+r.n], values)
+		clear(values)
+		for i := range r.keys {
+			o.stay[r.first+i] = true
+		}
+	}
+	return n
+}

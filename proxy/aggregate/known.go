@@ -1,0 +1,65 @@
+package aggregate
+
+import "github.com/psidecar/psidecar/proxy/pslite"
+
+// known is what a connection has pushed so far. The first push of a key may carry its initial
+// value, which servers treat differently from gradients: it must arrive as it was sent.
+type known struct {
+	lists map[about]bool
+	keys  map[appKey]bool
+}
+
+// appKey is a key of an app.
+type appKey struct {
+	app int32
+	key uint64
+}
+
+// Bounds on what is remembered of a connection. Once there are more lists all are forgotten, and
+// keys decide; no more keys are added, and those that are missing count as new.
+const (
+	maxLists = 1 << 16
+	maxKeys  = 1 << 17
+)
+
+func newKnown() known { return known{map[about]bool{}, map[appKey]bool{}} }
+
+// recognize reports whether a push can be summed: the list has been pushed before, or at least one
+// in leastPart of its keys has. It sets isNew and stay of s. Of a list that was not pushed before,
+// at most maxKeys keys are looked at: it costs time for each.
+func (k *known) recognize(s *subject) bool {
+	if k.lists[s.about()] {
+		return true
+	}
+	s.isNew = true
+	if len(k.keys) == 0 || len(s.keys) > 8*maxKeys || !s.ascends() {
+		return false
+	}
+	keys, n := pslite.Keys(s.keys), 0
+	stay := make([]bool, keys.Len())
+	for i := range stay {
+		if !k.keys[appKey{s.app, keys.At(i)}] {
+			stay[i] = true
+			n++
+		}
+	}
+	if n > 0 {
+		s.stay = stay
+	}
+	return leastPart*(len(stay)-n) >= len(stay)
+}
+
+// learn notes that a list, and its keys, have been pushed.
+func (k *known) learn(s *subject) {
+	if k.lists[s.about()] {
+		return
+	}
+	if len(k.lists) >= maxLists {
+		clear(k.lists)
+	}
+	k.lists[s.about()] = true
+	keys := pslite.Keys(s.keys)
+	for i := 0; i < keys.Len() && len(k.keys) < maxKeys; i++ {
+		k.keys[appKey{s.app, keys.At(i)}] = true
+	}
+}
