@@ -16,6 +16,7 @@ type batch struct {
 	carrier  *item // nil while open
 	state    state
 	varies   bool      // the worker that opened it pushes ever new lists
+	round    int       // of that worker, where it varies
 	isRipe   bool      // it does not wait for other workers' pushes
 	given    int       // bytes of values that others carry
 	after    int       // batches that carry them and are not answered: it goes after those
@@ -66,13 +67,45 @@ type item struct {
 // exchange identifies a request and its answer on a pair's connections.
 type exchange struct{ app, customer, timestamp int32 }
 
+// turn notes that the queue pushes to b, of a list that varies: it is in the next round then, or in
+// that of the others, if these are ahead.
+func (q *Queue) turn(b *batch) {
+	if !b.varies {
+		return
+	}
+	g := q.group
+	q.round, q.absent = max(q.round+1, g.round), false
+	g.round = q.round
+	if len(b.items) == 0 {
+		b.round = q.round
+	}
+}
+
 // expects reports whether a queue may bring a push that b can carry, and has not yet: one of the
-// same keys, which it has pushed before, or, where lists vary, of keys that overlap.
+// same keys, which it has pushed before, or, where lists vary, of keys that overlap. Nobody can
+// tell by such lists which pushes belong together: a worker that has pushed as often as the one
+// that waits counts as in the same step, and may not push again before that one is answered.
 func (b *batch) expects(q *Queue) bool {
 	if b.has(q) || b.varies && slices.ContainsFunc(q.items, func(it *item) bool { return it.batch.state == isOpen && it.batch.mixes(&b.subject) }) {
 		return false
 	}
-	return q.seen.lists[b.about()] || b.varies && q.varies
+	if b.varies && q.varies {
+		return !q.absent && q.round < b.round
+	}
+	return q.seen.lists[b.about()]
+}
+
+// excuse notes for which queues b has waited in vain. None of them is waited for again until it
+// pushes, which then counts as a push of the next round.
+func (g *group) excuse(b *batch) {
+	if g.opts.Wait == 0 || !b.varies {
+		return
+	}
+	for q := range g.queues {
+		if b.expects(q) {
+			q.round, q.absent = max(q.round, b.round), true
+		}
+	}
 }
 
 // fold moves to b's sum what o has for the same keys, if that is enough of it, and returns how

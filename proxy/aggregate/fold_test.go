@@ -138,23 +138,13 @@ func TestLayOut(t *testing.T) {
 // round has some workers push a list each, all of which come to the server without any time
 // passing, and returns how many keys with values other than 0 it gets.
 func (w *world) round(lists ...int) int {
+	w.t.Helper()
 	before := w.rows
 	for i, list := range lists {
-		k := w.workers[i]
-		w.pushes(k, list)
-		w.show(k)
+		w.pushes(w.workers[i], list)
+		w.show(w.workers[i])
 	}
-	for range 4 * len(lists) {
-		for _, k := range w.workers {
-			w.due(k)
-			if k.out != nil {
-				k.link, k.out = append(k.link, k.out...), nil
-				k.queue.Written()
-			}
-			w.arrive(k)
-			w.answer(k)
-		}
-	}
+	w.carry()
 	for _, k := range w.workers {
 		for _, m := range k.mine {
 			if !m.done || !w.isWhole(m) {
@@ -165,25 +155,94 @@ func (w *world) round(lists ...int) int {
 	return w.rows - before
 }
 
-// Workers that push ever new lists wait for each other, as those do that push the same, and the
-// values of each key of a step go once.
-func TestDifferingLists(t *testing.T) {
-	w := newWorld(t, 3, 4, time.Hour, true)
+// carry has all that is due come to the server, and its answers back, without any time passing.
+func (w *world) carry() {
+	for range 4 * len(w.workers) {
+		for _, k := range w.workers {
+			w.due(k)
+			if k.out != nil {
+				k.link, k.out = append(k.link, k.out...), nil
+				k.queue.Written()
+			}
+			w.arrive(k)
+			w.answer(k)
+		}
+	}
+}
+
+// newLists returns a world of workers that have pushed all keys, of other lists.
+func newLists(t *testing.T, wait time.Duration) *world {
+	w := newWorld(t, 3, 4, wait, true)
 	for _, k := range w.workers {
 		for key := range uint64(10) {
 			k.queue.seen.keys[appKey{0, key}], k.pushed[key] = true, true
 		}
 	}
+	return w
+}
+
+// forget has the lists that were pushed be new again.
+func (w *world) forget() {
+	for _, k := range w.workers {
+		clear(k.queue.seen.lists)
+	}
+}
+
+// Workers that push ever new lists wait for each other, as those do that push the same, and the
+// values of each key of a step go once.
+func TestDifferingLists(t *testing.T) {
+	w := newLists(t, time.Hour)
 	// Nobody is known to push new lists yet: the first push waits for no other.
 	w.round(1, 2, 4, 1)
-	for _, k := range w.workers {
-		clear(k.queue.seen.lists) // those of the round before are new again
-	}
+	w.forget()
 	if n := w.round(1, 2, 4, 1); n != 7 {
 		w.fail("%d keys have values, want 7: 1 2 3 4 5 6 9", n)
 	}
 	if c := w.group.figures(); c.Carried == 0 || c.Partial == 0 || c.Lost > 0 || c.HeldBytes > 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// No push waits for a worker that has pushed in the same step already, and each wait for one that
+// does not come is the only one: not until it has pushed again.
+func TestNobodyWaitsInVainTwice(t *testing.T) {
+	w := newLists(t, time.Hour)
+	for i := range w.workers {
+		w.pushes(w.workers[i], 0)
+		w.show(w.workers[i])
+		w.carry()
+		if m := w.workers[i].mine[0]; !m.done {
+			w.fail("worker %d waits for those that have pushed", w.workers[i].id)
+		}
+	}
+	w.forget()
+	w.round(0, 1, 2, 4)
+	// The last worker does not come.
+	w.forget()
+	for i := range 3 {
+		w.pushes(w.workers[i], i)
+		w.show(w.workers[i])
+	}
+	w.carry()
+	if w.workers[0].mine[2].there {
+		w.fail("nobody waits for the last worker")
+	}
+	w.now = w.now.Add(time.Hour)
+	w.tick()
+	w.carry()
+	w.forget()
+	w.round(0, 1, 2)
+	// When it comes again it is waited for again.
+	w.forget()
+	if n := w.round(0, 1, 2, 4); n != 7 {
+		w.fail("%d keys have values, want 7: 1 2 3 4 5 6 9", n)
+	}
+	w.forget()
+	w.pushes(w.workers[0], 0)
+	w.show(w.workers[0])
+	w.carry()
+	if w.workers[0].mine[5].there {
+		w.fail("nobody waits for the others")
 	}
 }
 

@@ -27,6 +27,7 @@ type group struct {
 	queues  map[*Queue]bool
 	open    []*batch // no carrier yet; the oldest first
 	opened  uint64   // batches so far
+	round   int      // the highest of any queue
 	flying  *batch   // chosen, and not all of it has left; nil: the links are free, as far as is known
 	sent    []*batch // with others' values, and not answered
 	bytes   int
@@ -158,6 +159,7 @@ func (g *group) next(now time.Time) {
 			if len(it.queue.items) == 0 || it.queue.items[0] != it {
 				continue
 			}
+			g.excuse(b)
 			b.carrier, b.state, g.flying = it, isChosen, b
 			g.open = slices.Delete(g.open, i, i+1)
 			it.queue.poke()

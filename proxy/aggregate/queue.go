@@ -54,6 +54,8 @@ type Queue struct {
 	writing bool     // a push is being written
 	seen    known    // pushes so far
 	varies  bool     // it has pushed new lists of keys that it had pushed before
+	round   int      // of its last push that varies
+	absent  bool     // a batch has waited for it in vain since
 	failed  bool     // the connection has to end
 	ended   bool
 }
@@ -258,6 +260,7 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 		b = q.open(s, values, now)
 	}
 	q.seen.learn(s)
+	q.turn(b)
 	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta)}
 	b.items = append(b.items, it)
 	q.items = append(q.items, it)
