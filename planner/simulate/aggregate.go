@@ -12,11 +12,13 @@ import (
 	"github.com/psidecar/psidecar/internal/recording"
 )
 
-// The sizes of values, in bytes, that proxies share and sum. They must agree with those in packages
+// The sizes of values, in bytes, that proxies share and sum, and the part of a push, one in so many,
+// that others must carry for it to wait for them. They must agree with those in packages
 // proxy/codec/shared and proxy/aggregate.
 const (
 	leastShared = 4 << 10
 	mostSummed  = 64 << 20
+	leastPart   = 8
 )
 
 // maxKept bounds how many keys, and lists of keys, are remembered. If there are more all are
@@ -35,8 +37,8 @@ func keep[K comparable, V any](into map[K]V, most int, key K, v V) (dropped bool
 }
 
 // An Aggregation is what --share-pulls and --aggregate host would save of a job with all keys at
-// home. The values of a pull go to a host once, until one of their keys is pushed again. Pushes of
-// a host's workers with the same keys, one from each worker and within the wait, go as one.
+// home. The values of a pull go to a host once, until one of their keys is pushed again. Values that
+// a host's workers push for the same key, one from each worker and within the wait, go as one.
 type Aggregation struct {
 	// The most workers on one machine.
 	Each        int     `json:"workers_of_a_machine"`
@@ -47,8 +49,10 @@ type Aggregation struct {
 	Shared uint64 `json:"shared"`
 	// Pushes to other machines.
 	Pushes uint64 `json:"pushes"`
-	// Those of them that another worker's push carries.
+	// Those of them whose values another worker's push carries.
 	Carried uint64 `json:"carried"`
+	// Those of them of whose values others carry a part.
+	Partial uint64 `json:"partial"`
 	// Forms have the bytes of keys and values: servers (the job as it is), shared_pulls,
 	// summed_pushes, and host_sums (both).
 	Forms []AggregationForm `json:"forms"`
@@ -70,7 +74,9 @@ type AggregationForm struct {
 type aggregating struct {
 	machines *machines
 	// By machine, how many run there.
-	workers  []int
+	workers []int
+	// By worker, a bit of its own among those on its machine.
+	bits     []uint64
 	keyBytes int
 	wait     time.Duration
 	seed     maphash.Seed
@@ -86,8 +92,8 @@ type aggregating struct {
 	// is missing counts as pushed then.
 	forgotten uint64
 	has       map[listOf]uint64 // what a machine was sent: the number of the last push that is in it
-	// Sums to which pushes may still be added.
-	open map[listOf]*openSum
+	// What the workers of a machine push for a key.
+	sums map[keyOf]keySum
 	// Lists that a worker has pushed before.
 	known map[pushedBy]bool
 
@@ -107,21 +113,32 @@ type pushedBy struct {
 	list           uint64
 }
 
-// An openSum is a sum to which pushes may still be added: when it began, in nanoseconds since 1970,
-// and the workers in it.
-type openSum struct {
-	began   int64
-	workers []int
+// A keyOf is a key that workers of a machine push to a server or, of a push whose values cannot be
+// told apart by keys, its list.
+type keyOf struct {
+	machine, server int
+	key             uint64
+	isList          bool
+}
+
+// A keySum is what the workers of a machine push for a key. Workers are sets of bits.
+type keySum struct {
+	known uint64 // workers that have pushed the key
+	in    uint64 // workers whose values are in the last sum
+	began int64  // when it began, in nanoseconds since 1970
+	bytes uint64 // of its values
 }
 
 // newAggregating returns an aggregating that has seen nothing. wait is how long a sum stays open.
 func newAggregating(m *machines, keyBytes int, wait time.Duration) *aggregating {
 	a := &aggregating{
 		machines: m, workers: make([]int, m.count), keyBytes: keyBytes, wait: wait, seed: maphash.MakeSeed(), most: maxKept,
-		pushed: map[uint64]uint64{}, has: map[listOf]uint64{}, open: map[listOf]*openSum{}, known: map[pushedBy]bool{},
+		pushed: map[uint64]uint64{}, has: map[listOf]uint64{}, sums: map[keyOf]keySum{}, known: map[pushedBy]bool{},
 		plain: make([]float64, m.count), sharing: make([]float64, m.count), summing: make([]float64, m.count),
 	}
 	for _, machine := range m.worker {
+		// Of more than 64 workers some share a bit, and less is predicted to be saved.
+		a.bits = append(a.bits, 1<<(a.workers[machine]%64))
 		a.workers[machine]++
 	}
 	a.out.Each, a.out.WaitSeconds = slices.Max(a.workers), wait.Seconds()
@@ -181,27 +198,75 @@ func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 	keep(a.has, a.most, to, newest)
 }
 
-// sum adds a push to another machine: to an open sum of the same list that this worker is not in
-// yet, or as the beginning of one.
+// sum adds a push to another machine: each of its values to an open sum of the same key that this
+// worker is not in yet, or as the beginning of one.
 func (a *aggregating) sum(u *recording.Use, to listOf, worker, at int) {
 	a.out.Pushes++
-	by := pushedBy{worker, to.server, to.list}
-	isFirst := !a.known[by] // which may be initial values
+	if u.Pull || u.Bytes < leastShared || u.Bytes > mostSummed || a.workers[to.machine] < 2 {
+		return
+	}
+	keys, sizes := a.keysOf(u, to)
+	by, bit := pushedBy{worker, to.server, to.list}, a.bits[worker]
+	isKnown := a.known[by]
 	keep(a.known, a.most, by, true)
-	if isFirst || u.Pull || u.Bytes < leastShared || u.Bytes > mostSummed || a.workers[to.machine] < 2 {
+	familiar := 0
+	for _, k := range keys {
+		if isKnown || a.sums[k].known&bit != 0 {
+			familiar++
+		}
+	}
+	// The first values of a key may be initial ones: they go as they are, and so does a push that has
+	// hardly any others.
+	takesPart := leastPart*familiar >= len(keys)
+	carried := uint64(0)
+	for i, k := range keys {
+		s := a.sums[k]
+		switch {
+		case !takesPart || !isKnown && s.known&bit == 0:
+		// A worker that pushes the key again is in its next step, whose values must not be added to
+		// those of this one.
+		case s.in == 0 || s.in&bit != 0 || s.bytes != sizes[i] || u.UnixNanos-s.began > int64(a.wait):
+			s.in, s.began, s.bytes = bit, u.UnixNanos, sizes[i]
+		default:
+			s.in |= bit
+			carried += sizes[i]
+		}
+		s.known |= bit
+		keep(a.sums, a.most, k, s)
+	}
+	switch {
+	case carried == u.Bytes:
+		a.out.Carried++
+	case leastPart*carried >= u.Bytes:
+		a.out.Partial++
+	default:
 		return
 	}
-	sum := a.open[to]
-	// A worker that pushes the list again is in its next step, whose values must not be added to
-	// those of this one.
-	if sum == nil || slices.Contains(sum.workers, worker) || u.UnixNanos-sum.began > int64(a.wait) {
-		keep(a.open, a.most, to, &openSum{began: u.UnixNanos, workers: []int{worker}})
-		return
+	// These values are added to those of another push of the host, and cross the link once.
+	between(a.summing, int32(to.machine), int32(at), float64(carried))
+}
+
+// keysOf returns the keys of a push and how many bytes of values each has. If that cannot be told
+// the list stands for all.
+func (a *aggregating) keysOf(u *recording.Use, to listOf) (keys []keyOf, sizes []uint64) {
+	n, elements := uint64(len(u.Keys)), uint64(len(u.Keys))
+	if u.Lens != nil {
+		elements = 0
+		for _, l := range u.Lens {
+			elements += uint64(max(l, 0))
+		}
 	}
-	sum.workers = append(sum.workers, worker)
-	a.out.Carried++
-	// The values of this push are added to those of the first on the host, and cross the link once.
-	between(a.summing, int32(to.machine), int32(at), float64(u.Bytes))
+	if n == 0 || elements == 0 || u.Bytes%elements != 0 || u.Lens != nil && uint64(len(u.Lens)) != n {
+		return []keyOf{{to.machine, to.server, to.list, true}}, []uint64{u.Bytes}
+	}
+	for i, key := range u.Keys {
+		size := u.Bytes / elements
+		if u.Lens != nil {
+			size *= uint64(max(u.Lens[i], 0))
+		}
+		keys, sizes = append(keys, keyOf{to.machine, to.server, key, false}), append(sizes, size)
+	}
+	return keys, sizes
 }
 
 // list returns a hash of a use's keys, lens and size. A collision would make two lists count as
@@ -251,8 +316,8 @@ func (a *Aggregation) Print(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "\naggregation: nothing to save, no machine has two workers")
 		return err
 	}
-	fmt.Fprintf(w, "\naggregation with keys at home, up to %d workers a machine: values of %d of %d pulls are there already, %d of %d pushes are carried by another's within %v\n\n",
-		a.Each, a.Shared, a.Pulls, a.Carried, a.Pushes, time.Duration(a.WaitSeconds*float64(time.Second)))
+	fmt.Fprintf(w, "\naggregation with keys at home, up to %d workers a machine: values of %d of %d pulls are there already, %d of %d pushes are carried by others within %v, and a part of %d\n\n",
+		a.Each, a.Shared, a.Pulls, a.Carried, a.Pushes, time.Duration(a.WaitSeconds*float64(time.Second)), a.Partial)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "aggregation\tbusiest machine\tx below\ttotal\t")
 	for _, f := range a.Forms {
