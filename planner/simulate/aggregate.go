@@ -94,6 +94,9 @@ type aggregating struct {
 	has       map[listOf]uint64 // what a machine was sent: the number of the last push that is in it
 	// What the workers of a machine push for a key.
 	sums map[keyOf]keySum
+	// The round that each worker is in at each server, and the highest of a machine's workers. A push
+	// is the next one, or that of the others if these are ahead.
+	rounds, newest map[[2]int]int
 	// Lists that a worker has pushed before.
 	known map[pushedBy]bool
 
@@ -127,13 +130,15 @@ type keySum struct {
 	in    uint64 // workers whose values are in the last sum
 	began int64  // when it began, in nanoseconds since 1970
 	bytes uint64 // of its values
+	list  uint64 // of the push that began it
+	round int    // of that push
 }
 
 // newAggregating returns an aggregating that has seen nothing. wait is how long a sum stays open.
 func newAggregating(m *machines, keyBytes int, wait time.Duration) *aggregating {
 	a := &aggregating{
 		machines: m, workers: make([]int, m.count), keyBytes: keyBytes, wait: wait, seed: maphash.MakeSeed(), most: maxKept,
-		pushed: map[uint64]uint64{}, has: map[listOf]uint64{}, sums: map[keyOf]keySum{}, known: map[pushedBy]bool{},
+		pushed: map[uint64]uint64{}, has: map[listOf]uint64{}, sums: map[keyOf]keySum{}, rounds: map[[2]int]int{}, newest: map[[2]int]int{}, known: map[pushedBy]bool{},
 		plain: make([]float64, m.count), sharing: make([]float64, m.count), summing: make([]float64, m.count),
 	}
 	for _, machine := range m.worker {
@@ -218,15 +223,19 @@ func (a *aggregating) sum(u *recording.Use, to listOf, worker, at int) {
 	// The first values of a key may be initial ones: they go as they are, and so does a push that has
 	// hardly any others.
 	takesPart := leastPart*familiar >= len(keys)
-	carried := uint64(0)
+	carried, round := uint64(0), 0
+	if takesPart {
+		round = a.nextRound(worker, to)
+	}
 	for i, k := range keys {
 		s := a.sums[k]
 		switch {
 		case !takesPart || !isKnown && s.known&bit == 0:
 		// A worker that pushes the key again is in its next step, whose values must not be added to
-		// those of this one.
-		case s.in == 0 || s.in&bit != 0 || s.bytes != sizes[i] || u.UnixNanos-s.began > int64(a.wait):
-			s.in, s.began, s.bytes = bit, u.UnixNanos, sizes[i]
+		// those of this one. So is one that pushes another list in a later round: all that the sum has
+		// waited for have come.
+		case s.in == 0 || s.in&bit != 0 || s.bytes != sizes[i] || u.UnixNanos-s.began > int64(a.wait) || s.list != to.list && s.round != round:
+			s.in, s.began, s.bytes, s.list, s.round = bit, u.UnixNanos, sizes[i], to.list, round
 		default:
 			s.in |= bit
 			carried += sizes[i]
@@ -244,6 +253,14 @@ func (a *aggregating) sum(u *recording.Use, to listOf, worker, at int) {
 	}
 	// These values are added to those of another push of the host, and cross the link once.
 	between(a.summing, int32(to.machine), int32(at), float64(carried))
+}
+
+// nextRound returns the round of a worker's push.
+func (a *aggregating) nextRound(worker int, to listOf) int {
+	mine, all := [2]int{worker, to.server}, [2]int{to.machine, to.server}
+	a.rounds[mine] = max(a.rounds[mine]+1, a.newest[all])
+	a.newest[all] = a.rounds[mine]
+	return a.rounds[mine]
 }
 
 // keysOf returns the keys of a push and how many bytes of values each has. If that cannot be told

@@ -44,6 +44,14 @@ func (p pushed) String() string {
 	return fmt.Sprintf("%.2f MB to the server's host, %.1f steps/s, %v of processor time, %+v", float64(p.bytes)/1e6, p.steps, p.cpu, p.aggregate)
 }
 
+// on returns the job, on two hosts.
+func (c counted) on(t testing.TB, all []*hosts.Host) hosts.Job {
+	node := hosts.Program{build(t, "cmd/psjob"), "--json"}
+	worker := append(node[:2:2], append([]string{"--model", "count", "--steps", strconv.Itoa(c.steps), "--count-keys", strconv.Itoa(c.keys),
+		"--count-batch", strconv.Itoa(cmp.Or(c.batch, c.keys)), "--value-length", strconv.Itoa(c.width)}, c.job...)...)
+	return hosts.Job{Scheduler: node, Servers: hosts.Repeat(1, node), Workers: hosts.Repeat(c.workers, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: c.env}
+}
+
 func (c counted) do(t testing.TB) (p pushed) {
 	t.Helper()
 	net := hoststest.New(t, hosts.Config{Hosts: 2, Rate: c.rate, Pairs: true})
@@ -59,10 +67,7 @@ func (c counted) do(t testing.TB) (p pushed) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := hosts.Program{build(t, "cmd/psjob"), "--json"}
-	worker := append(node[:2:2], append([]string{"--model", "count", "--steps", strconv.Itoa(c.steps), "--count-keys", strconv.Itoa(c.keys),
-		"--count-batch", strconv.Itoa(cmp.Or(c.batch, c.keys)), "--value-length", strconv.Itoa(c.width)}, c.job...)...)
-	running, err := hosts.Job{Scheduler: node, Servers: hosts.Repeat(1, node), Workers: hosts.Repeat(c.workers, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: c.env}.Start(t.Context())
+	running, err := c.on(t, all).Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
