@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 
@@ -112,5 +114,46 @@ func TestLimitOfEndingProxies(t *testing.T) {
 	}
 	if !l.allows(now.Add(endsWithin)) {
 		t.Error("none is allowed later")
+	}
+}
+
+// A process that is stuck is asked for its stacks first, and killed if that does not end it or
+// if it is stopped.
+func TestStuckProcessIsAskedForItsStacks(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		state        byte
+		want         syscall.Signal
+	}{
+		{"ends by it", "echo ready; exec sleep 1000", 'S', syscall.SIGABRT},
+		{"does not", "trap '' ABRT; echo ready; exec sleep 1000", 'S', syscall.SIGKILL},
+		{"is stopped", "echo ready; kill -STOP $$; exec sleep 1000", 'T', syscall.SIGKILL},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := exec.Command("sh", "-c", c.script)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := out.Read(make([]byte, 16)); err != nil { // until it is set up
+				t.Fatal(err)
+			}
+			fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &peer{pid: int32(cmd.Process.Pid), pidfd: fd}
+			defer p.close()
+			if err := p.kill(c.state); err != nil {
+				t.Fatal(err)
+			}
+			var exit *exec.ExitError
+			if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != c.want {
+				t.Errorf("it ends with %v, want %v", err, c.want)
+			}
+		})
 	}
 }
