@@ -214,6 +214,12 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 	if errors.Is(err, errLeaves) {
 		err = s.handOver(t)
 	}
+	if err != nil {
+		// Without mu: closing a connection of package jobs takes the locks of all jobs, and the
+		// goroutine that answers the agent's pings takes mu.
+		relay.Reset(t.job)
+		err = reason.Wrap(err, "%s to %s", t.Client, t.Destination)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -223,8 +229,6 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 		s.counts.Left++
 	default:
 		s.counts.Lost++
-		relay.Reset(t.job)
-		err = reason.Wrap(err, "%s to %s", t.Client, t.Destination)
 	}
 	return c, err
 }

@@ -51,7 +51,8 @@
 // package relay runs two more. They end when Proxy.life does. The locks of this package, in the
 // order in which they are acquired where more than one is held: kept.mu, lanes.mu, lane.mu;
 // kept.mu, session.mu. All others are leaves: register.mu, passes.mu, peers.mu, identities.mu,
-// reach.mu, Guard.mu, admission.mu.
+// reach.mu, Guard.mu, admission.mu. Under lane.mu, passes.mu, Guard.mu and admission.mu a Keeper,
+// Heir, GuardAgent or Conn may be called, whose locks lead to none of this package.
 package proxy
 
 import (
