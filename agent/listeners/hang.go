@@ -97,10 +97,14 @@ type seen struct {
 	ran    time.Duration // on a processor, summed over the threads alive now
 	waited time.Duration // runnable but not running, summed likewise; the kernel adds a wait when it ends
 	ready  bool          // at least one thread runs or waits for a processor
+	// blocked has the kernel functions in which threads are in uninterruptible sleep, one for each
+	// thread.
+	blocked []string
 }
 
 // look samples /proc/PID. It is best effort: threads that end meanwhile are missing, and a
-// process that cannot be read yields the zero sample. It reads two files for each thread.
+// process that cannot be read yields the zero sample. It reads two files for each thread, and a
+// third one for each in uninterruptible sleep.
 func (p *peer) look() (s seen) {
 	dir := "/proc/" + strconv.Itoa(int(p.pid))
 	s.state = stateOf(dir)
@@ -110,7 +114,12 @@ func (p *peer) look() (s seen) {
 	}
 	for _, t := range threads {
 		thread := dir + "/task/" + t.Name()
-		s.ready = s.ready || stateOf(thread) == 'R'
+		switch stateOf(thread) {
+		case 'R':
+			s.ready = true
+		case 'D':
+			s.blocked = append(s.blocked, sleepsIn(thread))
+		}
 		text, err := os.ReadFile(thread + "/schedstat")
 		if f := strings.Fields(string(text)); err == nil && len(f) >= 2 {
 			ran, _ := strconv.ParseInt(f[0], 10, 64)
@@ -133,6 +142,26 @@ func stateOf(dir string) byte {
 		return stat[i+2]
 	}
 	return 0
+}
+
+// sleepsIn returns the kernel function in which a thread sleeps, "?" if the kernel does not tell.
+func sleepsIn(dir string) string {
+	text, err := os.ReadFile(dir + "/wchan")
+	if name := string(bytes.TrimSpace(text)); err == nil && name != "" && name != "0" {
+		return name
+	}
+	return "?"
+}
+
+// mostSleeps bounds the threads that a message names.
+const mostSleeps = 4
+
+// sleeps describes the threads in uninterruptible sleep, for a message; empty if there are none.
+func (s *seen) sleeps() string {
+	if len(s.blocked) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; threads in uninterruptible sleep: %d, in %s", len(s.blocked), strings.Join(s.blocked[:min(len(s.blocked), mostSleeps)], ", "))
 }
 
 // verdict is the reason for a proxy's silence. Every verdict but hangs spares the proxy.
@@ -255,9 +284,9 @@ func (s *silence) over() error {
 	before, now := s.last, s.peer.look()
 	why := judge(before, now, s.wanted, time.Since(s.asked)-s.wanted/8, !gone)
 	s.last, s.asked = now, time.Now()
-	stuck = fmt.Errorf("%w (state %q, used %v of CPU time and waited %v for a CPU in the meantime)", stuck, now.state, now.ran-before.ran, now.waited-before.waited)
+	stuck = fmt.Errorf("%w (state %q, used %v of CPU time and waited %v for a CPU in the meantime%s)", stuck, now.state, now.ran-before.ran, now.waited-before.waited, now.sleeps())
 	if why != hangs {
-		s.l.log.Warn("a proxy does not respond, but is not killed", "pid", s.peer.pid, "because", why)
+		s.l.log.Warn("a proxy does not respond, but is not killed", "pid", s.peer.pid, "because", why, "silence", stuck)
 		if why == debugged && gone {
 			return fmt.Errorf("%w: %s", stuck, why)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -96,6 +97,38 @@ func TestLookAtAProcess(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("after a minute of computing it is %+v, before %+v", now, before)
+		}
+	}
+}
+
+// A message names some of the threads in uninterruptible sleep, by what the kernel tells of them.
+func TestSleepsAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct{ wchan, want string }{
+		{"folio_wait_bit_common", "folio_wait_bit_common"},
+		{"0", "?"}, // the kernel tells only who may trace the process
+		{"", "?"},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "wchan"), []byte(c.wchan), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := sleepsIn(dir); got != c.want {
+			t.Errorf("a thread that sleeps in %q is said to sleep in %q, want %q", c.wchan, got, c.want)
+		}
+	}
+	if got := sleepsIn(filepath.Join(dir, "gone")); got != "?" {
+		t.Errorf("a thread that has ended sleeps in %q", got)
+	}
+	for _, c := range []struct {
+		blocked []string
+		want    string
+	}{
+		{nil, ""},
+		{[]string{"a"}, "; threads in uninterruptible sleep: 1, in a"},
+		{[]string{"a", "b", "?", "c", "d", "e"}, "; threads in uninterruptible sleep: 6, in a, b, ?, c"},
+	} {
+		if got := (&seen{blocked: c.blocked}).sleeps(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
 }
