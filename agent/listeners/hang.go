@@ -21,9 +21,9 @@ import (
 //
 // Killing a proxy breaks connections of the job (unless they are kept, see kept.go), so silence
 // alone is not enough. A proxy is spared while a debugger holds it, while it is starved of
-// processor time, for a while when it computes, and when the agent itself was stopped and so
-// could not have heard it. A rate limit stops a proxy that always hangs from being killed over
-// and over.
+// processor time, while a thread of it is in uninterruptible sleep, for a while when it computes,
+// and when the agent itself was stopped and so could not have heard it. A rate limit stops a proxy
+// that always hangs from being killed over and over.
 
 // peer is the process at the other end of a proxy's connection. The pidfd pins the process: its
 // number may be reused after it ends, the descriptor never refers to another.
@@ -171,6 +171,7 @@ const (
 	hangs    verdict = ""
 	debugged verdict = "it is being debugged"
 	starved  verdict = "it is waiting for a CPU"
+	blocked  verdict = "a thread is in uninterruptible sleep"
 	busy     verdict = "it computes"
 	away     verdict = "this agent was suspended itself"
 )
@@ -178,7 +179,9 @@ const (
 // judge decides why a process was silent. wanted is how long the silence should have lasted
 // when its timer fired, lasted how long it really did, and before and now are samples of its
 // start and end. A process that computes may merely be late, so it is spared while patient
-// holds; one that sleeps or was stopped will not come back by itself.
+// holds; one that sleeps or was stopped will not come back by itself. In a process with a thread in
+// uninterruptible sleep, as in a page fault, other threads may be late because of it, and a kill
+// has no effect before the kernel lets that thread go.
 //
 // The order of the cases matters: a debugger explains everything else, and figures that were
 // taken while the agent itself was away explain nothing.
@@ -191,6 +194,8 @@ func judge(before, now seen, wanted, lasted time.Duration, patient bool) verdict
 		return away // it was stopped, or the machine was suspended
 	// Stopped by a signal: nobody waits for it to continue, so it counts as hanging.
 	case now.state == 'T':
+	case len(now.blocked) > 0:
+		return blocked
 	// A quarter of the period in the run queue is far more than a healthy host ever shows.
 	case waited > wanted/4:
 		return starved
@@ -287,7 +292,8 @@ func (s *silence) over() error {
 	stuck = fmt.Errorf("%w (state %q, used %v of CPU time and waited %v for a CPU in the meantime%s)", stuck, now.state, now.ran-before.ran, now.waited-before.waited, now.sleeps())
 	if why != hangs {
 		s.l.log.Warn("a proxy does not respond, but is not killed", "pid", s.peer.pid, "because", why, "silence", stuck)
-		if why == debugged && gone {
+		// No more connects go to it. If it goes on, it connects again.
+		if (why == debugged || why == blocked) && gone {
 			return fmt.Errorf("%w: %s", stuck, why)
 		}
 		return nil

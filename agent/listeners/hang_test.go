@@ -42,8 +42,8 @@ func TestAHangingProxyIsEnded(t *testing.T) {
 	g.until(client, g.through(second))
 }
 
-// What silence means: of a process that is debugged, or gets no processor, or of
-// an agent that was away itself, nothing is held against the proxy.
+// What silence means: of a process that is debugged, gets no processor or waits in the kernel, or
+// of an agent that was away itself, nothing is held against the proxy.
 func TestJudgeSilenceOfAProxy(t *testing.T) {
 	const wanted = 2 * time.Second
 	for _, c := range []struct {
@@ -60,6 +60,9 @@ func TestJudgeSilenceOfAProxy(t *testing.T) {
 		{"debugged", seen{state: 't'}, wanted, debugged},
 		{"on a busy machine", seen{state: 'R', waited: wanted / 2}, wanted, starved},
 		{"waiting for a processor all the while", seen{state: 'S', ready: true, ran: wanted / 100}, wanted, starved},
+		{"in a page fault that the kernel does not finish", seen{state: 'S', blocked: []string{"folio_wait_bit_common"}}, wanted, blocked},
+		{"in a page fault, on a busy machine", seen{state: 'S', blocked: []string{"?"}, waited: wanted}, wanted, blocked},
+		{"stopped, but for a thread in the kernel", seen{state: 'T', blocked: []string{"?"}}, wanted, hangs},
 		{"the machine was suspended", seen{state: 'S'}, time.Minute, away},
 	} {
 		if got := judge(seen{}, c.now, wanted, c.lasted, false); got != c.want {
