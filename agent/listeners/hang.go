@@ -298,6 +298,8 @@ func (s *silence) over() error {
 		}
 		return nil
 	}
+	// Said before it is gone: a kill can take long to have an effect.
+	s.l.log.Warn("a proxy does not respond, and is to be killed", "pid", s.peer.pid, "silence", stuck)
 	if err := s.l.endHanging(s.peer, now.state); err != nil {
 		if !gone {
 			return nil
