@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -37,6 +39,50 @@ func TestBytePSBesideReplacements(t *testing.T) {
 		t.Errorf("the job made %v connections anew", after-before)
 	}
 	t.Logf("%d replacements", n)
+}
+
+// A job on BytePS's own server, a third of whose keys are displaced, has no wrong sum while
+// proxies are replaced, one host's after the other: what of its requests is on the way to another
+// server's connection is handed over, too. BYTEPS_BIN names the folder of byteps_job, whose source is
+// in test/reroute/testdata.
+func TestPlacedBytePSBesideReplacements(t *testing.T) {
+	dir := require.Asked(t, "BYTEPS_BIN", "the folder of byteps_job, built as test/reroute/testdata/byteps_job.cc says")
+	const servers, keys, length, steps = 4, 48, 262144, 400
+	var owners []plan.Range
+	for home := range int32(servers) {
+		for k := uint64(home); k < keys; k += 3 * servers {
+			owners = append(owners, plan.Range{Keys: plan.One(plan.HomeRange(home, servers).First + k), Owner: (home + 1) % servers})
+		}
+	}
+	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: []string{"--insecure", "--placement", placed(t, owners)}})
+	program := hosts.Program{filepath.Join(dir, "byteps_job"), fmt.Sprint(keys), fmt.Sprint(length), fmt.Sprint(steps)}
+	r := f.startFor(hosts.Job{Scheduler: program, Servers: hosts.Repeat(servers, program), Workers: hosts.Repeat(servers, program), Hosts: f.net.Hosts(),
+		Env: []string{"DMLC_ENABLE_RDMA=zmq", "DMLC_GROUP_SIZE=1", "BYTEPS_SERVER_ENGINE_THREAD=2"}}, 4*time.Minute)
+	r.goesOn("before")
+	n, rerouted := 0, uint64(0)
+	for ; !r.over(); n++ {
+		s := f.sidecars[n%len(f.sidecars)]
+		for _, j := range f.state(s).Jobs {
+			rerouted += j.Rerouted
+		}
+		f.replace(s, s.proxy)
+	}
+	<-r.ended
+	if r.err != nil {
+		for _, node := range r.Nodes() {
+			t.Logf("%s %d: %v: %s", node.Role, node.Index, node.Err, tail(node.Stderr.String(), 6))
+		}
+		t.Fatalf("after %d replacements the job has failed: %v", n, r.err)
+	}
+	for _, node := range r.Nodes() {
+		if want := fmt.Sprintf("%d values in %d steps, 0 wrong", keys*length/4*steps, steps); node.Role == "worker" && !strings.Contains(node.Stdout.String(), want) {
+			t.Errorf("%s %d says %q, want %q in it", node.Role, node.Index, node.Stdout.String(), want)
+		}
+	}
+	if n < len(f.sidecars) || rerouted == 0 {
+		t.Errorf("%d proxies were replaced beside the job, which had rerouted %d requests", n, rerouted)
+	}
+	t.Logf("%d replacements; %d requests rerouted by proxies that were replaced", n, rerouted)
 }
 
 // goesOn waits until the job's messages go through the proxies of all hosts, in both
