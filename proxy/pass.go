@@ -244,10 +244,13 @@ func (s *passes) handOver(t *transit) error {
 	}
 	// The router may have read ahead, and may have messages queued for the process.
 	if r, ok := t.job.(routed); ok {
-		var err error
-		if t.Left, err = r.Leave(); err != nil {
+		left, err := r.Leave()
+		if err != nil {
 			return reason.Errorf(reason.ResetByJob, "handing the connection over: %w", err)
 		}
+		// After what the relay has read and not sent: of a server that answers on the asker's
+		// connection that may be the beginning of an answer.
+		t.Left = append(t.Left, left...)
 	}
 	// What the next proxy needs travels in a file in memory beside the socket, over the
 	// agent's Unix socket: nothing is on disk.
