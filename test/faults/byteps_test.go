@@ -47,7 +47,7 @@ func TestBytePSBesideReplacements(t *testing.T) {
 // in test/reroute/testdata.
 func TestPlacedBytePSBesideReplacements(t *testing.T) {
 	dir := require.Asked(t, "BYTEPS_BIN", "the folder of byteps_job, built as test/reroute/testdata/byteps_job.cc says")
-	const servers, keys, length, steps = 4, 48, 262144, 400
+	const servers, keys, length, steps = 4, 48, 262144, 24
 	var owners []plan.Range
 	for home := range int32(servers) {
 		for k := uint64(home); k < keys; k += 3 * servers {
@@ -70,7 +70,7 @@ func TestPlacedBytePSBesideReplacements(t *testing.T) {
 	<-r.ended
 	if r.err != nil {
 		for _, node := range r.Nodes() {
-			t.Logf("%s %d: %v: %s", node.Role, node.Index, node.Err, tail(node.Stderr.String(), 6))
+			t.Logf("%s %d: %v: %s", node.Role, node.Index, node.Err, tail(node.Stderr.String()+node.Stdout.String(), 60))
 		}
 		t.Fatalf("after %d replacements the job has failed: %v", n, r.err)
 	}
@@ -83,6 +83,7 @@ func TestPlacedBytePSBesideReplacements(t *testing.T) {
 		t.Errorf("%d proxies were replaced beside the job, which had rerouted %d requests", n, rerouted)
 	}
 	t.Logf("%d replacements; %d requests rerouted by proxies that were replaced", n, rerouted)
+	f.unguarded()
 }
 
 // goesOn waits until the job's messages go through the proxies of all hosts, in both
