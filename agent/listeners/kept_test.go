@@ -54,27 +54,34 @@ func (c *keeping) kill() {
 	}
 }
 
-// holdOne has the agent hold a connection of the proxy's.
-func (c *keeping) holdOne(t *testing.T, k *kept, id uint64) {
+// connection returns a connection of the test's, which it closes, and what the agent is given of
+// it: a duplicate, and a page.
+func connection(t *testing.T) (conn *net.TCPConn, file, page *os.File) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
+	dialed, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	file, err := conn.(*net.TCPConn).File()
-	if err != nil {
+	t.Cleanup(func() { dialed.Close() })
+	conn = dialed.(*net.TCPConn)
+	if file, err = conn.File(); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.Open(os.DevNull)
-	if err != nil {
+	if page, err = os.Open(os.DevNull); err != nil {
 		t.Fatal(err)
 	}
+	return conn, file, page
+}
+
+// holdOne has the agent hold a connection of the proxy's.
+func (c *keeping) holdOne(t *testing.T, k *kept, id uint64) {
+	t.Helper()
+	_, file, page := connection(t)
 	if err := k.hold(c.agents, id, []*os.File{file, page}); err != nil {
 		t.Fatal(err)
 	}
@@ -189,29 +196,12 @@ func TestWhatCannotBeHeldIsClosed(t *testing.T) {
 	k := &kept{most: 4}
 	t.Cleanup(k.close)
 	proxy := newKeeping(t, k)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	file, err := conn.(*net.TCPConn).File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, file, page := connection(t)
 	page.Close() // it cannot be duplicated
 	if err := k.hold(proxy.agents, 7, []*os.File{file, page}); err == nil {
 		t.Error("a connection without a page is held")
 	}
-	if n := descriptors(t, conn.(*net.TCPConn)); n != 1 {
+	if n := descriptors(t, conn); n != 1 {
 		t.Errorf("the connection has %d descriptors, want its own", n)
 	}
 }
