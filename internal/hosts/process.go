@@ -150,6 +150,29 @@ func (p *Process) threads() string {
 	return all.String()
 }
 
+// Sleepers describes all threads of the machine that are in uninterruptible sleep, each with its
+// kernel stack as far as the kernel shows it. They are what a killed process waits for before it
+// ends.
+func Sleepers() string {
+	var all strings.Builder
+	tasks, _ := filepath.Glob("/proc/[0-9]*/task/*") // fails for a bad pattern only
+	for _, task := range tasks {
+		stat, err := os.ReadFile(filepath.Join(task, "stat"))
+		if err != nil {
+			continue // it has ended
+		}
+		if end := bytes.LastIndexByte(stat, ')'); end < 0 || !bytes.HasPrefix(stat[end+1:], []byte(" D")) {
+			continue
+		}
+		stack, err := os.ReadFile(filepath.Join(task, "stack"))
+		if err != nil {
+			stack = []byte(err.Error())
+		}
+		fmt.Fprintf(&all, "%s: %s\n%s\n", task, bytes.TrimSpace(stat), bytes.TrimSpace(stack))
+	}
+	return all.String()
+}
+
 // Pause stops the process without ending it (SIGSTOP), until Resume.
 func (p *Process) Pause() error { return p.Signal(syscall.SIGSTOP) }
 

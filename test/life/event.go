@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 	"time"
 )
 
@@ -78,7 +77,7 @@ func (e kill) possible(l *Life) error { return e.running(l) }
 // none. The harm lasts until the next process is ready.
 func (e kill) happen(ctx context.Context, l *Life) error {
 	over := l.harms.begin(e.String(), harmful{breaks: e.of == proxy})
-	if err := e.service(l).stopService(syscall.SIGKILL, time.Minute); err != nil {
+	if err := e.service(l).killService(l); err != nil {
 		return err
 	}
 	return l.afterwards(ctx, e.await, func(ctx context.Context) error {
@@ -103,7 +102,7 @@ func (e killMany) possible(*Life) error { return nil }
 func (e killMany) happen(ctx context.Context, l *Life) error {
 	defer l.harms.begin(e.String(), harmful{breaks: true})()
 	for _, t := range e.targets {
-		if err := t.service(l).stopService(syscall.SIGKILL, time.Minute); err != nil {
+		if err := t.service(l).killService(l); err != nil {
 			return err
 		}
 	}

@@ -80,7 +80,7 @@ func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 			j.say("%s ended, as it may (its disk is full, and its store was lost): %v", s, err)
 			return
 		}
-		j.fail("%s ended: %v\n%s", s, err, words)
+		j.fail("%s ended: %v\n%s\nthreads in uninterruptible sleep: %s", s, err, words, hosts.Sleepers())
 	}
 	begin := func(kind string, h *hosts.Host, uid uint32, args ...string) *service {
 		s := &service{Service: hosts.Service{Group: kind, Host: h}, uid: uid, ended: ended, log: j.path("logs", kind+"-"+h.Name+".log"),

@@ -92,6 +92,25 @@ func (s *service) stopService(sig syscall.Signal, patience time.Duration) error 
 	return s.End(sig, patience)
 }
 
+// mayDieWithin is how long a killed process may take to end. None of its code runs any more: what
+// it waits for is the kernel's, such as a lock that another process holds.
+const mayDieWithin = 10 * time.Minute
+
+// killService ends the present process by SIGKILL and waits until it has ended. If that takes
+// long, the journal has what the kernel's threads were doing.
+func (s *service) killService(l *Life) error {
+	const long = 5 * time.Second
+	began, pid := time.Now(), s.Current().Pid()
+	slow := time.AfterFunc(long, func() {
+		l.journal.write(fmt.Sprintf("logs/slow-kill-%d.txt", pid), hosts.Sleepers())
+	})
+	err := s.stopService(syscall.SIGKILL, mayDieWithin)
+	if slow.Stop(); time.Since(began) > long {
+		l.journal.say("%s took %.1f s to end once it was killed", s, time.Since(began).Seconds())
+	}
+	return err
+}
+
 // mayEnd says that the end of the present process is no failure, whoever ends it.
 func (s *service) mayEnd() {
 	p := s.Current()

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
-	"time"
 )
 
 // damage changes a bit of one of the files of a proxy's state, or cuts the file off, while the
@@ -50,7 +48,7 @@ func (e damage) happen(ctx context.Context, l *Life) error {
 	s := e.proxy().service(l)
 	s.StayAway(true)
 	defer s.StayAway(false)
-	if err := s.stopService(syscall.SIGKILL, time.Minute); err != nil {
+	if err := s.killService(l); err != nil {
 		return err
 	}
 	if err := e.lose(l); err != nil {
@@ -119,7 +117,7 @@ func (loseStore) happen(ctx context.Context, l *Life) error {
 	s := l.fleet.planner
 	s.StayAway(true)
 	defer s.StayAway(false)
-	if err := s.stopService(syscall.SIGKILL, time.Minute); err != nil {
+	if err := s.killService(l); err != nil {
 		return err
 	}
 	files, err := filesIn(filepath.Dir(l.fleet.store))
