@@ -21,7 +21,7 @@ import (
 //	boot                  the host's boot in which the rest was written
 //	reserve               room for the end, see reserve
 //	DIGEST.run            a scheduler of this host, see scheduler
-//	DIGEST/job.json       a job, see saved
+//	DIGEST/job.json       a job, see saved; job-copy.json is its copy
 //	DIGEST/worker-ID      a worker's ledger (package ledger)
 //	DIGEST/owners         the owners of keys, see journal
 //	DIGEST/unfinished.json  left by an orderly end, see unfinished
@@ -41,8 +41,9 @@ type folder struct {
 	lost []lostJob
 }
 
-// lostJob is a job whose files are so damaged that not even its name is known. Its keys may be
-// displaced, so workers' connections to servers of unknown jobs fail as long as its folder exists.
+// lostJob is a job of which both job.json and its copy are damaged, so that not even its name is
+// known. Its keys may be displaced, so workers' connections to servers of unknown jobs fail as long
+// as its folder exists.
 type lostJob struct {
 	path string
 	err  error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -128,7 +129,55 @@ func corrupt(t *testing.T, path string) {
 	}
 }
 
-// A job whose file is damaged does not go on; others do. Until its files are
+// A job goes on as it was if only one of its two files is damaged, and unknown jobs are unaffected.
+// Where a kill came between the two writes the copy is ahead, and what it has counts.
+func TestDamagedJobIsReadFromItsCopy(t *testing.T) {
+	for name, harm := range map[string]func(t *testing.T, path string){
+		"damaged": corrupt,
+		"gone":    func(t *testing.T, path string) { os.Remove(path) },
+		"cut":     func(t *testing.T, path string) { os.Truncate(path, 100) },
+		"empty":   func(t *testing.T, path string) { os.Truncate(path, 0) },
+	} {
+		for _, file := range []string{jobFile, jobCopy} {
+			x := oneJob(t, Options{})
+			before := filepath.Join(t.TempDir(), jobFile)
+			if err := os.Rename(filepath.Join(x.dir, jobFile), before); err != nil {
+				t.Fatal(err)
+			}
+			x.displaced = true
+			if err := x.save(); err != nil {
+				t.Fatal(err)
+			}
+			x.close()
+			if file == jobFile { // of before the copy
+				if err := os.Rename(before, filepath.Join(x.dir, jobFile)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			harm(t, filepath.Join(x.dir, file))
+			y := remembered(t, x, Options{Dir: x.jobs.opts.Dir})
+			if !y.displaced || !maps.Equal(y.local, x.local) || y.dir != x.dir {
+				t.Errorf("%s %s: displaced %v, workers %v", name, file, y.displaced, y.local)
+			}
+			if lost := y.jobs.folder.missing(); len(lost) > 0 {
+				t.Errorf("%s %s: %d jobs are lost", name, file, len(lost))
+			}
+			if passes, err := ask(y.jobs, foreign, 7); !passes || err != nil {
+				t.Errorf("%s %s: a request of an unknown job passes: %v, %v", name, file, passes, err)
+			}
+			// Both are written again, so that the next one may be damaged.
+			y.checkKept(time.Now().Add(checkEvery))
+			for _, file := range []string{jobFile, jobCopy} {
+				if s, _, err := readSaved(filepath.Join(y.dir, file)); err != nil || !s.Displaced {
+					t.Errorf("%s %s: then %s: %v", name, file, file, err)
+				}
+			}
+			y.close()
+		}
+	}
+}
+
+// A job of which both files are damaged does not go on; others do. Until its files are
 // removed no worker of an unknown job gets past.
 func TestDamagedJob(t *testing.T) {
 	x := oneJob(t, Options{})
@@ -139,6 +188,7 @@ func TestDamagedJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	corrupt(t, filepath.Join(other, jobFile))
+	corrupt(t, filepath.Join(other, jobCopy))
 	for range 2 { // the second time it is aside already
 		j := again(t, Options{Dir: dir})
 		if passes, err := ask(j, server0, 7); !passes || err != nil {

@@ -41,6 +41,11 @@ func (x *job) save() error {
 	}
 	slices.Sort(s.Local)
 	s.Scopes = slices.SortedFunc(maps.Keys(x.scopes), Scope.compare)
+	// The copy comes first, so that it is never older than the file in whose place it is read. What
+	// it has in advance after a kill in between is not in effect yet.
+	if _, x.unkept = writeKept(filepath.Join(x.dir, jobCopy), s); x.unkept != nil {
+		return x.unkept
+	}
 	// The file asked is made together with job.json: later the disk may be full.
 	if x.keptSize, x.unkept = writeKept(filepath.Join(x.dir, jobFile), s); x.unkept == nil {
 		x.unkept = x.makeAsked()
@@ -48,8 +53,12 @@ func (x *job) save() error {
 	return x.unkept
 }
 
-// jobFile identifies the job of a folder.
-const jobFile = "job.json"
+// jobFile identifies the job of a folder. jobCopy is read where jobFile is damaged: without both
+// nothing says which job a folder is of, and the connections of all unknown jobs must fail.
+const (
+	jobFile = "job.json"
+	jobCopy = "job-copy.json"
+)
 
 // forgetAfter is how long the files of a job are kept that nothing touches.
 const forgetAfter = 24 * time.Hour
@@ -75,9 +84,7 @@ var errNoName = errors.New(jobFile + " is not there")
 // ledgers but without job.json is an error, since nothing says whose requests they are. Of two runs
 // in the same scopes the later one counts.
 func (j *Jobs) rememberJob(folder string) error {
-	file := filepath.Join(folder, jobFile)
-	var s saved
-	err := readKept(file, &s)
+	s, t, err := j.readJob(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		// A folder is made before job.json is written, so an empty one is what a kill in between
 		// leaves.
@@ -93,14 +100,7 @@ func (j *Jobs) rememberJob(folder string) error {
 	if err != nil {
 		return err
 	}
-	var t pslite.Table
-	var m pslite.Meta
-	m.Control.Cmd, m.Control.Nodes = pslite.AddNode, s.Nodes
-	t.Learn(&m)
 	servers, _ := t.Count()
-	if servers == 0 || jobName(&t) != s.Job {
-		return fmt.Errorf("%s: %w: it has no servers, or another scheduler", file, errDamaged)
-	}
 	x, err := j.newJob(s.Job, s.Run, t, servers)
 	if x == nil {
 		return err
@@ -130,6 +130,38 @@ func (j *Jobs) rememberJob(folder string) error {
 	}
 	j.register(x)
 	return x.resume()
+}
+
+// readJob reads job.json of a folder, or its copy if job.json is damaged or not there. The error is
+// that of job.json; it wraps fs.ErrNotExist if there is neither.
+func (j *Jobs) readJob(folder string) (s saved, t pslite.Table, err error) {
+	file := filepath.Join(folder, jobFile)
+	if s, t, err = readSaved(file); err == nil {
+		return s, t, nil
+	}
+	copied, table, wrong := readSaved(filepath.Join(folder, jobCopy))
+	if wrong != nil {
+		return s, t, err
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		j.log.Warn("the state of a job is damaged; its copy is used", "job", copied.Job, "error", err)
+		j.folder.setAside(file)
+	}
+	return copied, table, nil
+}
+
+// readSaved reads a file of job.save, and makes the node table of its nodes.
+func readSaved(path string) (s saved, t pslite.Table, err error) {
+	if err := readKept(path, &s); err != nil {
+		return s, t, err
+	}
+	var m pslite.Meta
+	m.Control.Cmd, m.Control.Nodes = pslite.AddNode, s.Nodes
+	t.Learn(&m)
+	if servers, _ := t.Count(); servers == 0 || jobName(&t) != s.Job {
+		return s, t, fmt.Errorf("%s: %w: it has no servers, or another scheduler", path, errDamaged)
+	}
+	return s, t, nil
 }
 
 // rememberScheduler notes that processes of scopes have dialled the scheduler of a table. They are
