@@ -38,7 +38,7 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the CA certificates for agents and other clients; with it --"+prefix+"listen accepts only TLS")
 	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, reloaded when it changes")
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with the private key of the certificate")
-	flags.StringSliceVar(&f.Roles, prefix+"tls-role", nil, "ROLE=PATTERN: grant the role (agent, proxy, planner, operator) to certificates with a matching DNS name or URI, in addition to those that contain psidecar://ROLE/NAME; {host} in the pattern limits the role to that host; may be repeated")
+	flags.StringSliceVar(&f.Roles, prefix+"tls-role", nil, "ROLE=PATTERN: grant the role (agent, proxy, planner, operator) to certificates with a matching DNS name or URI that contain no psidecar://ROLE/NAME; {host} in the pattern limits the role to that host; may be repeated")
 	flags.StringVar(&f.Socket, prefix+"socket", client.PlannerSocket, "Unix socket for psidecar plan on the same host, with full access for root, the planner's user and --admin-uid; empty: disabled")
 	flags.BoolVar(&f.Act, prefix+"act", false, "apply plans automatically (as psidecar plan apply does), and enable sums of a host's pushes where alpha shows that they save bytes (as psidecar plan aggregate apply does)")
 	// The options without a flag keep their defaults.

@@ -107,14 +107,18 @@ func RoleURI(r Role, name string) *url.URL {
 	return &url.URL{Scheme: "psidecar", Host: string(r), Path: "/" + name}
 }
 
-// GrantsOf returns the roles that a certificate has by its own URIs and by rules. It assumes
-// that the certificate was verified.
+// GrantsOf returns the roles that a certificate names by its own URIs. Rules give roles to
+// certificates that name none: one that names roles is limited to them, whatever its names. It
+// assumes that the certificate was verified.
 func GrantsOf(cert *x509.Certificate, rules ...RoleRule) Grants {
 	var g Grants
 	for _, u := range cert.URIs {
 		if o, ok := granted(u); ok {
 			g = append(g, o)
 		}
+	}
+	if len(g) > 0 {
+		return g
 	}
 	for _, name := range CertNames(cert) {
 		for _, r := range rules {
