@@ -133,6 +133,62 @@ func TestZonesAreNoNames(t *testing.T) {
 	}
 }
 
+// A role that is no text gets into no report: the report of the whole host could not be sent.
+func TestRolesAreText(t *testing.T) {
+	for _, role := range []string{"worker\xff", "\x1b[2Jworker", "work\ner"} {
+		proc := nodes(2)
+		proc.MapFS["100/environ"] = &fstest.MapFile{Data: []byte("DMLC_ROLE=" + role + "\x00DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00PSIDECAR_JOB=x\x00")}
+		s, err := Take(proc, nil, nil)
+		if err != nil || len(s.Processes) != 1 || s.Processes[0].PID != 101 {
+			t.Errorf("with the role %q: %+v, %v; want the other process alone", role, s, err)
+		}
+	}
+}
+
+// succession is a /proc in which process 100 ends once its environment was read, and its number is
+// another one's from then on.
+type succession struct {
+	fstest.MapFS
+	next fstest.MapFS
+}
+
+func (s *succession) Open(name string) (fs.File, error) {
+	f, err := s.MapFS.Open(name)
+	if name == "100/environ" && s.next != nil {
+		s.MapFS, s.next = s.next, nil
+	}
+	return f, err
+}
+
+// What a process says does not count for the one that gets its number meanwhile.
+func TestReusedNumberMixesNoProcesses(t *testing.T) {
+	process := func(began, environ, cgroup string) fstest.MapFS {
+		return fstest.MapFS{
+			"100/stat":    {Data: []byte("100 (a) S " + strings.Repeat("1 ", 18) + began + " 1 2 3\n")},
+			"100/environ": {Data: []byte(environ)},
+			"100/cgroup":  {Data: []byte("0::" + cgroup + "\n")},
+		}
+	}
+	const node = "DMLC_ROLE=worker\x00DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00"
+	for name, next := range map[string]struct {
+		environ string
+		nodes   int
+	}{"no node": {"HOME=/\x00", 0}, "a node": {node, 1}} {
+		t.Run(name, func(t *testing.T) {
+			proc := &succession{process("500", node+"PSIDECAR_JOB=forged\x00", "/hostile"), process("501", next.environ, "/job")}
+			s, err := Take(proc, nil, nil)
+			if err != nil || len(s.Processes) != next.nodes {
+				t.Fatalf("found %+v, %v; want %d nodes", s, err, next.nodes)
+			}
+			for _, p := range s.Processes {
+				if len(p.Settings) > 0 || p.Cgroup != "/job" {
+					t.Errorf("the process in %s has the settings %v of the one before", p.Cgroup, p.Settings)
+				}
+			}
+		})
+	}
+}
+
 // Many descriptors that all processes share are remembered once for each up to a
 // bound, and not for each process.
 func TestSharedDescriptorsHaveABound(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/psidecar/psidecar/internal/policy"
 )
@@ -60,10 +62,16 @@ func environment(proc fs.FS, pid int) (map[string]string, error) {
 			env[string(name)] = string(value)
 		}
 	}
-	if _, ok := env[role]; !ok {
+	if text, ok := env[role]; !ok || !printable(text) {
 		return nil, nil
 	}
 	return env, nil
+}
+
+// printable reports whether a text of a process can be passed on. A role is sent to the planner: a
+// report with text that is not UTF-8 cannot be encoded, so that one process would silence the host.
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // describe reads the properties of a process that stay the same until it execs: environment,

@@ -152,6 +152,12 @@ func (f *Finder) remembered(pid int, anew bool) (*node, error) {
 		return n, nil
 	}
 	p, ok, err := describe(f.proc, pid)
+	// The process may have ended in the middle, and its number be another one's by now: the
+	// environment of one must not count for the cgroup of the other.
+	for now := began(f.proc, pid); err == nil && ok && now != at; now = began(f.proc, pid) {
+		at = now
+		p, ok, err = describe(f.proc, pid)
+	}
 	if err != nil || !ok {
 		return nil, err
 	}
