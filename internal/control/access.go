@@ -103,12 +103,12 @@ const (
 	noRole
 	otherHost
 	otherUser
-	handshake
+	noHandshake
 	silent
 )
 
 var reasons = [...]string{
-	unknownMethod: "unknown_method", noIdentity: "no_certificate", noRole: "role", otherHost: "host", otherUser: "user", handshake: "handshake", silent: "silent",
+	unknownMethod: "unknown_method", noIdentity: "no_certificate", noRole: "role", otherHost: "host", otherUser: "user", noHandshake: "handshake", silent: "silent",
 }
 
 // caller is the identity of a caller, as far as rules need it.
@@ -161,7 +161,7 @@ func (p *Policy) refuse(why int, method string, c *caller, format string, args .
 
 // Failed records a connection whose handshake failed: its certificate is not valid, or it does
 // not speak TLS.
-func (p *Policy) Failed(from net.Addr, err error) { p.note(handshake, "caller", from, "error", err) }
+func (p *Policy) Failed(from net.Addr, err error) { p.note(noHandshake, "caller", from, "error", err) }
 
 // Crowd sets a function that counts connections which were reset, to make room, before they had
 // identified themselves. They appear among the refused.

@@ -178,6 +178,35 @@ func TestOnlyTrustedUsersChangeThings(t *testing.T) {
 	}
 }
 
+// Connections that ask for nothing make room for others: any user of the host may open them.
+func TestControlBesideSilentConnections(t *testing.T) {
+	path := filepath.Join(folder(t), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	defer func() { cancel(); <-ended }()
+	for range s.opening.Most()/2 + 20 {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for end := time.Now().Add(time.Minute); s.opening.Dropped() < 20; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d silent connections were reset, want 20", s.opening.Dropped())
+		}
+	}
+	if err := askAt("unix:" + path); err != nil {
+		t.Errorf("beside them: %v", err)
+	}
+}
+
 // A user that is named may.
 func TestNamedUser(t *testing.T) {
 	needRoot(t)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/psidecar/psidecar/internal/handshake"
 )
 
 // A Server serves an HTTP handler to trusted users at a [Listener], and logs changes with the
@@ -17,13 +19,20 @@ import (
 type Server struct {
 	users   Users
 	handler http.Handler
+	opening *handshake.Set // connections without a request in progress: every user may connect
 	refused atomic.Uint64
 	changes atomic.Uint64
 	warned  atomic.Int64 // when a refusal was last logged, in seconds since 1970
 }
 
 // NewServer returns a server of h for these users.
-func NewServer(h http.Handler, users Users) *Server { return &Server{handler: h, users: users} }
+func NewServer(h http.Handler, users Users) *Server {
+	return &Server{handler: h, users: users, opening: handshake.New(handshake.Affordable(openings), openings)}
+}
+
+// openings is the bound on connections without a request in progress in total. A unix socket is a
+// single source, which gets half of it.
+const openings = 512
 
 // userKey is the context key of a connection's user.
 type userKey struct{}
@@ -37,6 +46,7 @@ func (s *Server) Serve(ctx context.Context, l *Listener) error {
 			return context.WithValue(ctx, userKey{}, c.(*Conn).UID)
 		},
 	}
+	handshake.BoundHTTP(h, s.opening)
 	stop := context.AfterFunc(ctx, func() { h.Close() })
 	defer stop()
 	if err := h.Serve(l); ctx.Err() == nil {

@@ -12,8 +12,8 @@ type httpConn struct{}
 
 // BoundHTTP makes an HTTP server reset connections without a request in progress, the oldest
 // first, if there are too many. A connection counts until the header of its request is
-// complete, and again from the answer to the next request. It replaces the server's hooks and
-// wraps its handler; call it before Serve.
+// complete, and again from the answer to the next request. It replaces the server's ConnState
+// hook and wraps its ConnContext and handler; call it before Serve.
 func BoundHTTP(s *http.Server, set *Set) {
 	// The server calls its hooks in the goroutines of the connections.
 	var mu sync.Mutex
@@ -28,8 +28,15 @@ func BoundHTTP(s *http.Server, set *Set) {
 			over()
 		}
 	}
+	// The server would answer "OPTIONS *" itself. The connection would not be uncounted then, and be
+	// counted once more with each of them.
+	s.DisableGeneralOptionsHandler = true
 	// The handler needs the connection itself, which a request otherwise does not tell.
+	before := s.ConnContext
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if before != nil {
+			ctx = before(ctx, c)
+		}
 		return context.WithValue(ctx, httpConn{}, c)
 	}
 	s.ConnState = func(c net.Conn, state http.ConnState) {

@@ -1,8 +1,10 @@
 package handshake
 
 import (
+	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -72,5 +74,34 @@ func TestPageBesideSilentConnections(t *testing.T) {
 	close(answer)
 	if err := <-slow; err != nil {
 		t.Errorf("the request that took long: %v", err)
+	}
+}
+
+// A connection counts once, whatever it asks for.
+func TestPageCountsConnectionsOnce(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "answered") }))
+	set := New(64, 32)
+	BoundHTTP(s.Config, set)
+	s.Start()
+	t.Cleanup(s.Close)
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answers := bufio.NewReader(c)
+	for range 10 {
+		if _, err := io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+	}
+	if n := set.Size(); n > 1 {
+		t.Errorf("one connection counts as %d", n)
 	}
 }
