@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/rest"
 
+	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/page"
 
 	"github.com/psidecar/psidecar/planner/store"
@@ -147,7 +148,7 @@ func (p *Planner) contend(ctx context.Context) error {
 // known it accepts them and answers every call with UNAVAILABLE and the reason. When stop has
 // returned, all forwarded connections are closed and the listeners can be used again.
 func (p *Planner) forward() (stop func()) {
-	server := grpc.NewServer(grpc.Creds(p.credentials()), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+	server := grpc.NewServer(grpc.Creds(p.credentials()), grpc.ConnectionTimeout(handshakeIn), grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 		err := p.lead.waits()
 		if err == nil {
 			err = errors.New("this planner takes the lead over")
@@ -160,7 +161,8 @@ func (p *Planner) forward() (stop func()) {
 			slog.Debug("standby server stopped", "error", err)
 		}
 	}
-	ended.Go(func() { serve(&p.lead.way) })
+	// Those that are forwarded are not counted here: the leader does that.
+	ended.Go(func() { serve(handshake.Listener{Listener: &p.lead.way, Set: p.opening}) })
 	if p.opts.Control != nil { // its callers cannot be forwarded: the leader would not know the user
 		ended.Go(func() { serve(lent{p.opts.Control}) })
 	}

@@ -1,12 +1,16 @@
 package planner
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/psidecar/psidecar/internal/control"
+	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -43,4 +47,30 @@ func TestReadinessByLead(t *testing.T) {
 	unready("takes the lead over")
 	l.setServing()
 	unready("")
+}
+
+// While no leader is known, connections that say nothing make room for others, as they do at the
+// leader.
+func TestSilentConnectionsWithoutLeader(t *testing.T) {
+	reports := listen(t)
+	defer reports.Close()
+	l, err := newLead(&Shared{Namespace: "ns", Lease: "lease", Config: &rest.Config{}}, reports, page.Server{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Planner{opts: Options{Reports: reports, Policy: &control.Policy{}}, opening: handshake.New(8, 4), lead: l}
+	stop := p.forward()
+	defer stop()
+	for range 20 {
+		c, err := net.Dial("tcp", reports.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	for end := time.Now().Add(time.Minute); p.opening.Dropped() < 16; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d silent connections were reset, want 16", p.opening.Dropped())
+		}
+	}
 }
