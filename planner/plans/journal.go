@@ -58,6 +58,7 @@ func (j *job) prefix() string {
 func (j *job) objectName(kind string, number uint64) string {
 	return fmt.Sprintf("%s/%s/%016x", j.prefix(), kind, number)
 }
+func (j *job) headName() string              { return j.prefix() + "/head" }
 func (j *job) logName(version uint64) string { return j.objectName("log", version) }
 func (j *job) epochName(e uint64) string     { return j.objectName("epoch", e) }
 func (j *job) moveName(batch uint64) string  { return j.objectName("move", batch) }
@@ -89,6 +90,18 @@ func cutName(name string) (k runKey, rest string, ok bool) {
 	return k, "", false
 }
 
+// storable reports whether the entries of a run can be told from those of all others. A job's name is
+// a text from the network: the entries of one like a/run/RUN would be those of a's run.
+func storable(k runKey) bool {
+	j := &job{name: k.job, run: k.run}
+	for _, name := range []string{j.headName(), j.snapName(1, 0), j.logName(1), j.epochName(1), j.moveName(1)} {
+		if of, _, ok := cutName(name); !ok || of != k {
+			return false
+		}
+	}
+	return true
+}
+
 // protoEntry returns an entry with an encoded message. An empty message is an empty value, not nil,
 // which would remove the entry.
 func protoEntry(name string, m proto.Message) (store.Entry, error) {
@@ -114,7 +127,7 @@ func (j *job) headEntry(held bool) store.Entry {
 	if err != nil {
 		panic(err) // numbers and strings
 	}
-	return store.Entry{Name: j.prefix() + "/head", Value: value}
+	return store.Entry{Name: j.headName(), Value: value}
 }
 
 // movesGone returns the removal of all batches of an epoch.

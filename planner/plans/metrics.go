@@ -17,13 +17,14 @@ var (
 	movedBytes    = prometheus.NewDesc("psidecar_planner_moved_bytes", "Bytes of values moved by the plans that are still known.", []string{"job"}, nil)
 	refusedKeys   = prometheus.NewDesc("psidecar_planner_refused_keys", "Keys that were not moved by the plans that are still known, by reason.", []string{"job", "reason"}, nil)
 	storeLost     = prometheus.NewDesc("psidecar_planner_store_lost", "1 if the store does not know the key owners of the job's newest run, because it was lost or is an old copy, and waits for proxies to teach it; otherwise 0.", []string{"job"}, nil)
+	foreignTotal  = prometheus.NewDesc("psidecar_planner_foreign_reports_total", "Reports on moves ignored because the host's proxy does not watch the run.", nil, nil)
 	newestEpoch   = prometheus.NewDesc("psidecar_planner_epoch", "Number of the newest plan.", []string{"job"}, nil)
 )
 
 // Describe implements prometheus.Collector; see [Service.Describe] for the rest of
 // the state of plans.
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{displacedKeys, pendingKeys, movedKeys, movedBytes, refusedKeys, storeLost, newestEpoch} {
+	for _, d := range []*prometheus.Desc{displacedKeys, pendingKeys, movedKeys, movedBytes, refusedKeys, storeLost, foreignTotal, newestEpoch} {
 		out <- d
 	}
 }
@@ -42,6 +43,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(displacedKeys, err)
 		return
 	}
+	out <- prometheus.MustNewConstMetric(foreignTotal, prometheus.CounterValue, float64(c.service.foreign.Load()))
 	for _, j := range all.GetJobs() {
 		name := j.GetJob()
 		if title := c.service.opts.Title; title != nil {

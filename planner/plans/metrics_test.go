@@ -34,6 +34,7 @@ func TestMetrics(t *testing.T) {
 	want := map[string]float64{
 		"psidecar_planner_displaced_keys " + testJob:            1,
 		"psidecar_planner_epoch " + testJob:                     1,
+		"psidecar_planner_foreign_reports_total":                0,
 		"psidecar_planner_moved_bytes " + testJob:               0,
 		"psidecar_planner_moved_keys " + testJob:                1,
 		"psidecar_planner_pending_keys " + testJob:              0,

@@ -60,6 +60,9 @@ import (
 const (
 	// MaxJobs is how many jobs may have plans.
 	MaxJobs = 1024
+	// MaxRuns is how many runs they may have together. Runs that no proxy carries are dropped when
+	// their job begins another one.
+	MaxRuns = 1 << 14
 	// MaxEpochs is how many plans of a job are remembered.
 	MaxEpochs = 64
 	// MaxRanges is how many ranges of keys one plan may move. A plan has at most as many batches,
@@ -126,6 +129,8 @@ type Service struct {
 	// identified is set once id is on disk. It is written ahead of the first entry, so that no
 	// entry can be found without it.
 	identified atomic.Bool
+	// The number of reports on moves that were ignored: their hosts do not watch the run.
+	foreign atomic.Uint64
 
 	mu   sync.Mutex // guards the rest
 	runs map[runKey]*job

@@ -297,6 +297,7 @@ func TestRecordRefuses(t *testing.T) {
 		"no such server":    {&api.RecordRequest{Job: testJob, From: 0, To: 2, First: []uint64{1}}, codes.InvalidArgument},
 		"keys that descend": {&api.RecordRequest{Job: testJob, To: 1, First: []uint64{4}, Last: []uint64{3}}, codes.InvalidArgument},
 		"too many":          {&api.RecordRequest{Job: testJob, To: 1, First: make([]uint64, MaxRecord+1)}, codes.InvalidArgument},
+		"keys that overlap": {&api.RecordRequest{Job: testJob, To: 1, First: make([]uint64, 100), Last: slices.Repeat([]uint64{1<<64 - 1}, 100)}, codes.InvalidArgument},
 	} {
 		if _, err := s.Record(t.Context(), tc.request); status.Code(err) != tc.want {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 const (
@@ -22,7 +23,8 @@ const (
 )
 
 // Progress implements api.PlansServer. Each report is acknowledged. Reports are cumulative, so a
-// proxy may repeat one after a reconnect without harm.
+// proxy may repeat one after a reconnect without harm. Those of hosts that do
+// not take part in the run are ignored.
 func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.MoveTaken]) error {
 	for {
 		r, err := stream.Recv()
@@ -35,7 +37,15 @@ func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.M
 		if err := checkReport(r); err != nil {
 			return status.Errorf(codes.InvalidArgument, "report of job %s, batch %d: %v", r.GetJob(), r.GetBatch(), err)
 		}
-		s.Settle(context.WithoutCancel(stream.Context()), r)
+		// The report of a foreign host would end a batch whose keys have not moved. It is not
+		// refused, since others of the stream may count. A host that is about to watch again is sent
+		// its open batches again.
+		if err := s.carries(r.GetHost(), runKey{r.GetJob(), plan.Run(r.GetRun())}); err != nil {
+			s.foreign.Add(1)
+			s.opts.Log.Debug("ignoring a report of moves", "batch", r.GetBatch(), "error", err)
+		} else {
+			s.Settle(context.WithoutCancel(stream.Context()), r)
+		}
 		if err := stream.Send(&api.MoveTaken{Job: r.GetJob(), Batch: r.GetBatch()}); err != nil {
 			return err
 		}

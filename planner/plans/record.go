@@ -223,8 +223,14 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 		return nil, status.Errorf(codes.FailedPrecondition, "keys of job %s stay whole: they were restored home, or a plan was rolled back (psidecar plan apply resumes)", j.name)
 	}
 	var moved []plan.Keys
+	// Keys that do not overlap are cut at most this often: where ranges begin and end, and where
+	// homes meet. With more, each would stand for all that the run has.
+	cuts := len(c.keys) + 2*j.owners.Ranges() + j.servers
 	for _, k := range c.keys {
 		for r := range j.owners.Resolved(k, j.servers) {
+			if cuts--; cuts < 0 || len(moved) == MaxRecord {
+				return nil, status.Errorf(codes.InvalidArgument, "recording for job %s: the keys overlap, or lie in more than %d ranges", j.name, MaxRecord)
+			}
 			switch r.Owner {
 			case to:
 			case from:

@@ -88,6 +88,9 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 	if servers < 1 || servers > MaxServers {
 		return nil, fmt.Errorf("job %s has %d servers: want 1 to %d", k.job, servers, MaxServers)
 	}
+	if !storable(k) {
+		return nil, fmt.Errorf("job %q: its name is like that of an entry of the store: want its scheduler's host:port", k.job)
+	}
 	s.mu.Lock()
 	j := s.runs[k]
 	if j != nil {
@@ -112,6 +115,9 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 	defer s.mu.Unlock()
 	if j = s.runs[k]; j != nil {
 		return j, nil
+	}
+	if len(s.runs) >= MaxRuns {
+		return nil, fmt.Errorf("%d runs already have plans: drop those of ended jobs (psidecar plan forget)", MaxRuns)
 	}
 	j = newJob(s, k, servers)
 	s.runs[k] = j

@@ -265,3 +265,76 @@ func TestForgetWhileKeysAreDisplaced(t *testing.T) {
 		t.Errorf("the job is still there: %v", err)
 	}
 }
+
+// All runs together have a bound: a proxy can name any number of them.
+func TestRunsHaveABound(t *testing.T) {
+	s := newService(t, &store.Memory{}, Options{})
+	all := runs(MaxRuns)
+	for _, r := range all {
+		if _, err := s.openRun(t.Context(), runKey{testJob, r}, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.openRun(t.Context(), runKey{"198.18.0.1:9001", all[0]}, 2); err == nil {
+		t.Errorf("run %d is opened", MaxRuns+1)
+	}
+	if _, err := s.openRun(t.Context(), runKey{testJob, all[0]}, 2); err != nil {
+		t.Errorf("a run that is known: %v", err)
+	}
+}
+
+// A job whose name is like an entry of the store gets no plan: it could have the place of another
+// job's.
+func TestNamesLikeEntriesGetNoPlan(t *testing.T) {
+	memory := &store.Memory{}
+	s := newService(t, memory, Options{})
+	run := runs(1)[0]
+	for name, want := range map[string]bool{
+		testJob + "/run/" + string(run): false, testJob + "/head/x": false, "a/log/0": false,
+		"a/b:9000": true, "[fd00::1]:9000": true, testJob + "/run/1": true,
+	} {
+		_, err := s.Propose(t.Context(), Proposal{Job: name, Servers: 2, Targets: []plan.Range{target(7, 7, 1)}})
+		if got := err == nil; got != want {
+			t.Errorf("a plan for %q: %v", name, err)
+		}
+	}
+	if err := memory.Each(t.Context(), func(name string, _ []byte) error {
+		if k, _, ok := cutName(name); ok && k.job == testJob {
+			t.Errorf("entry %s is taken for one of %s", name, testJob)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// However often a proxy names a server, it is sent each of its batches once.
+func TestRepeatedServersGetMovesOnce(t *testing.T) {
+	run := runs(1)[0]
+	s := newService(t, &store.Memory{}, Options{Act: true})
+	c := client(t, s)
+	_, _, stop := watch(t, s, c, running(run))
+	defer stop()
+	propose(t, s, 2, target(7, 7, 1))
+	again := running(run)
+	again.Routed, again.Moves = true, []int32{0, 1, 0, 0}
+	told, _, leave := watch(t, s, c, again)
+	defer leave()
+	moves := 0
+	for _, e := range told {
+		if e.GetMove() != nil {
+			moves++
+		}
+	}
+	if moves != 1 {
+		t.Errorf("one batch is told %d times", moves)
+	}
+	again.Moves = make([]int32, MaxServers+1)
+	stream, err := c.Watch(t.Context(), &api.WatchRequest{Host: "h", Runs: []*api.Running{again}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a proxy with more servers than a job may have: %v", err)
+	}
+}

@@ -100,6 +100,48 @@ func TestLostStore(t *testing.T) {
 	}
 }
 
+// A report of moves counts only if it is of a host whose proxy watches the run: another one cannot
+// end a plan whose keys have not moved.
+func TestForeignHostEndsNoPlan(t *testing.T) {
+	both := runs(2)
+	old, run := both[0], both[1]
+	s := newService(t, &store.Memory{}, Options{Act: true})
+	c := client(t, s)
+	_, _, stop := watchAs(t, s, c, "h0", running(run))
+	defer stop()
+	_, _, leave := watchAs(t, s, c, "h1", running(old)) // the job's run before
+	defer leave()
+	if number := propose(t, s, 2, target(7, 7, 1)); number != 1 {
+		t.Fatalf("epoch %d", number)
+	}
+	stream, err := c.Progress(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := func(host string) {
+		t.Helper()
+		if err := stream.Send(&api.MoveReport{Host: host, Job: testJob, Run: string(run), Batch: 1 << 24, Done: true}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatalf("a report of %s: %v", host, err)
+		}
+	}
+	for _, host := range []string{"h1", "nobody"} {
+		report(host)
+		if moving, _ := s.Busy(testJob); !moving {
+			t.Fatalf("a report of %s ends the plan", host)
+		}
+	}
+	if n := s.foreign.Load(); n != 2 {
+		t.Errorf("%d foreign reports are counted, want 2", n)
+	}
+	report("H0")
+	if moving, _ := s.Busy(testJob); moving {
+		t.Error("the plan goes on after the report of the run's own host")
+	}
+}
+
 // A host has a say in where keys of a run are only while its proxy watches that
 // run: another one neither teaches the store nor records a move, whatever it calls
 // itself.

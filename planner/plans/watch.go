@@ -53,8 +53,8 @@ func (w *watcher) wants(k runKey) bool {
 // A proxy holds requests for keys of a run until it has the run's owners, so nothing that blocks
 // for long may come before them.
 func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[api.PlanEvent]) error {
-	if len(r.GetRuns()) > maxRunning {
-		return status.Errorf(codes.InvalidArgument, "%s carries %d runs: at most %d are possible", r.GetHost(), len(r.GetRuns()), maxRunning)
+	if err := checkWatch(r); err != nil {
+		return err
 	}
 	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
 	var begun []*job
@@ -101,6 +101,22 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 			}
 		}
 	}
+}
+
+// checkWatch refuses a request that names more than a proxy can have. Repeated servers are dropped:
+// each is sent its moves once.
+func checkWatch(r *api.WatchRequest) error {
+	if n := max(len(r.GetRuns()), len(r.GetJobs())); n > maxRunning {
+		return status.Errorf(codes.InvalidArgument, "%.300s carries %d runs: at most %d are possible", r.GetHost(), n, maxRunning)
+	}
+	for _, running := range r.GetRuns() {
+		if n := len(running.GetMoves()); n > MaxServers {
+			return status.Errorf(codes.InvalidArgument, "%.300s moves keys of %d servers of job %.300s: it has at most %d", r.GetHost(), n, running.GetJob(), MaxServers)
+		}
+		slices.Sort(running.GetMoves())
+		running.Moves = slices.Compact(running.GetMoves())
+	}
+	return nil
 }
 
 // addWatcher registers a watcher and returns the events that bring it up to date.
