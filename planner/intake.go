@@ -103,7 +103,9 @@ func (i *Intake) Unmarshal(data mem.BufferSlice, v any) error {
 	case !i.acquire(int64(size), int64(b.Len())):
 		return fmt.Errorf("%s takes %d bytes of memory, more than is left for messages just now: send it again later", kind.Name(), size)
 	}
-	if err := proto.Unmarshal(b.ReadOnlyData(), m); err != nil {
+	// Fields that this version does not know would be kept, uncounted, with what is kept of a
+	// message.
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b.ReadOnlyData(), m); err != nil {
 		i.bound.Release(int64(size))
 		return err
 	}
@@ -150,25 +152,50 @@ func (i *Intake) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo
 // returns.
 func (i *Intake) stream(service any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	own := &stream{ServerStream: s, intake: i}
-	defer own.handled()
+	defer own.endStream()
 	return handle(service, own)
 }
 
-// A stream remembers which of its messages is being handled, which is the last one received.
+// A stream remembers which of its messages is being handled, which is the last one received. A
+// handler may receive in a goroutine of its own that is still at it when the handler returns.
 type stream struct {
 	grpc.ServerStream
 	intake *Intake
-	last   any
+
+	mu   sync.Mutex // guards the rest
+	last any
+	over bool // the handler has returned
 }
 
 // RecvMsg implements [grpc.ServerStream].
 func (s *stream) RecvMsg(m any) error {
-	s.handled()
-	s.last = m
-	return s.ServerStream.RecvMsg(m)
+	s.replaceLast(nil)
+	err := s.ServerStream.RecvMsg(m)
+	s.replaceLast(m)
+	return err
 }
 
-func (s *stream) handled() {
+// replaceLast releases the memory of the last message and remembers another one. If nobody will ask
+// for more it releases that too.
+func (s *stream) replaceLast(m any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.releaseLast()
+	if s.last = m; s.over {
+		s.releaseLast()
+	}
+}
+
+// endStream releases the memory of the last message, and of one that is still to come.
+func (s *stream) endStream() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	s.releaseLast()
+}
+
+// releaseLast releases the memory of the last message. The caller holds s.mu.
+func (s *stream) releaseLast() {
 	if s.last != nil {
 		s.intake.handled(s.last)
 		s.last = nil

@@ -135,6 +135,32 @@ func TestReportBombsAreRefused(t *testing.T) {
 	}
 }
 
+// Fields that the planner does not know are not kept with a report: nothing counts their memory.
+func TestUnknownFieldsAreNotKept(t *testing.T) {
+	store := &planner.ReportStore{}
+	client := api.NewPlannerClient(require.ServeInMemory(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, store) },
+		planner.NewIntake(planner.MessageMemory, planner.ReportMemory).Options()...))
+	unknown := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 1<<10))
+	job := &api.JobReport{Job: "j"}
+	job.ProtoReflect().SetUnknown(unknown)
+	r := &api.HostReport{Host: "a", Jobs: []*api.JobReport{job}}
+	r.ProtoReflect().SetUnknown(unknown)
+	stream, err := client.Report(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	got := store.All()[0]
+	if n := len(got.ProtoReflect().GetUnknown()) + len(got.GetJobs()[0].ProtoReflect().GetUnknown()); n > 0 {
+		t.Errorf("%d bytes of unknown fields are kept", n)
+	}
+}
+
 // slow takes one report a stream, and has it until it is released.
 type slow struct {
 	api.UnimplementedPlannerServer
