@@ -36,7 +36,7 @@ func Codecs(job string, d *api.CodecsDescription) page.Codecs {
 // pushes and pulls together, and negative for a codec that makes them larger. Waits is the norm of
 // what thresholding would hold back relative to that of one step's gradient.
 func advice(a *api.CodecAdvice) *page.CodecAdvice {
-	out := &page.CodecAdvice{Seconds: a.GetSeconds(), Hosts: int(a.GetHosts()), Pushes: a.GetPushes(),
+	out := &page.CodecAdvice{Seconds: finite(a.GetSeconds()), Hosts: int(a.GetHosts()), Pushes: a.GetPushes(),
 		PushBytes: a.GetPushBytes(), PullBytes: a.GetPullBytes(), Missed: a.GetMissed(), Codecs: []page.CodecRow{}}
 	all := float64(a.GetPushBytes() + a.GetPullBytes())
 	for _, c := range a.GetCandidates() {
@@ -45,9 +45,18 @@ func advice(a *api.CodecAdvice) *page.CodecAdvice {
 			row.Saved = 1 - float64(c.GetPushBytes()+c.GetPullBytes())/all
 		}
 		if a.GetStepSquares() > 0 {
-			row.Waits = math.Sqrt(c.GetWaitingSquares() / a.GetStepSquares())
+			row.Waits = finite(math.Sqrt(c.GetWaitingSquares() / a.GetStepSquares()))
 		}
 		out.Codecs = append(out.Codecs, row)
 	}
 	return out
+}
+
+// finite returns x, and 0 if it is infinite or no number, for which JSON has no form. Sums of squares
+// become so if the model of a job diverges.
+func finite(x float64) float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return 0
+	}
+	return x
 }

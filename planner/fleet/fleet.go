@@ -295,14 +295,19 @@ func (s *State) Traffic(job string, r page.Range) (page.Traffic, error) {
 	if err != nil {
 		return page.Traffic{}, err
 	}
-	t := traffic(job, reports)
+	t, err := traffic(job, reports)
 	t.Range = r
-	return t, nil
+	return t, err
 }
 
+// maxCells is how many cells a table of nodes by nodes, or by keys, has at most. The names of nodes
+// come from agents: a list of them in one report takes little memory, but a table of two does not.
+const maxCells = 1 << 24
+
 // traffic returns the job's traffic as matrices of workers and servers. Rows and columns are looked
-// up in maps: a job of a thousand hosts has a million pairs.
-func traffic(job string, reports []*api.JobReport) page.Traffic {
+// up in maps: a job of a thousand hosts has a million pairs. It fails if they have more than
+// maxCells.
+func traffic(job string, reports []*api.JobReport) (page.Traffic, error) {
 	workers, servers := map[string]bool{}, map[string]bool{}
 	t := page.Traffic{Job: job}
 	for _, r := range reports {
@@ -317,6 +322,9 @@ func traffic(job string, reports []*api.JobReport) page.Traffic {
 				servers[p.GetServer()] = true
 			}
 		}
+	}
+	if len(workers)*len(servers) > maxCells {
+		return page.Traffic{}, fmt.Errorf("job %.300q: traffic of %d workers with %d servers cannot be shown: at most %d pairs", job, len(workers), len(servers), maxCells)
 	}
 	t.Workers, t.Servers = names(workers), names(servers)
 	number := func(names []string) map[string]int {
@@ -338,5 +346,5 @@ func traffic(job string, reports []*api.JobReport) page.Traffic {
 			t.Requests[w][s] += p.GetRequests()
 		}
 	}
-	return t
+	return t, nil
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -105,6 +106,47 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// A few names of nodes in a report make no table that takes all memory.
+func TestTablesHaveABound(t *testing.T) {
+	const nodes = 5000
+	j := &api.JobReport{Job: "j:1"}
+	for i := range nodes {
+		j.Traffic = append(j.Traffic, &api.Traffic{Worker: fmt.Sprint("worker", i), Server: fmt.Sprint("server", i)})
+		j.Uses = append(j.Uses, &api.Use{Worker: fmt.Sprint("worker", i)})
+		j.Hottest = append(j.Hottest, &api.HotKey{Key: uint64(i), Accesses: 1, Workers: []uint64{1}})
+	}
+	s := stateOf(&api.HostReport{Host: "a", Jobs: []*api.JobReport{j}})
+	if _, err := s.Traffic("j:1", page.Range{}); err == nil {
+		t.Errorf("the traffic of %d workers with %[1]d servers is shown", nodes)
+	}
+	if _, err := s.Servers("j:1", page.Range{}); err == nil {
+		t.Errorf("the loads of %d workers and %[1]d servers are shown", nodes)
+	}
+	k, err := s.Keys("j:1", nodes)
+	if err != nil || len(k.Hottest)*nodes > maxCells || len(k.Hottest) == 0 || k.Hottest[0].Workers[0] != 1 {
+		t.Errorf("%d keys of %d workers are shown, %v", len(k.Hottest), nodes, err)
+	}
+}
+
+// The keys of a job whose number of servers nobody has seen yet have no home.
+func TestKeysWithoutServers(t *testing.T) {
+	s := stateOf(&api.HostReport{Host: "a", Jobs: []*api.JobReport{{Job: "j:1", Hottest: []*api.HotKey{{Key: 7, Accesses: 1}}}}})
+	if k, err := s.Keys("j:1", 10); err != nil || len(k.Hottest) != 1 || k.Hottest[0].Server != "" {
+		t.Errorf("%+v, %v", k, err)
+	}
+}
+
+// A trial of codecs on a model that diverged can be shown.
+func TestAdviceIsFinite(t *testing.T) {
+	for _, x := range []float64{math.NaN(), math.Inf(1), math.SmallestNonzeroFloat64} {
+		d := &api.CodecsDescription{Advice: []*api.CodecAdvice{{Job: "j:1", Seconds: x, StepSquares: x,
+			Candidates: []*api.CodecCandidate{{Codec: "threshold", WaitingSquares: math.MaxFloat64}}}}}
+		if _, err := json.Marshal(Codecs("j:1", d)); err != nil {
+			t.Errorf("with sums of %v: %v", x, err)
+		}
+	}
+}
+
 func TestSketch(t *testing.T) {
 	exact := &api.JobReport{DistinctKeys: 5, Sketch: &api.Sketch{Exact: true, MemoryBytes: 100}}
 	folded := &api.JobReport{DistinctKeys: 9, Sketch: &api.Sketch{Bound: 3, Percent: 98, MemoryBytes: 200, FoldedBlocks: 1}}
@@ -160,7 +202,7 @@ func TestSkewIsABound(t *testing.T) {
 			}
 			return sum
 		}
-		curve := skew(reports, hottest(reports, nil))
+		curve := skew(reports, hottest(reports))
 		for i, p := range curve {
 			if p.Accesses > within(p.Keys) || len(reports) == 1 && p.Accesses != within(p.Keys) {
 				t.Fatalf("%d hosts: %d accesses to %d keys, there were %d", len(reports), p.Accesses, p.Keys, within(p.Keys))

@@ -25,30 +25,34 @@ func (s *State) Keys(job string, n int) (page.Keys, error) {
 			workers[u.GetWorker()] = true
 		}
 	}
-	// hottest indexes by these names, so they must be complete.
+	// countWorkers indexes by these names, so they must be complete.
 	k := page.Keys{Job: job, Workers: names(workers), Sketch: sketch(job, reports)}
-	hot := hottest(reports, k.Workers)
+	hot := hottest(reports)
 	k.Skew = skew(reports, hot)
 	// skew needs all of them; only then is the list cut.
-	k.Hottest = hot[:min(n, len(hot))]
+	k.Hottest = hot[:min(n, len(hot), maxCells/max(len(k.Workers), 1))]
+	countWorkers(k.Hottest, reports, k.Workers)
+	if servers == 0 {
+		return k, nil // the keys have no home yet
+	}
 	for i := range k.Hottest {
 		// The server shown is the key's home, whether or not a plan has moved the key.
-		if rank, ok := pslite.Owner(uint64(k.Hottest[i].Key), servers); servers > 0 && ok {
+		if rank, ok := pslite.Owner(uint64(k.Hottest[i].Key), servers); ok {
 			k.Hottest[i].Server = pslite.NodeName(pslite.ServerID(rank))
 		}
 	}
 	return k, nil
 }
 
-// hottest merges the hottest keys of all hosts, most accessed first. workers are the columns of a
-// key's accesses by worker; they must include every worker in the reports.
-func hottest(reports []*api.JobReport, workers []string) []page.HotKey {
+// hottest merges the hottest keys of all hosts, most accessed first, without their accesses by
+// worker.
+func hottest(reports []*api.JobReport) []page.HotKey {
 	hot := map[uint64]*page.HotKey{}
 	for _, r := range reports {
 		for _, key := range r.GetHottest() {
 			e := hot[key.GetKey()]
 			if e == nil {
-				e = &page.HotKey{Key: page.Key(key.GetKey()), Text: page.Key(key.GetKey()).Text(), Workers: make([]uint64, len(workers))}
+				e = &page.HotKey{Key: page.Key(key.GetKey()), Text: page.Key(key.GetKey()).Text()}
 				hot[key.GetKey()] = e
 			}
 			e.Accesses += key.GetAccesses()
@@ -56,13 +60,6 @@ func hottest(reports []*api.JobReport, workers []string) []page.HotKey {
 			e.Pushes += key.GetPushes()
 			e.Bytes += key.GetBytes()
 			e.Estimated += key.GetEstimated()
-			// The accesses by worker are in the order of that report's uses, which differs from
-			// host to host.
-			for i, used := range key.GetWorkers() {
-				if i < len(r.GetUses()) {
-					e.Workers[slices.Index(workers, r.GetUses()[i].GetWorker())] += used
-				}
-			}
 		}
 	}
 	list := make([]page.HotKey, 0, len(hot))
@@ -73,6 +70,31 @@ func hottest(reports []*api.JobReport, workers []string) []page.HotKey {
 		return cmp.Or(cmp.Compare(b.Accesses, a.Accesses), cmp.Compare(a.Key, b.Key))
 	})
 	return list
+}
+
+// countWorkers sets the keys' accesses by worker. workers are their columns, which must include every
+// worker in the reports.
+func countWorkers(hot []page.HotKey, reports []*api.JobReport, workers []string) {
+	columns := make(map[string]int, len(workers))
+	for i, worker := range workers {
+		columns[worker] = i
+	}
+	rows := make(map[uint64][]uint64, len(hot))
+	for i := range hot {
+		hot[i].Workers = make([]uint64, len(workers))
+		rows[uint64(hot[i].Key)] = hot[i].Workers
+	}
+	for _, r := range reports {
+		for _, key := range r.GetHottest() {
+			row := rows[key.GetKey()]
+			// These are in the order of that report's uses, which differs from host to host.
+			for i, used := range key.GetWorkers() {
+				if row != nil && i < len(r.GetUses()) {
+					row[columns[r.GetUses()[i].GetWorker()]] += used
+				}
+			}
+		}
+	}
 }
 
 // skew returns a curve, accesses over keys, that is nowhere above the true one. It has two parts,

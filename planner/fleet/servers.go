@@ -129,7 +129,10 @@ func (s *State) Servers(job string, r page.Range) (page.Servers, error) {
 	if err != nil {
 		return page.Servers{}, err
 	}
-	t := traffic(job, reports)
+	t, err := traffic(job, reports)
+	if err != nil {
+		return page.Servers{}, err
+	}
 	return page.Servers{Job: job, Range: r, Servers: serverLoads(&t, reports), Workers: workerLoads(&t, reports)}, nil
 }
 
