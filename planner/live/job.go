@@ -55,7 +55,7 @@ type job struct {
 	turn uint32
 	// The number of regular decisions, including those left out because one had just been made.
 	round uint32
-	// Uses of keys that had no item.
+	// Uses of keys that had no item, or of workers beyond maxWorkers.
 	full uint64
 	// Uses that agents had no room for.
 	missed uint64
@@ -206,6 +206,9 @@ func (j *job) speeds() []float64 {
 	return speed
 }
 
+// maxWorkers is how many workers of a job are followed. Their names come from agents.
+const maxWorkers = 1 << 16
+
 // see adds the uses of a window to those of its workers. A pull costs two keys and a value on the
 // wire, a push a key and a value.
 func (j *job) see(host string, w *api.Window) {
@@ -222,6 +225,10 @@ func (j *job) see(host string, w *api.Window) {
 		name := host + "\x00" + u.GetWorker()
 		who := j.workers[name]
 		if who == nil {
+			if len(j.workers) >= maxWorkers {
+				j.full += uint64(len(u.GetKeys()))
+				continue
+			}
 			who = &worker{machine: j.machine[host]}
 			j.workers[name] = who
 		}

@@ -246,3 +246,16 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+// However many names of workers agents report, so many of a job are followed.
+func TestWorkersHaveABound(t *testing.T) {
+	j := newJob(testJob, DefaultOptions)
+	w := &api.Window{Keys: []uint64{1}}
+	for i := range maxWorkers + 10 {
+		w.Uses = append(w.Uses, &api.WindowUse{Worker: fmt.Sprint(i), Steps: 1, Keys: []uint32{0}, Pulls: []uint32{1}, Pushes: []uint32{0}})
+	}
+	j.take("h0", 0, &api.JobReport{Job: testJob, Servers: 2, Window: w})
+	if len(j.workers) != maxWorkers || j.full != 10 {
+		t.Errorf("%d workers are followed, %d uses are left out; want %d, 10", len(j.workers), j.full, maxWorkers)
+	}
+}
