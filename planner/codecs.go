@@ -34,6 +34,8 @@ const (
 	// each may have.
 	MaxMeasures = 1024
 	MaxGaps     = 16
+	// MaxCodecMemory is how much memory the newest reports of all hosts' proxies may take.
+	MaxCodecMemory = 512 << 20
 )
 
 // codecPrefix begins the names of the store's entries with rules for values; the name of the job
@@ -53,6 +55,9 @@ type Codecs struct {
 	// set together, before the first call.
 	Jobs      func() map[string]string
 	Scheduler func(string) string
+	// Memory is how much memory the newest reports of all hosts may take; 0 means MaxCodecMemory.
+	// It is set before the first call.
+	Memory int
 
 	store store.Store
 	now   func() time.Time
@@ -66,6 +71,7 @@ type Codecs struct {
 	// reconnects is always sent all rules.
 	version   uint64
 	hosts     map[string]*host
+	memory    int // that the reports of hosts take
 	followers map[*follower]bool
 	// The newest trial, which ends at until.
 	trial *api.CodecTrial

@@ -268,3 +268,30 @@ func TestReportsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// The reports of all proxies together have a bound.
+func TestKeptCodecReportsHaveABound(t *testing.T) {
+	s := newService(t, &store.Memory{})
+	s.Memory = 64 << 10
+	big := func(host string) *api.CodecReport {
+		return &api.CodecReport{Host: host, Refused: strings.Repeat("x", 4096)}
+	}
+	kept := 0
+	for i := range 100 {
+		if s.addFollower(&follower{}, big(string(rune('a'+i)))) == nil {
+			kept++
+		}
+	}
+	if most := s.Memory / 4096; kept == 0 || kept > most || s.memory > s.Memory {
+		t.Errorf("%d reports of 4 KiB in %d bytes are kept, want at most %d in %d", kept, s.memory, most, s.Memory)
+	}
+	f := &follower{}
+	for range 100 { // the report of one host replaces the one before
+		if err := s.addFollower(f, big("a")); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.keepReport(f, "a", &api.CodecReport{Host: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"errors"
 	"io"
 
@@ -14,6 +15,7 @@ import (
 // A host is what the proxy of a host reported last.
 type host struct {
 	report *api.CodecReport
+	memory int // that the report takes
 	// follower is nil if the proxy does not follow at the moment.
 	follower *follower
 }
@@ -100,12 +102,32 @@ func (s *Codecs) listen(stream grpc.BidiStreamingServer[api.CodecReport, api.Cod
 		if err := checkReport(r, name); err != nil {
 			return err
 		}
-		s.mu.Lock()
-		if h := s.hosts[name]; h != nil && h.follower == f { // else another has its name
-			h.report = r
+		if err := s.keepReport(f, name, r); err != nil {
+			return err
 		}
-		s.mu.Unlock()
 	}
+}
+
+// keepReport keeps a report of a follower, unless another one has the host's name by now.
+func (s *Codecs) keepReport(f *follower, name string, r *api.CodecReport) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.hosts[name]; h != nil && h.follower == f {
+		return s.replaceReport(h, r)
+	}
+	return nil
+}
+
+// replaceReport replaces the report of a host, unless those of all hosts would take too much memory.
+// The caller holds s.mu.
+func (s *Codecs) replaceReport(h *host, r *api.CodecReport) error {
+	memory := HeldBytes(r)
+	if most := cmp.Or(s.Memory, MaxCodecMemory); s.memory-h.memory+memory > most {
+		return status.Errorf(codes.ResourceExhausted, "a report of %d bytes of memory: those of all proxies take %d already, at most %d are kept", memory, s.memory-h.memory, most)
+	}
+	s.memory += memory - h.memory
+	h.report, h.memory = r, memory
+	return nil
 }
 
 // checkReport checks that a report is of the stream's host, and bounds what is kept of it.
@@ -136,10 +158,18 @@ func (s *Codecs) addFollower(f *follower, first *api.CodecReport) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hosts[first.GetHost()] == nil && len(s.hosts) >= MaxCodecHosts && !s.forgetOne() {
-		return status.Errorf(codes.ResourceExhausted, "%d proxies follow already", MaxCodecHosts)
+	h := s.hosts[first.GetHost()]
+	if h == nil {
+		if len(s.hosts) >= MaxCodecHosts && !s.forgetOne() {
+			return status.Errorf(codes.ResourceExhausted, "%d proxies follow already", MaxCodecHosts)
+		}
+		h = &host{}
 	}
-	s.hosts[first.GetHost()] = &host{first, f}
+	if err := s.replaceReport(h, first); err != nil {
+		return err
+	}
+	h.follower = f
+	s.hosts[first.GetHost()] = h
 	s.followers[f] = true
 	return nil
 }
@@ -149,6 +179,7 @@ func (s *Codecs) addFollower(f *follower, first *api.CodecReport) error {
 func (s *Codecs) forgetOne() bool {
 	for name, h := range s.hosts {
 		if h.follower == nil {
+			s.memory -= h.memory
 			delete(s.hosts, name)
 			return true
 		}

@@ -49,12 +49,10 @@ type past struct {
 	part   part
 }
 
-// A part names large parts by the whole report that they came with.
-type part struct {
-	host        string
-	incarnation uint64
-	sequence    uint64
-}
+// A part is the number of the large parts of one whole report, in the order in which such came; 0
+// stands for none. No number of the host's would do: two reports with one could have different
+// parts.
+type part uint64
 
 // A shared has the memory that large parts take and the number of reports that share them.
 type shared struct{ bytes, users int }

@@ -66,6 +66,8 @@ type ReportStore struct {
 	// turn decides whose next report is asked to be whole.
 	turn    turn
 	history hostHistory
+	// The number of the newest large parts.
+	parts part
 	// The number of streams so far; it orders them.
 	sessions uint64
 	// The number of reports that were ignored because a newer stream speaks for their host.
@@ -80,8 +82,9 @@ type entry struct {
 	memory int
 	at     time.Time
 	// whole is the sequence number of the last whole report, 0 if there was none of this
-	// incarnation, and large the memory of its large parts.
+	// incarnation, part the number of its large parts, and large their memory.
 	whole uint64
+	part  part
 	large int
 	// asked is when a whole report was asked for last.
 	asked time.Time
@@ -165,17 +168,24 @@ func (s *ReportStore) acceptReport(own *session, r *api.HostReport) error {
 	if n := len(r.GetJobs()); n > maxJobs {
 		return status.Errorf(codes.InvalidArgument, "a report of %d jobs, at most %d are taken", n, maxJobs)
 	}
+	known := map[string]bool{}
 	for _, j := range r.GetJobs() {
 		if err := checkHostReport(j); err != nil {
 			return err
 		}
+		// A light report gets the large parts of each of its jobs.
+		if known[j.GetJob()] {
+			return status.Errorf(codes.InvalidArgument, "job %.300q is reported twice", j.GetJob())
+		}
+		known[j.GetJob()] = true
 	}
+	clearFigures(r)
 	now := time.Now()
 	if s.now != nil {
 		now = s.now()
 	}
-	if !s.fresh(own, r) {
-		return nil
+	if fresh, err := s.fresh(own, r, now); err != nil || !fresh {
+		return err
 	}
 	// Windows are passed on at once and not stored: the planner keeps sums of them of its own. The
 	// lock is not held, since planning takes its own.
@@ -190,19 +200,30 @@ func (s *ReportStore) acceptReport(own *session, r *api.HostReport) error {
 
 // fresh reports whether a report of a stream is newer than the stored one. The newest stream of a
 // host wins, so that an agent that was replaced, or whose old connection still drains, does not
-// alternate with its successor.
-func (s *ReportStore) fresh(own *session, r *api.HostReport) bool {
+// alternate with its successor. It fails if there is no room for the host: nothing else may take
+// notice of it then.
+func (s *ReportStore) fresh(own *session, r *api.HostReport, now time.Time) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, known := s.hosts[r.GetHost()]
 	switch {
 	case known && old.speaks != nil && old.speaks != own && old.speaks.order > own.order:
 		s.silenced++
-		return false
+		return false, nil
 	case known && old.speaks == own && r.GetSequence() < old.report.GetSequence():
-		return false // an agent that counts backwards
+		return false, nil // an agent that counts backwards
+	case !known:
+		return true, s.makeRoom(now)
 	}
-	return true
+	return true, nil
+}
+
+// makeRoom makes room for one more host, or fails. The caller holds s.mu.
+func (s *ReportStore) makeRoom(now time.Time) error {
+	if len(s.hosts) >= MaxReportHosts && !s.forgetOne(now) {
+		return status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxReportHosts)
+	}
+	return nil
 }
 
 // storeReport stores a report without its windows. A light report gets the large parts of the last
@@ -219,17 +240,21 @@ func (s *ReportStore) storeReport(own *session, r *api.HostReport, now time.Time
 	if known && old.speaks != nil && old.speaks != own && old.speaks.order > own.order {
 		return nil // it began meanwhile
 	}
-	if !known && len(s.hosts) >= MaxReportHosts && !s.forgetOne(now) {
-		return status.Errorf(codes.ResourceExhausted, "%d hosts report already", MaxReportHosts)
-	}
-	fresh := entry{report: r, at: now, speaks: own, asked: old.asked, whole: r.GetSequence(), large: large}
-	r.WholeUnixNanos = r.GetUnixNanos()
-	if r.GetLight() {
-		r.WholeUnixNanos, fresh.whole, fresh.large = 0, 0, 0
-		if old.report.GetIncarnation() == r.GetIncarnation() {
-			complete(r, old.report)
-			r.WholeUnixNanos, fresh.whole, fresh.large = old.report.GetWholeUnixNanos(), old.whole, old.large
+	if !known {
+		if err := s.makeRoom(now); err != nil {
+			return err
 		}
+	}
+	fresh := entry{report: r, at: now, speaks: own, asked: old.asked}
+	switch {
+	case !r.GetLight():
+		s.parts++
+		r.WholeUnixNanos, fresh.whole, fresh.part, fresh.large = r.GetUnixNanos(), r.GetSequence(), s.parts, large
+	case old.report.GetIncarnation() == r.GetIncarnation():
+		complete(r, old.report)
+		r.WholeUnixNanos, fresh.whole, fresh.part, fresh.large = old.report.GetWholeUnixNanos(), old.whole, old.part, old.large
+	default:
+		r.WholeUnixNanos = 0
 	}
 	fresh.memory = memory + fresh.large
 	if most := cmp.Or(s.Memory, MaxReportMemory); s.memory+fresh.memory-old.memory > most {
@@ -239,7 +264,7 @@ func (s *ReportStore) storeReport(own *session, r *api.HostReport, now time.Time
 	s.large += fresh.large - old.large
 	s.jobs += len(r.GetJobs()) - len(old.report.GetJobs())
 	s.hosts[r.GetHost()] = fresh
-	s.history.addReport(r, now, memory, part{r.GetHost(), r.GetIncarnation(), fresh.whole}, fresh.large)
+	s.history.addReport(r, now, memory, fresh.part, fresh.large)
 	return nil
 }
 
@@ -263,6 +288,9 @@ func checkHostReport(j *api.JobReport) error {
 				return status.Errorf(codes.InvalidArgument, "job %s: times of %q: %v", j.GetJob(), l.GetName(), err)
 			}
 		}
+	}
+	if err := checkLists(j); err != nil {
+		return status.Errorf(codes.InvalidArgument, "job %.300q: %v", j.GetJob(), err)
 	}
 	if err := checkWindow(j.GetWindow()); err != nil {
 		return status.Errorf(codes.InvalidArgument, "job %s: window of uses: %v", j.GetJob(), err)

@@ -97,7 +97,8 @@ func TestStreamOfOneHost(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	s := &ReportStore{}
 	for name, r := range map[string]*api.HostReport{
-		"no host": {Sequence: 1},
+		"no host":     {Sequence: 1},
+		"a job twice": {Host: "a", Jobs: []*api.JobReport{{Job: "j"}, {Job: "j"}}},
 		"rows that do not fit": {Host: "a", Jobs: []*api.JobReport{{
 			Job: "j", Blocks: []*api.Block{{}, {}}, Uses: []*api.Use{{Worker: "worker0", Pulls: []uint64{1}}},
 		}}},
@@ -122,9 +123,13 @@ func TestReportsBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.Windows = func(r *api.HostReport) {
+		t.Errorf("the uses of host %s, for which there is no room, are taken", r.GetHost())
+	}
 	if err := s.acceptReport(s.openSession(), &api.HostReport{Host: "one more"}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("host %d: %v", MaxReportHosts+1, err)
 	}
+	s.Windows = nil
 	now = now.Add(ForgetAfter)
 	if err := s.acceptReport(s.openSession(), &api.HostReport{Host: "one more"}); err != nil {
 		t.Errorf("after others were silent: %v", err)

@@ -295,7 +295,8 @@ func (v *runLive) countHost(h *hostJob) {
 	}
 	c.now = now
 	for _, w := range h.job.GetSteps() {
-		if w.GetSteps() > 0 {
+		// The names come from agents, which may report others each time.
+		if w.GetSteps() > 0 && len(c.workers) < maxMembers {
 			c.workers[w.GetWorker()] = true
 		}
 	}

@@ -288,3 +288,18 @@ func TestDamagedHistory(t *testing.T) {
 		t.Errorf("it has %+v", all)
 	}
 }
+
+// However many names of workers a host reports in a run, so many are remembered.
+func TestWorkersOfARunHaveABound(t *testing.T) {
+	v := &runLive{hosts: map[string]*counted{}}
+	for round := range 3 {
+		j := &api.JobReport{Job: "j"}
+		for i := range maxMembers / 2 {
+			j.Steps = append(j.Steps, &api.Steps{Worker: fmt.Sprint(round, "/", i), Steps: 1})
+		}
+		v.countHost(&hostJob{&api.HostReport{Host: "a"}, j})
+	}
+	if n := len(v.hosts["a"].workers); n != maxMembers {
+		t.Errorf("%d workers are remembered, want %d", n, maxMembers)
+	}
+}
