@@ -25,8 +25,8 @@ const maxStores = 16
 // have taught the owners of its keys (plan.Merge), nothing of the run is recorded, planned or sent:
 // an owner that is out of date would direct a push to a server that no longer has the value.
 type lost struct {
-	// Stores that proxies have seen and that the run's lineage lacks. They join it when the run is
-	// found again.
+	// Stores that proxies have seen and that the run's lineage lacks, at most maxStores. They join it
+	// when the run is found again.
 	stores []string
 	// The highest version that a proxy has seen. The rebuilt state gets a higher one, so that it is
 	// newer for every proxy.
@@ -55,7 +55,7 @@ func (j *job) lose(id string, version uint64) {
 		j.service.tellEvent(j.lostEvent())
 	}
 	// A host that has moved no key has seen no store.
-	if id != "" && id != j.service.id && !slices.Contains(j.lost.stores, id) {
+	if id != "" && id != j.service.id && !slices.Contains(j.lost.stores, id) && len(j.lost.stores) < maxStores {
 		j.lost.stores = append(j.lost.stores, id)
 	}
 	j.lost.version = max(j.lost.version, version)

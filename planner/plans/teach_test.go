@@ -243,3 +243,18 @@ func TestFreshRunAtAnotherStore(t *testing.T) {
 		t.Errorf("told is %v", told)
 	}
 }
+
+// However many stores proxies say to have seen, so many are remembered.
+func TestSeenStoresHaveABound(t *testing.T) {
+	s := newService(t, &store.Memory{}, Options{})
+	j, err := s.openRun(t.Context(), runKey{testJob, runs(1)[0]}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 * maxStores {
+		j.checkSeen(strings.Repeat("x", i+1), 1)
+	}
+	if j.lost == nil || len(j.lost.stores) != maxStores {
+		t.Errorf("the run is lost: %v; want that, and %d stores", j.lost, maxStores)
+	}
+}
