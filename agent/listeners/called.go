@@ -17,8 +17,9 @@ type titled struct {
 	job string
 }
 
-// maxTitles bounds Listeners.titles. A job beyond the bound is served without a name or wishes.
-const maxTitles = 4096
+// maxTitles bounds Listeners.titles, maxTitlesOfPlace those of one place, which any process of its
+// cgroup can use up. A job beyond a bound is served without a name or wishes.
+const maxTitles, maxTitlesOfPlace = 4096, 64
 
 // wishes are a job's name and the measures that its owner asks for, as far as the processes of
 // one cgroup say.
@@ -57,7 +58,7 @@ func wishesOf(all []Process) map[group]wishes {
 func (l *Listeners) title(at titled, w wishes) {
 	t := handover.Title{Cgroup: uint64(at.group), Netns: at.netns, Job: at.job, Name: w.name, Wishes: w.policy}
 	before, told := l.titles[at]
-	if t == before || w == (wishes{}) && !told || !told && len(l.titles) >= maxTitles {
+	if t == before || w == (wishes{}) && !told || !told && !l.hasTitleRoom(at.place) {
 		return
 	}
 	if w == (wishes{}) {
@@ -66,6 +67,17 @@ func (l *Listeners) title(at titled, w wishes) {
 		l.titles[at] = t
 	}
 	l.sendToAll(t.Message(), nil)
+}
+
+// hasTitleRoom reports whether a place may have one more title. The caller holds l.mu.
+func (l *Listeners) hasTitleRoom(at place) bool {
+	n := 0
+	for other := range l.titles {
+		if other.place == at {
+			n++
+		}
+	}
+	return n < maxTitlesOfPlace && len(l.titles) < maxTitles
 }
 
 // dropTitles withdraws every title whose place or job is not in there. The caller holds l.mu.

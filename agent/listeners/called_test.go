@@ -1,11 +1,13 @@
 package listeners
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // Processes of one cgroup speak for their job together, and for no other's.
@@ -24,5 +26,18 @@ func TestWishesOfOneCgroupAreForItsJobAlone(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(group{}, wishes{})); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The processes of one cgroup do not use up the titles of all others.
+func TestTitlesOfOnePlaceHaveABound(t *testing.T) {
+	l := &Listeners{titles: map[titled]handover.Title{}}
+	hostile, other := place{1, 7}, place{2, 7}
+	for i := range maxTitles {
+		l.title(titled{hostile, fmt.Sprint("job", i)}, wishes{name: "x"})
+	}
+	l.title(titled{other, "job"}, wishes{name: "y"})
+	if n := len(l.titles); n != maxTitlesOfPlace+1 || l.titles[titled{other, "job"}].Name != "y" {
+		t.Errorf("%d titles are kept, want %d and that of another place", n, maxTitlesOfPlace)
 	}
 }
