@@ -23,8 +23,8 @@ const (
 )
 
 // Progress implements api.PlansServer. Each report is acknowledged. Reports are cumulative, so a
-// proxy may repeat one after a reconnect without harm. Those of hosts that do
-// not take part in the run are ignored.
+// proxy may repeat one after a reconnect without harm. Those of hosts that do not take part in the run
+// are ignored.
 func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.MoveTaken]) error {
 	for {
 		r, err := stream.Recv()
