@@ -157,6 +157,11 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 		case v.flush:
 			continue
 		case v.wait:
+			// What has to go first may wait for an answer over a connection that is about to go on
+			// over another link as well, and stands already.
+			if d.passDue() {
+				return d.stand()
+			}
 			if err := d.gatherer.Wait(); err != nil {
 				return &sideError{write: true, err: err}
 			}
