@@ -314,7 +314,7 @@ func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) erro
 
 // linkOf completes l with what is known of the connection.
 func (p *Proxy) linkOf(c *connection, l relay.Link) relay.Link {
-	l.Job, l.Origin, l.Wake = c.job, c.origin, c.pipe.Wake
+	l.Job, l.Origin, l.Wake, l.Continues = c.job, c.origin, c.pipe.Wake, c.transit != nil
 	l.Altered = func() {
 		if c.kept != nil {
 			c.kept.alters()

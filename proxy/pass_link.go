@@ -101,10 +101,10 @@ func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer
 		r.GoOn(nil)
 	}
 	c := t.connection(kindLink)
+	s.attach(c, t, t.passing()) // before the codec is opened, which is told that the connection goes on
 	if err := s.p.linked(c, far, answer, id); err != nil {
 		return nil, err
 	}
-	s.attach(c, t, t.passing())
 	s.p.observe(c)
 	return c, nil
 }

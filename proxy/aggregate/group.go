@@ -273,8 +273,10 @@ func (g *group) tick(now time.Time) time.Duration {
 func (g *group) judge(b *batch, now time.Time) {
 	q := b.carrier.queue
 	if q.ended {
-		if end := now.Add(afterEnd); b.left.IsZero() && end.Before(b.deadline) {
-			b.left, b.deadline = now, end
+		// Also where all of it has left: as a rule the worker is gone, and with it the connection
+		// over which the answer would come.
+		if end := now.Add(afterEnd); end.Before(b.deadline) {
+			b.deadline = end
 		}
 	} else if b.left.IsZero() {
 		b.deadline = now.Add(g.opts.AnswerWithin)

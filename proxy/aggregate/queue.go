@@ -51,7 +51,7 @@ type Queue struct {
 	// taken, in order.
 	items   []*item
 	out     []*batch // sums that are being written
-	writing bool     // a push is being written
+	writing bool     // a push is being written, as far as its process has sent it
 	seen    known    // pushes so far
 	varies  bool     // it has pushed new lists of keys that it had pushed before
 	round   int      // of its last push that varies
@@ -376,6 +376,14 @@ func (q *Queue) Wait() error {
 	}
 }
 
+// Interrupt implements [relay.Gatherer].
+func (q *Queue) Interrupt() {
+	select {
+	case q.changed <- struct{}{}:
+	default:
+	}
+}
+
 // Abort implements [relay.Aborter].
 func (q *Queue) Abort() { q.once.Do(func() { close(q.aborted) }) }
 
@@ -392,10 +400,7 @@ func (q *Queue) Close() {
 // poke has the connection check whether something is due; the caller holds group.mu. It does
 // not block.
 func (q *Queue) poke() {
-	select {
-	case q.changed <- struct{}{}:
-	default:
-	}
+	q.Interrupt()
 	q.link.Wake()
 }
 

@@ -151,6 +151,37 @@ func TestSynchronousServer(t *testing.T) {
 	w.check(true)
 }
 
+// Where a carrier's connection ends after all of the sum has left, and no answer comes, nobody
+// waits for as long as a server may take.
+func TestCarrierEndsBeforeTheAnswer(t *testing.T) {
+	w := newWorld(t, 1, 2, 0, false)
+	w.group.opts.AnswerWithin = time.Hour
+	first, second := w.workers[0], w.workers[1]
+	first.unsent = lowWater + 1
+	for _, k := range w.workers {
+		w.pushes(k, 0)
+		w.show(k)
+	}
+	first.unsent = 0
+	w.tick()
+	w.due(first)
+	w.write(first)
+	w.arrive(first)
+	w.tick()
+	if len(w.group.sent) != 1 || w.group.sent[0].left.IsZero() {
+		w.fail("the sum has not left")
+	}
+	w.cut(first)
+	w.tick()
+	w.now = w.now.Add(afterEnd)
+	w.tick()
+	if !second.queue.failed {
+		w.fail("the carried push still waits for an answer")
+	}
+	w.settle()
+	w.check(false)
+}
+
 // A batch of which every connection ends before it goes, its carrier's last, is not kept.
 func TestAllConnectionsOfABatchEnd(t *testing.T) {
 	w := newWorld(t, 1, 2, 0, false)

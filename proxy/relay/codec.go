@@ -175,6 +175,7 @@ type Link struct {
 	Destination      netip.AddrPort // of the process that it connected to
 	Job              string         // its scheduler's address, where the dialer's end knows it
 	Origin           string         // at the dialer's end: identifies, with the node's id, the process that connected
+	Continues        bool           // at the dialer's end: the process's connection went over another link before
 	HeadLimit        int            // in bytes; for a longer head a Sender returns ok false
 	Memory           *Memory        // for what a codec needs while it decodes a large message
 	Wake             func()         // has the relay call this end's [Initiator]; for any goroutine

@@ -157,6 +157,11 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 		case v.flush:
 			continue
 		case v.wait:
+			// What has to go first may wait for an answer over a connection that is about to go on
+			// over another link as well, and stands already.
+			if d.passDue() {
+				return d.stand()
+			}
 			if err := d.gatherer.Wait(); err != nil {
 				return &sideError{write: true, err: err}
 			}
@@ -165,10 +170,13 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 			return d.splice()
 		case v.move >= spliceFrom && d.in.raw != nil && !d.holds() && d.skip == 0:
 			if _, bare := d.dst.(*net.TCPConn); bare {
-				if err := d.move(v.move); err != nil {
+				short, err := d.move(v.move)
+				if err != nil {
 					return err
 				}
-				continue
+				if !short {
+					continue
+				}
 			}
 		case v.need > 0 && !d.in.room(v.need):
 			if err := d.side.noRoom(ctx, &d.in, v.need); err != nil {
@@ -279,8 +287,9 @@ func (d *direction) flushHeld() error {
 
 // move moves n bytes of a body in the kernel. For a kept connection the window is suspended
 // meanwhile: the bytes leave the kernel's queue and cannot be sent again, so a link that breaks
-// during the splice breaks the connection.
-func (d *direction) move(n uint64) error {
+// during the splice breaks the connection. It returns true if there were fewer: the next read
+// finds the end of the stream.
+func (d *direction) move(n uint64) (short bool, err error) {
 	if d.window != nil {
 		d.window.Pass()
 	}
@@ -291,18 +300,15 @@ func (d *direction) move(n uint64) error {
 		d.window.Passed(done)
 	}
 	if err != nil {
-		return spliceError(err)
+		return false, spliceError(err)
 	}
 	if done < int64(n) {
-		if err := d.side.moved(uint64(done), &d.out); err != nil {
-			return err
-		}
-		return nil // the next read finds the end
+		return true, d.side.moved(uint64(done), &d.out)
 	}
 	err = d.side.moved(n, &d.out)
 	d.whole = d.greeted && d.out.waiting == 0 && d.side.between()
 	d.wrote(int(done))
-	return err
+	return false, err
 }
 
 // splice writes what is buffered, and has the kernel carry the rest of the stream. It returns at

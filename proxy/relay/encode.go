@@ -323,9 +323,6 @@ func (e *encoder) noRoom(context.Context, *input, int) error {
 // moved accounts for n bytes of a body that the kernel moved.
 func (e *encoder) moved(n uint64, _ *output) error {
 	e.left -= n
-	if e.gatherer != nil && e.between() {
-		e.gatherer.Written()
-	}
 	return nil
 }
 
@@ -346,7 +343,7 @@ func (e *encoder) written() {
 	if e.payoff != nil {
 		e.sample(time.Now())
 	}
-	if e.gatherer != nil && e.between() {
+	if e.gatherer != nil {
 		e.gatherer.Written()
 	}
 }

@@ -6,8 +6,8 @@ import (
 )
 
 // Gatherer takes messages of a direction before its [Sender] sees them, and sends them later,
-// possibly with other values. It may be a [Greeter] and an [Aborter]. All methods except Abort are
-// called by the direction's goroutine.
+// possibly with other values. It may be a [Greeter] and an [Aborter]. All methods except Abort and
+// Interrupt are called by the direction's goroutine.
 type Gatherer interface {
 	// Wants is [Holder.Hold].
 	Wants(m *Message) bool
@@ -16,16 +16,20 @@ type Gatherer interface {
 	// Due returns the frames of the next message that is to be sent now, or none. They stay
 	// unchanged until Written. An error ends the connection.
 	Due() (frames [][]byte, err error)
-	// Written is called when all that Due returned, and all that Take passed, has been written.
+	// Written is called when all that Due returned has been written, and of what Take passed all that
+	// it was shown. The rest of a large message may still be to come from the process.
 	Written()
 	// Waiting reports whether messages that were taken are still to be sent.
 	Waiting() bool
 	// Rests reports whether the stream can go on over another link. With the same Gatherer there it
 	// always can, otherwise only while nothing is left to send.
 	Rests() bool
-	// Wait blocks until Due may return something else than at its last call, or returns an error
-	// after Abort. Where nobody waits, [Link.Wake] has Due called.
+	// Wait blocks until Due may return something else than at its last call or Interrupt is called,
+	// or returns an error after Abort. Where nobody waits, [Link.Wake] has Due called.
 	Wait() error
+	// Interrupt has Wait return, or its next call, because the stream may have to go on over another
+	// link. Any goroutine may call it.
+	Interrupt()
 }
 
 // Taken is what a [Gatherer] does with a message.
@@ -128,7 +132,7 @@ func (d *decoder) hearReady(body []byte) {
 }
 
 // sendGathered sends what the gatherer still has when the stream has ended. It blocks until all is
-// sent.
+// sent, or until the stream has to go on over another link, where it ends again.
 func (d *direction) sendGathered() error {
 	e, ok := d.side.(*encoder)
 	if !ok {
@@ -144,6 +148,8 @@ func (d *direction) sendGathered() error {
 			return err
 		case !e.isWaiting():
 			return nil
+		case d.passDue():
+			return d.stand()
 		}
 		if err := d.gatherer.Wait(); err != nil {
 			return &sideError{write: true, err: err}

@@ -84,6 +84,7 @@ func (d *delayer) Waiting() bool {
 
 func (d *delayer) Rests() bool { return !d.Waiting() }
 func (d *delayer) Wait() error { <-d.changed; return nil }
+func (d *delayer) Interrupt()  {}
 
 // ears count the metas that they hear.
 type ears struct {

@@ -200,7 +200,7 @@ func (d *direction) copy() error {
 			return err
 		}
 		if n := d.queued(full); n >= bulk && d.skip == 0 && !d.holds() {
-			if err := d.move(n); err != nil {
+			if _, err := d.move(n); err != nil {
 				return err
 			}
 		}

@@ -72,6 +72,9 @@ func (c *Conn) Pass(holds time.Duration) {
 	}
 	c.Passing.asked.Store(true)
 	c.Wake()
+	if c.Gatherer != nil {
+		c.Gatherer.Interrupt()
+	}
 }
 
 // passed reports whether the connection can go on, once both directions have returned: at least one
@@ -109,11 +112,17 @@ func (d *direction) halted(err error) bool {
 	return err != nil && ok && d.passing != nil && h.Halted()
 }
 
-// stand ends the direction to Far between two messages, and announces that to the other end. The
-// beginning of a next message that was read already is kept in Left.
+// stand ends the direction to Far between two messages, and announces that to the other end. What
+// was read of messages that come next is kept in Left. The sender's own messages go before: they
+// exist nowhere else, and the next link has another sender.
 func (d *direction) stand() error {
 	if _, ahead := d.src.(Halter); !d.side.between() || ahead && d.in.r < d.in.w {
 		return reason.Errorf(reason.Internal, "a connection was moved to another link in the middle of a message")
+	}
+	if d.initiator != nil {
+		if err := d.initiate(); err != nil {
+			return err
+		}
 	}
 	p := d.passing
 	p.Left = bytes.Clone(d.in.bytes())

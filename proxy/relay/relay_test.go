@@ -87,6 +87,21 @@ func TestForeignStreamsPass(t *testing.T) {
 	}
 }
 
+// A process that ends in the middle of a large message, which the kernel moves, ends its
+// stream as anywhere else.
+func TestStreamsEndInsideLargeMessages(t *testing.T) {
+	p := newPath(t, 1, NewMemory(64<<20), func(sender, _ *plainCodec) { sender.never = true })
+	rng := rand.New(rand.NewPCG(1, 1))
+	b := push(greetingAndReady("DEALER"), rng, 5, 4<<20, false)
+	p.server.SetReadDeadline(time.Now().Add(time.Minute))
+	if err := transfer(p.client, p.server, b[:len(b)/2], rng); err != nil {
+		t.Error(err)
+	}
+	p.server.Close()
+	p.client.Close()
+	p.wait(t)
+}
+
 // Where memory is at its bound, messages pass without being held.
 func TestNoMemoryMeansNotEncoded(t *testing.T) {
 	p := newPath(t, 1, NewMemory(0), func(_, receiver *plainCodec) {})

@@ -304,6 +304,33 @@ func TestLostLaneIsLostWithTheLink(t *testing.T) {
 	p.back()
 }
 
+// A link that ends before its first reference has arrived, so that the other end does not know
+// of which group it was, leaves nothing behind.
+func TestALinkThatEndsUnreadKeepsNothing(t *testing.T) {
+	p := newProxies(t, 8<<20)
+	whole, ends := p.link(1, alive), p.link(2, alive)
+	defer whole.close()
+	p.expects(t)
+	if _, ok := ends.answer(1, model(1, 1, 100_000)[0]); !ok {
+		t.Fatal("the answer is not shared")
+	}
+	ends.close()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		p.group.mu.Lock()
+		refs, outlets := 0, len(p.group.outlets)
+		for _, e := range p.group.entries {
+			refs += e.refs
+		}
+		p.group.mu.Unlock()
+		if refs == 0 && outlets == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d references of a link that has ended are kept, and %d links", refs, outlets)
+		}
+	}
+}
+
 // A number means something in its own group alone, to links of its own proxy.
 func TestGroupsAreApart(t *testing.T) {
 	p := newProxies(t, 8<<20)

@@ -153,6 +153,9 @@ func (o *Outlet) mustWait(n int) (what int, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	// Its other end is gone, so that it does not matter how the answer goes.
+	case o.ended:
+		return waitNever, nil
 	// The first answers of a job. Waiting for the lane a moment is better than
 	// sending the model twice.
 	case !s.attached && !s.begun:

@@ -19,6 +19,7 @@ type world struct {
 	source   *Source
 	store    *Store
 	links    []*testLink
+	late     []*testLink // ended at their receiver, which their sender has not noticed
 	numbers  uint64
 	there    []byte // on the lane
 	back     []byte
@@ -66,7 +67,6 @@ func (w *world) link() {
 	w.numbers++
 	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), uint16(w.numbers%5))
 	w.links = append(w.links, &testLink{number: w.numbers, outlet: w.source.Join(w.numbers, to)})
-	w.store.bind(w.numbers)
 }
 
 // pieces is a stream that comes in pieces: a read waits for one, and for its being
@@ -187,6 +187,7 @@ func (w *world) use(l *testLink) {
 	}
 	m := l.flying[0]
 	if m.isRef {
+		w.store.bind(l.number) // the first one names the group
 		values, _, _, err := w.store.take(m.number)
 		if err != nil {
 			w.t.Fatalf("link %d, number %d: %v", l.number, m.number, err)
@@ -203,17 +204,35 @@ func (w *world) use(l *testLink) {
 	l.flying = l.flying[1:]
 }
 
-// leave ends a link at its receiver, whatever is on its way.
+// leave ends a link at its receiver, whatever is on its way. Its sender may notice later, and
+// go on meanwhile.
 func (w *world) leave(i int) {
 	l := w.links[i]
 	if l.using != nil {
 		w.use(l)
 	}
-	if !l.ended {
+	switch {
+	case l.ended:
+	case w.rng.IntN(2) == 0:
+		w.late = append(w.late, l)
+	default:
 		l.outlet.Close()
 	}
 	w.store.leave(l.number)
 	w.links = append(w.links[:i], w.links[i+1:]...)
+}
+
+// notice has the sender of a link notice that it has ended, or answer once more.
+func (w *world) notice() {
+	if len(w.late) == 0 {
+		return
+	}
+	if w.rng.IntN(3) > 0 {
+		w.answer(w.late[0])
+		return
+	}
+	w.late[0].outlet.Close()
+	w.late = w.late[1:]
 }
 
 func (w *world) step() {
@@ -237,6 +256,7 @@ func (w *world) step() {
 		}
 	case 14:
 		l.stalled = w.rng.IntN(3) == 0
+		w.notice()
 	case 15:
 		switch w.rng.IntN(12) {
 		case 0:
@@ -273,6 +293,9 @@ func (w *world) check() {
 
 // settle lets everything that is on its way arrive.
 func (w *world) settle() {
+	for len(w.late) > 0 {
+		w.notice()
+	}
 	for range 10_000 {
 		w.write()
 		w.carry(&w.there, w.reader, w.ended, 1<<20)

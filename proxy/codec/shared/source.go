@@ -112,7 +112,7 @@ type Outlet struct {
 	refs    []*entry // unused references, in the order in which they were sent
 	pending int      // bytes of their values
 	used    uint64   // references used so far
-	ended   bool     // this end has closed
+	ended   bool     // either end has closed: there are no more references
 }
 
 // Join returns the Outlet of a link to a process of the other host. Several links may lead
@@ -261,7 +261,7 @@ func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.latest[subject]
-	if e == nil || !s.attached || !s.mayRefer(o, len(values)) {
+	if e == nil || !s.attached || o.ended || !s.mayRefer(o, len(values)) {
 		return 0, false
 	}
 	// Comparing takes as long as a copy. It is done without the lock, so that other links
@@ -271,8 +271,8 @@ func (o *Outlet) find(subject Subject, values []byte) (number uint64, found bool
 	same := bytes.Equal(e.values, values)
 	s.mu.Lock()
 	e.pins--
-	// Dropped, or replaced, in between. The caller looks again.
-	if s.latest[subject] != e {
+	// Dropped, or replaced, in between, or the link has ended. The caller looks again.
+	if s.latest[subject] != e || o.ended {
 		return 0, false
 	}
 	if !same {
@@ -318,7 +318,8 @@ func (s *Source) dropOld(e *entry) {
 }
 
 // put keeps values and queues them for the lane, with a reference of the Outlet's link. It
-// reports false if there is no room or if values of the subject were put in between.
+// reports false if there is no room, the link has ended, or values of the subject were put in
+// between.
 func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (number uint64, onLane int, ok bool) {
 	s := o.source
 	s.mu.Lock()
@@ -333,7 +334,7 @@ func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := &entry{subject: subject, values: b, form: form, packed: p}
-	if !s.attached || s.latest[subject] != nil || !s.makeRoom(len(b)) {
+	if !s.attached || o.ended || s.latest[subject] != nil || !s.makeRoom(len(b)) {
 		s.recycle(e)
 		return 0, 0, false
 	}

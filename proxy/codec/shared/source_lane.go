@@ -170,13 +170,15 @@ func (s *Source) usedBy(link, count uint64) error {
 	return nil
 }
 
-// goneAt records that a link's other end uses nothing any more.
+// goneAt records that a link's other end uses nothing any more. This end may not have noticed
+// that the link has ended: what it still sends there must not refer to anything, since nobody
+// would acknowledge it.
 func (s *Source) goneAt(link uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.outlets[link]; o != nil {
-		s.release(o, len(o.refs))
 		o.ended = true
+		s.release(o, len(o.refs))
 		delete(s.outlets, link)
 	}
 }

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"maps"
 	"sync"
 )
 
@@ -86,18 +87,20 @@ func (s *Store) bind(link uint64) {
 }
 
 // leave records that a link has ended, and reports whether nothing needs the Store any
-// more.
+// more. The link may not have been bound: its first reference may have been on its way, for
+// which the sender keeps values until it is informed.
 func (s *Store) leave(link uint64) (unused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.links[link] != nil {
-		delete(s.links, link)
-		if len(s.gone) >= maxGone {
-			clear(s.gone)
-		}
-		s.gone[link] = false
-		s.wake(true)
+	delete(s.links, link)
+	if len(s.gone) >= maxGone {
+		maps.DeleteFunc(s.gone, func(_ uint64, told bool) bool { return told })
 	}
+	if len(s.gone) >= maxGone {
+		clear(s.gone)
+	}
+	s.gone[link] = false
+	s.wake(true)
 	return len(s.links) == 0 && s.lanes == 0
 }
 

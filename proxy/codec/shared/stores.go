@@ -85,8 +85,11 @@ func (i *Inlet) Close() {
 	if s.links[i.from]--; s.links[i.from] == 0 {
 		delete(s.links, i.from)
 	}
-	if g := i.group; g != nil && g.leave(i.link) {
-		s.remove(g)
+	// A link that has not named its group may have been about to, in any of its sender's.
+	for _, g := range s.byID {
+		if (g == i.group || i.group == nil && g.from == i.from) && g.leave(i.link) {
+			s.remove(g)
+		}
 	}
 }
 

@@ -31,6 +31,31 @@ func (c *client) Ready(r zmtp.Ready) {
 	c.node = string(r.Identity)
 }
 
+// Ready implements [relay.Greeter]. Where the process's connection went over another link
+// before, its streams go on with this one at once: after its last push the process sends
+// nothing more that would tell them, and what waits has yet to be sent. Over any other link
+// another process may come.
+func (s *Sender) Ready(r zmtp.Ready) {
+	s.client.Ready(r)
+	if !s.link.Continues || !s.known {
+		return
+	}
+	for o := range s.codec.streamsOf(s.link.Origin, s.node) {
+		if o.server != s.link.Destination {
+			continue
+		}
+		st, _ := s.streamOf([2]int32{o.app, o.customer}, false)
+		if st == nil {
+			continue
+		}
+		st.mu.Lock()
+		if st.sender == nil {
+			st.sender = s
+		}
+		st.mu.Unlock()
+	}
+}
+
 // learn reads a control message for the job that the process belongs to, and for the
 // announcement of its last push. In the second case it blocks until the residuals are
 // sent and answered: the message, a barrier, is held back meanwhile, or the servers

@@ -223,6 +223,33 @@ func TestLastBarriersAreHeld(t *testing.T) {
 	}
 }
 
+// What waits goes over the link that a process's connection goes on with when the other
+// proxy was replaced after its last push; over that of another process it does not.
+func TestFlushOverTheNextLink(t *testing.T) {
+	for name, goesOn := range map[string]bool{"of the same connection": true, "of another connection": false} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
+			up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
+			defer down.close()
+			r := rand.New(rand.NewPCG(7, 7))
+			for step := range 20 {
+				up.carry(t, pushes(r, step).frames())
+			}
+			up.close()
+			next := e.link()
+			next.Continues = goesOn
+			up = e.open(t, next, e.worker, e.server, "ps9")
+			defer up.close()
+			flushed := make(chan struct{})
+			go func() { defer close(flushed); e.worker.endWorker("here", "ps9") }()
+			sent := answerOwn(t, up, down, flushed, func(*pslite.Message) {})
+			if waits := e.worker.StillWaiting(); (sent > 0) != goesOn || (waits == 0) != goesOn {
+				t.Errorf("%d pushes were sent, and %d values wait", sent, waits)
+			}
+		})
+	}
+}
+
 // answerOwn answers pushes of the proxy's own, as a server does that adds them up,
 // until done is closed, and returns how many came. It calls see with each.
 func answerOwn(t *testing.T, up, down *way, done <-chan struct{}, see func(*pslite.Message)) (came int) {

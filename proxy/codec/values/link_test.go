@@ -48,12 +48,16 @@ var memory = relay.NewMemory(1 << 30)
 // node introduce itself.
 func (e *ends) dial(t testing.TB, from, to *Codec, node string) *way {
 	t.Helper()
+	return e.open(t, e.link(), from, to, node)
+}
+
+// link returns another link from a worker to a server.
+func (e *ends) link() relay.Link {
 	e.links++
-	l := relay.Link{
+	return relay.Link{
 		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
 		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.2:9000"), Origin: "here", Job: "198.18.0.1:8000",
 	}
-	return e.open(t, l, from, to, node)
 }
 
 // dialServer opens a link of worker ps9 to one of several servers.

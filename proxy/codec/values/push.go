@@ -30,7 +30,11 @@ type pushing struct {
 // joins it, and takes over what a proxy before this one has left for it: the worker may
 // have reconnected because that proxy was killed.
 func (s *Sender) stream(m *pslite.Message, make bool) (*stream, Reason) {
-	id := [2]int32{m.Meta.AppID, m.Meta.CustomerID}
+	return s.streamOf([2]int32{m.Meta.AppID, m.Meta.CustomerID}, make)
+}
+
+// streamOf is stream for an app and customer.
+func (s *Sender) streamOf(id [2]int32, make bool) (*stream, Reason) {
 	if st := s.streams[id]; st != nil {
 		return st, ""
 	}

@@ -194,3 +194,36 @@ func TestMetaDecodedOnce(t *testing.T) {
 		})
 	}
 }
+
+// The first push of a worker's next process is not taken for a repetition of one that the
+// process before made under the same timestamp, also if both begin and end with zeros.
+func TestANewProcessIsNotTakenForARepetition(t *testing.T) {
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.99})
+	const row, rows = 256, 256
+	gradient := func(first int) request {
+		vals := make([]float32, row*rows)
+		for at := first; at < rows-8; at += 10 {
+			for i := range row {
+				vals[row*at+i] = float32(first)
+			}
+		}
+		return request{timestamp: 5, push: true, keys: []uint64{1}, vals: vals, lens: []int32{row * rows}}
+	}
+	before := e.dial(t, e.worker, e.server, "ps9")
+	before.carry(t, gradient(10).frames())
+	before.close()
+	now := e.dial(t, e.worker, e.server, "ps9")
+	defer now.close()
+	sent := 0
+	for i, v := range floats(now.carry(t, gradient(11).frames())[2]) {
+		if v == 0 {
+			continue
+		}
+		if sent++; v != 11 {
+			t.Fatalf("number %d is %v, which the process before has pushed", i, v)
+		}
+	}
+	if sent == 0 {
+		t.Error("nothing is sent")
+	}
+}

@@ -53,18 +53,23 @@ func newRepeats() repeats {
 func exchangeOf(m *pslite.Meta) exchange { return exchange{m.Timestamp, m.Push} }
 
 // sumOf returns a sum of a request's frames, which distinguishes a repetition from
-// another process's request with the same timestamp. Of long frames only the ends
-// count: hashing all of a dense push would cost more than compressing it.
+// another process's request with the same timestamp. Of long frames only the ends and
+// samples of what is between them count: hashing all of a dense push would cost more than
+// compressing it. The ends alone do not suffice, as those of many gradients are zeros.
 func (r *repeats) sumOf(frames [][]byte) uint64 {
-	const ends = 4 << 10
+	const ends, samples, sample = 4 << 10, 256, 64
 	var h xxhash.Digest
 	h.Reset()
 	var size [8]byte
 	for _, f := range frames {
 		binary.LittleEndian.PutUint64(size[:], uint64(len(f)))
 		h.Write(size[:])
-		if len(f) > 2*ends {
+		if len(f) > 2*ends+samples*sample {
 			h.Write(f[:ends])
+			between := f[ends : len(f)-ends]
+			for i := range samples {
+				h.Write(between[i*(len(between)/samples):][:sample])
+			}
 			f = f[len(f)-ends:]
 		}
 		h.Write(f)

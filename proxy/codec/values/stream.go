@@ -35,7 +35,7 @@ type stream struct {
 	idle  time.Time // since when links is 0
 
 	mu       sync.Mutex // guards the rest; after Codec.follows, and Codec.mu only tries it
-	sender   *Sender    // the one that pushed last; nil once its link has ended
+	sender   *Sender    // the one that pushed last, or whose link goes on for it; nil once that has ended
 	places   []uint32   // of the keys of the last piece
 	template *template
 	dense    map[uint64]*denseLayer // by key
