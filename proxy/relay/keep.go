@@ -78,11 +78,17 @@ func (k *Keeping) isBroken() bool {
 
 func (k *Keeping) breaks() { k.breaking.Do(func() { close(k.broken) }) }
 
-// Break breaks the link of a kept connection: Run returns [ErrBroken].
+// Break breaks the link of a kept connection: Run returns [ErrBroken], also where neither direction
+// uses the link at the moment. Both may wait for the process: one that has nothing to say and one
+// that does not read, or that has got the end of the stream from Far. Once Run is about to return,
+// Break has no effect.
 func (c *Conn) Break() {
 	c.Keeping.breaks()
 	c.abort()
-	Reset(c.Far)
+	c.failing.Do(func() {
+		c.failed = ErrBroken
+		c.broke()
+	})
 }
 
 // broke ends both directions without touching the process's connection, except for its deadline,

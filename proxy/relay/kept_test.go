@@ -3,12 +3,14 @@ package relay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/test/require"
@@ -67,6 +69,26 @@ func (k *keptConn) begin(t *testing.T) (n int) {
 	return len(b)
 }
 
+// broken waits for Run to end, and checks that another Conn can go on with the process.
+func (k *keptConn) broken(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-k.ended:
+		if !errors.Is(err, ErrBroken) {
+			t.Fatalf("the connection ended with %v, want %v", err, ErrBroken)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("no direction has noticed that the link is broken")
+	}
+	k.Break() // one that comes late
+	if _, err := k.process.Write([]byte("word")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(k.Job, make([]byte, 4)); err != nil {
+		t.Errorf("reading from the process afterwards: %v", err)
+	}
+}
+
 // What is held for the process counts as come when the stream ends, so that its end is not taken
 // for a broken link, and as written once it is.
 func TestHeldBytesAreAccountedFor(t *testing.T) {
@@ -100,4 +122,36 @@ func TestHeldBytesAreAccountedFor(t *testing.T) {
 	if n := k.wrote.Load(); n != int64(begun+len(message)) {
 		t.Errorf("%d bytes are reported as written, want %d", n, begun+len(message))
 	}
+}
+
+// A Break is noticed where the far stream has ended and the process says nothing: then no
+// direction uses the link.
+func TestBreakAfterTheEndOfTheFarStream(t *testing.T) {
+	k := newKeptConn(t)
+	k.begin(t)
+	if err := k.proxy.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.process.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Fatalf("the process got %v, want the end of the stream", err)
+	}
+	k.Break()
+	k.broken(t)
+}
+
+// A Break is noticed where the process says nothing and reads nothing.
+func TestBreakWhileTheProcessIsBusy(t *testing.T) {
+	k := newKeptConn(t)
+	k.begin(t)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		k.proxy.Write(push(nil, rand.New(rand.NewPCG(1, 1)), 3, 64<<20, false))
+	}()
+	for Unsent(k.Job) == 0 {
+		runtime.Gosched()
+	}
+	k.Break()
+	k.broken(t)
+	<-sent
 }
