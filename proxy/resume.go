@@ -201,11 +201,13 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 		if err := p.openLink(c, accepted, l); err != nil {
 			return nil, err
 		}
-		p.observe(c)
 	}
 	if err := s.attachAgain(c, mine, theirs, taken); err != nil {
 		c.closeCodec()
 		return nil, err
+	}
+	if taken.Codecs {
+		s.k.p.observe(c)
 	}
 	return c, nil
 }
