@@ -2,7 +2,6 @@ package relay
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -38,9 +37,11 @@ func newKeptConn(t *testing.T) *keptConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { page.Close() })
+	over := make(chan struct{})
+	t.Cleanup(func() { <-over; page.Close() })
 	window, err := keep.NewWindow(job, page, 0, func(keep.Reason) {})
 	if err != nil {
+		close(over)
 		t.Fatal(err)
 	}
 	k.Conn = &Conn{Job: job, Far: far, Sender: &plainCodec{never: true}, Receiver: &plainCodec{}}
@@ -52,7 +53,10 @@ func newKeptConn(t *testing.T) *keptConn {
 		Closed:    func() {},
 		FarClosed: func(*Keeping) error { return nil },
 	})
-	go func() { k.ended <- k.Run(context.Background(), NewMemory(64<<20)) }()
+	go func() {
+		defer close(over)
+		k.ended <- k.Run(t.Context(), NewMemory(64<<20))
+	}()
 	return k
 }
 
