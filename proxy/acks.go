@@ -29,15 +29,16 @@ func (l *keptLink) wrote(n int) {
 	}
 }
 
-// farEnded is called when the link's stream has ended, with the number of bytes that were
-// read and are still to be written. It decides whether the process's stream has ended or the
-// link has broken: an end that the far proxy has announced at this very offset is an orderly
-// one. Where the far proxy keeps nothing, or is ending, the end counts as it stands.
+// farEnded is called when the link's stream has ended, with the number of bytes that have come
+// over the link beyond those that the process had got before. It decides whether the process's
+// stream has ended or the link has broken: an end that the far proxy has announced at this very
+// offset is an orderly one. Where the far proxy keeps nothing, or is ending, the end counts as
+// it stands.
 //
 // The announcement takes another connection than the stream, so it may come a moment later:
 // farEnded blocks for endWithin at most.
-func (l *keptLink) farEnded(left int) error {
-	n := l.lane
+func (l *keptLink) farEnded(came int) error {
+	n, at := l.lane, l.began+uint64(came)
 	late := time.NewTimer(endWithin)
 	defer late.Stop()
 	for {
@@ -47,7 +48,11 @@ func (l *keptLink) farEnded(left int) error {
 		n.mu.Unlock()
 		switch {
 		// The link had everything that the far process has sent.
-		case end != nil && *end == l.written.Load()+uint64(left):
+		case end != nil && *end == at:
+			return nil
+		// A proxy of an earlier version does not count what it reads once it keeps nothing any
+		// more, and announces less than has come.
+		case end != nil && *end < at && (orderly || !l.window.Kept()):
 			return nil
 		// Bytes are missing: the link broke after the far proxy had announced the end.
 		case end != nil:

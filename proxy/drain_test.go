@@ -157,9 +157,21 @@ func TestDrainEndsWhereNobodyReads(t *testing.T) {
 
 // A worker that makes one request after the other receives the end of its
 // connection when none is half sent: the answer it waits for is held meanwhile, and
-// comes then.
+// comes then. That a connection would outlive a kill changes nothing of it: its end is not
+// taken for that of a broken link.
 func TestDrainHoldsWhatClientsWaitFor(t *testing.T) {
-	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
+	patient := func(_, server *Options) { server.Grace = time.Hour }
+	t.Run("not kept", func(t *testing.T) { drainHolds(t, newTwoHosts(t, patient)) })
+	t.Run("kept", func(t *testing.T) {
+		h := keepingHosts(t, patient)
+		drainHolds(t, h)
+		if lost := h.server.kept.state().Lost + h.worker.kept.state().Lost; lost > 0 {
+			t.Errorf("%d connections ended as ones whose link broke", lost)
+		}
+	})
+}
+
+func drainHolds(t *testing.T, h *twoHosts) {
 	// No end is sent while the worker goes on, however slow it is.
 	h.server.holdFor, h.server.restFor = time.Hour, time.Second
 	w := newWorker(t, h)

@@ -124,6 +124,7 @@ func (p *Proxy) inbound(a arrival) error {
 		if c.kept != nil {
 			c.kept.endSession()
 		}
+		c.closeCodec()
 		return reason.Wrap(err, "link from %s", from)
 	}
 	return p.carryOn(c)

@@ -125,6 +125,7 @@ type session struct {
 type keptLink struct {
 	session *session
 	id      uint64 // the dialer's
+	began   uint64 // written, when the link began
 	window  *keep.Window
 	lane    *lane         // over which its bytes are acknowledged
 	before  []*lane       // lanes of earlier links that were still open, the latest last; at most mostBefore
@@ -194,7 +195,7 @@ func (k *kept) enter(page *keep.Page, job *net.TCPConn, number uint64) *session 
 // attach makes c, which has a link, the connection that carries the session on from position
 // at.
 func (s *session) attach(c *connection, at keep.Position, how *relay.Keeping) error {
-	l := &keptLink{session: s, id: c.linkID}
+	l := &keptLink{session: s, id: c.linkID, began: at.Written}
 	s.mu.Lock()
 	if s.link != nil {
 		// The lanes of earlier links stay: see fallBack.

@@ -253,7 +253,10 @@ func (n *lane) serveLane(host netip.AddrPort) {
 			n.ls.k.p.log.Debug("no link for acks", "to", host, "error", err)
 			return
 		}
-		n.attachConn(conn)
+		if !n.attachConn(conn) { // it was retired meanwhile, or nobody would hold it
+			relay.Reset(conn)
+			return
+		}
 	}
 	late := time.NewTimer(laneWithin)
 	defer late.Stop()

@@ -232,19 +232,34 @@ func (s *passes) resume(a arrival, o keep.Pass) error {
 	default:
 		err = s.p.isSame(a, sameAs{t.Client, t.Destination, t.Far, t.Cgroup})
 	}
+	if err == nil && s.give(t, a) {
+		return nil
+	}
 	if err == nil {
-		select {
-		case t.links <- a:
-			return nil
-		default:
-			err = reason.Errorf(reason.Starting, "the connection is moving to another link")
-		}
+		err = reason.Errorf(reason.Starting, "the connection is moving to another link")
 	}
 	s.p.refuse(a.far, err)
 	if reason.Of(err) == reason.Starting {
 		return nil // it dials again
 	}
 	return reason.Wrap(err, "link from %s", a.source())
+}
+
+// give gives a link to a connection that waits for one. It returns false where the connection
+// has a link to look at, or does not wait any more: then nobody would look at this one, nor
+// close it.
+func (s *passes) give(t *transit, a arrival) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.accepted[t.Session] != t || !t.waits {
+		return false
+	}
+	select {
+	case t.links <- a:
+		return true
+	default:
+		return false
+	}
 }
 
 // sameAs has what must agree with a link for it to resume a connection. The id alone is

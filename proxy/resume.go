@@ -201,9 +201,15 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 		if err := p.openLink(c, accepted, l); err != nil {
 			return nil, err
 		}
-		p.observe(c)
 	}
-	return c, s.attachAgain(c, mine, theirs, taken)
+	if err := s.attachAgain(c, mine, theirs, taken); err != nil {
+		c.closeCodec()
+		return nil, err
+	}
+	if taken.Codecs {
+		s.k.p.observe(c)
+	}
+	return c, nil
 }
 
 // resumeOver returns the connection that carries the session over a new link.
@@ -273,12 +279,14 @@ func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 		}
 	}
 	if err := s.attachAgain(c, mine, theirs, taken); err != nil {
+		c.closeCodec()
 		return nil, err
 	}
 	// The answer goes last. From here on the other end sends.
 	answer.Accepted = append(answer.Accepted, link.Offer{Codec: keep.Name, Data: mine.Append(nil)})
 	if err := link.Reply(a.far, &answer); err != nil {
 		s.detach()
+		c.closeCodec()
 		return nil, err
 	}
 	return c, nil

@@ -197,6 +197,9 @@ func TestWindowKeepsWhatWasNotAcknowledged(t *testing.T) {
 	if got := read(6); !bytes.Equal(got, sent[4:10]) || why != Values {
 		t.Errorf("other bytes came when nothing was kept any more, for %q", why)
 	}
+	if read, queued := w.Peeked(), w.Unacked(); read != 1010 || queued != 0 {
+		t.Errorf("%d bytes were read, %d of them are in the queue, when nothing was kept any more; want 1010 and 0", read, queued)
+	}
 }
 
 // A page says the same to the next proxy, and a damaged one is not believed.

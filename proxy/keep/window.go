@@ -91,7 +91,13 @@ func (w *Window) Read(fd uintptr, b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.off != "" {
-		return unix.Read(int(fd), b)
+		// Still counted: the end of the stream is announced by its offset.
+		n, err := unix.Read(int(fd), b)
+		if n > 0 {
+			w.consumed += uint64(n)
+			w.peeked += uint64(n)
+		}
+		return n, err
 	}
 	n, err := receive(fd, b, len(b), unix.MSG_PEEK)
 	if n > 0 {
@@ -129,7 +135,7 @@ func (w *Window) Bytes() { w.page.set(flagBytes) }
 // Page returns the connection's page.
 func (w *Window) Page() *Page { return w.page }
 
-// Peeked returns the number of bytes of the stream that were read.
+// Peeked returns the number of bytes of the stream that were read, also since Off.
 func (w *Window) Peeked() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

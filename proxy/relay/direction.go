@@ -109,6 +109,7 @@ type direction struct {
 	keeping *Keeping     // nil: it is not
 	window  *keep.Window // of the direction to Far
 	skip    uint64       // bytes still to come that the destination has got already
+	handed  int          // bytes beyond those that were written over this link, or are held
 	// Of a connection that may go on over another link in order:
 	passing *Passing // nil: it may not
 	heardBy *Conn    // in the direction to Job: the Conn whose other direction is to stop too
@@ -254,6 +255,7 @@ func (d *direction) flush() error {
 			return nil
 		}
 	}
+	d.handed += n
 	if d.hold != nil && d.hold.keep(&d.out, d.whole) {
 		d.side.written()
 		return nil
@@ -279,7 +281,7 @@ func (d *direction) flushHeld() error {
 	if d.hold == nil {
 		return nil
 	}
-	if err := d.hold.flush(d.dst, d.flow); err != nil {
+	if err := d.hold.flush(d.dst, d.flow, d.keeping); err != nil {
 		return &sideError{write: true, err: err}
 	}
 	return nil
@@ -296,6 +298,7 @@ func (d *direction) move(n uint64) (short bool, err error) {
 	done, err := io.Copy(d.dst, &io.LimitedReader{R: d.src, N: int64(n)})
 	d.flow.in.Add(uint64(done))
 	d.flow.out.Add(uint64(done))
+	d.handed += int(done)
 	if d.window != nil {
 		d.window.Passed(done)
 	}

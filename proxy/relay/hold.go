@@ -51,7 +51,7 @@ func (c *Conn) Release() {
 	h.on = false
 	close(h.freed)
 	if len(h.held) > 0 && !h.over {
-		h.writers.Go(func() { h.flush(c.Job, &c.ToJob) }) // an error comes back to the next write
+		h.writers.Go(func() { h.flush(c.Job, &c.ToJob, c.Keeping) }) // an error comes back to the next write
 	}
 }
 
@@ -77,8 +77,9 @@ func (h *hold) holds() bool {
 }
 
 // flush writes what was held. When it returns, by whichever goroutine they were written, all
-// earlier bytes are with the kernel, and later ones may be written.
-func (h *hold) flush(dst net.Conn, flow *Flow) error {
+// earlier bytes are with the kernel, and later ones may be written. k is nil where the connection
+// is not kept.
+func (h *hold) flush(dst net.Conn, flow *Flow, k *Keeping) error {
 	h.writing.Lock()
 	defer h.writing.Unlock()
 	h.mu.Lock()
@@ -90,6 +91,9 @@ func (h *hold) flush(dst net.Conn, flow *Flow) error {
 	}
 	n, err := dst.Write(held)
 	flow.out.Add(uint64(n))
+	if k != nil {
+		k.Wrote(n)
+	}
 	return err
 }
 

@@ -30,14 +30,15 @@ type Keeping struct {
 	// they come again and are dropped.
 	Skip uint64
 	// Wrote is called with the number of bytes written to Job, which the far proxy's window may
-	// then drop.
+	// then drop. The goroutine of [Conn.Release] may call it too.
 	Wrote func(n int)
 	// Ended is called when the process's stream has ended, before the end is passed to Far.
 	Ended func()
-	// FarEnded is called when the stream from Far has ended, with the number of bytes that are
-	// still to be written to Job. It returns ErrBroken where the stream is not complete: then the
-	// link broke, and this is no end.
-	FarEnded func(left int) error
+	// FarEnded is called when the stream from Far has ended, with the number of bytes of it that
+	// have come beyond those that the process had got over earlier links: written to Job, held for
+	// it, or still to be written. It is negative while bytes are skipped. It returns ErrBroken where
+	// the stream is not complete: then the link broke, and this is no end.
+	FarEnded func(came int) error
 	// Closed is called when Job has received the end of the stream from Far.
 	Closed func()
 	// FarClosed waits until the process at the far end has received the end of this one's stream.
@@ -77,11 +78,17 @@ func (k *Keeping) isBroken() bool {
 
 func (k *Keeping) breaks() { k.breaking.Do(func() { close(k.broken) }) }
 
-// Break breaks the link of a kept connection: Run returns [ErrBroken].
+// Break breaks the link of a kept connection: Run returns [ErrBroken], also where neither direction
+// uses the link at the moment. Both may wait for the process: one that has nothing to say and one
+// that does not read, or that has got the end of the stream from Far. Once Run is about to return,
+// Break has no effect.
 func (c *Conn) Break() {
 	c.Keeping.breaks()
 	c.abort()
-	Reset(c.Far)
+	c.failing.Do(func() {
+		c.failed = ErrBroken
+		c.broke()
+	})
 }
 
 // broke ends both directions without touching the process's connection, except for its deadline,
@@ -123,7 +130,7 @@ func (d *direction) keptEnd() error {
 	case d.keeping == nil:
 		return nil
 	case d.window == nil:
-		return d.keeping.FarEnded(d.in.w - d.in.r)
+		return d.keeping.FarEnded(d.handed + d.in.w - d.in.r - int(d.skip))
 	}
 	d.keeping.Ended()
 	return nil

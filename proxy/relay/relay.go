@@ -76,7 +76,7 @@ type Conn struct {
 
 	jobEnded, farEnded atomic.Bool // the stream from there has
 
-	failing sync.Once // the first direction that fails sets failed
+	failing sync.Once // the first direction that fails, or Break, sets failed
 	failed  error
 }
 
@@ -94,6 +94,7 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	g.Go(func() { c.ended(c.up(ctx, m), true, reason.ResetByJob, reason.ResetByFarSide) })
 	g.Go(func() { c.ended(c.down(ctx, m), false, reason.ResetByFarSide, reason.ResetByJob) })
 	g.Wait()
+	c.failing.Do(func() {}) // from here on a Break would hit the Conn that goes on with the process
 	// No direction runs any longer; a goroutine of Release may still be writing what was held.
 	c.hold.endHold()
 	c.hold.writers.Wait()

@@ -42,6 +42,8 @@ var (
 	ErrDamaged = errors.New("the file is damaged")
 	// ErrOtherBoot says that the machine was restarted since the file was written.
 	ErrOtherBoot = errors.New("the file is from before the last reboot")
+	// ErrTaken says that what a file held is elsewhere, and that it could not be removed then.
+	ErrTaken = errors.New("the file was taken over, and could not be removed")
 )
 
 // A file is a page of its own, and behind it segments, each mapped by itself, whose ends
@@ -60,6 +62,7 @@ var (
 // transaction after it.
 const (
 	magic       = "psidMAP1"
+	takenMagic  = "psidGONE" // of a file that could not be removed
 	pageSize    = 4096
 	nameAt      = 44
 	crcAt       = 2040

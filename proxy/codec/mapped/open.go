@@ -54,8 +54,8 @@ type Part struct {
 }
 
 // Open reads a file that its process has left, in whatever way, and locks it until Close.
-// ErrInUse says that its process still has it; with ErrDamaged or ErrOtherBoot the file is
-// of no use to anybody. It takes as much memory as the file is long.
+// ErrInUse says that its process still has it; with ErrDamaged, ErrOtherBoot or ErrTaken the file
+// is of no use to anybody. It takes as much memory as the file is long.
 func Open(path string) (*Left, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -97,8 +97,16 @@ func linked(f *os.File) error {
 // Close unlocks the file for others.
 func (l *Left) Close() error { return l.file.Close() }
 
-// Remove removes the file and closes it.
-func (l *Left) Remove() error { return errors.Join(os.Remove(l.path), l.file.Close()) }
+// Remove removes the file and closes it. Where the folder does not let it be removed, it is marked,
+// which is an error too: from then on Open returns ErrTaken, and nobody adds up what it held twice.
+func (l *Left) Remove() error {
+	err := os.Remove(l.path)
+	if err != nil {
+		_, failed := l.file.WriteAt([]byte(takenMagic), 0)
+		err = errors.Join(err, failed)
+	}
+	return errors.Join(err, l.file.Close())
+}
 
 // content is a file's extents while it is read.
 type content struct {
@@ -117,6 +125,9 @@ type found struct {
 // read checks the first page, then finds the extents, then undoes what the transaction
 // after the last commit has changed, and only then collects what counts.
 func (l *Left) read(text []byte) error {
+	if len(text) >= len(takenMagic) && string(text[:len(takenMagic)]) == takenMagic {
+		return ErrTaken
+	}
 	if len(text) < pageSize || string(text[:8]) != magic {
 		return fmt.Errorf("%w: it does not begin as such files do", ErrDamaged)
 	}

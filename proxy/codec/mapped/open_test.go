@@ -26,3 +26,32 @@ func TestRemovedFileIsNotThere(t *testing.T) {
 		t.Errorf("a file that was removed: %v, want %v", err, os.ErrNotExist)
 	}
 }
+
+// A file that was taken over and cannot be removed is not taken over again.
+func TestFileThatCannotBeRemovedIsMarked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "left")
+	f, err := Create(path, Options{})
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another file is under its name for a while.
+	if err := errors.Join(os.Rename(path, path+".aside"), os.MkdirAll(filepath.Join(path, "not empty"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Remove(); err == nil {
+		t.Error("it was removed")
+	}
+	if err := errors.Join(os.RemoveAll(path), os.Rename(path+".aside", path)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path); !errors.Is(err, ErrTaken) {
+		t.Errorf("it is opened again with %v, want %v", err, ErrTaken)
+	}
+}

@@ -3,6 +3,7 @@ package values
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -379,6 +380,47 @@ func TestFilesThatCannotBeRemoved(t *testing.T) {
 			if st.file != nil {
 				st.file.Remove()
 			}
+		}
+	}
+}
+
+// What is in a file that cannot be removed counts once, however often the same proxy looks for
+// files: the note that it was taken over is in a file that this proxy has in use, and is gone
+// once that file is.
+func TestFileThatStaysIsTakenOverOnce(t *testing.T) {
+	d, _ := onItsWay(t, 0)
+	want, squares := d.codec.StillWaiting(), d.codec.Waiting()
+	d.kill()
+	c, err := New(Options{Compact: compact.DefaultLimits, Folder: d.folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.codec = c
+	s := &stuck{t: t}
+	if s.files, err = filepath.Glob(filepath.Join(d.folder, "*"+fileSuffix)); err != nil || len(s.files) == 0 {
+		t.Fatal(s.files, err)
+	}
+	c.stepped = s.hold
+	if _, err := c.Restore(""); err == nil {
+		t.Fatal("the files were removed")
+	}
+	s.release()
+	for range 3 {
+		if n, err := c.Restore(""); n != 0 || err != nil {
+			t.Errorf("%d streams are taken over again, with error %v", n, err)
+		}
+	}
+	if n, sum := c.StillWaiting(), c.Waiting(); n != want || sum != squares {
+		t.Errorf("%d values wait, of squares %v, want %d of %v", n, sum, want, squares)
+	}
+	for _, path := range s.files {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is still there: %v", path, err)
+		}
+	}
+	for _, st := range c.streams {
+		if st.file != nil {
+			st.file.Remove()
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -216,6 +217,68 @@ func TestNoPushesForServersThatMayCount(t *testing.T) {
 	}
 	if n := e.worker.Counts().Reasons[ReasonNotSent]; n != 1 {
 		t.Errorf("%d streams were counted, want 1", n)
+	}
+}
+
+// unlocked is a log's writer that notes whether the codec's maps were free whenever something was
+// written.
+type unlocked struct {
+	codec  *Codec
+	lines  int
+	locked bool
+}
+
+func (u *unlocked) Write(b []byte) (int, error) {
+	u.lines++
+	if u.codec.mu.TryLock() {
+		u.codec.mu.Unlock()
+	} else {
+		u.locked = true
+	}
+	return len(b), nil
+}
+
+// The file of a worker that has been gone for long is read and removed without the lock that
+// messages of all connections take: the disk may be slow.
+func TestAbandonedFilesAreRemovedWithoutTheLock(t *testing.T) {
+	for name, begin := range map[string]func(c *Codec) error{
+		"look": func(c *Codec) error { _, err := c.Restore(""); return err },
+		"another worker": func(c *Codec) error {
+			c.leave(c.join(owner{node: "ps11", server: netip.MustParseAddrPort("198.18.0.1:9100")}, true))
+			return nil
+		},
+	} {
+		u := &unlocked{}
+		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: t.TempDir(),
+			Log: slog.New(slog.NewTextHandler(u, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.codec = c
+		now := time.Now()
+		c.now = func() time.Time { return now }
+		e := newEnds(t)
+		w := e.dial(t, c, e.server, "ps9")
+		w.carry(t, pushes(rand.New(rand.NewPCG(1, 1)), 0).frames())
+		w.close()
+		// Its removal fails, which is logged while it is tried.
+		files, err := filepath.Glob(filepath.Join(c.folder, "*"+fileSuffix))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		if err := os.Remove(files[0]); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(idleFor + time.Second)
+		if err := begin(c); err != nil {
+			t.Fatal(err)
+		}
+		if n := c.Counts().Reasons[ReasonAbandoned]; n != 1 || u.lines != 2 {
+			t.Errorf("%s: %d workers were given up, in %d lines; want 1 in 2", name, n, u.lines)
+		}
+		if u.locked {
+			t.Errorf("%s: the codec was locked meanwhile", name)
+		}
 	}
 }
 

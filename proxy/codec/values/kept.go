@@ -161,8 +161,9 @@ func (s *stream) keptState(o owner) keptStream {
 // has. A file that cannot be used is renamed to .damaged, and its residuals are lost.
 func (c *Codec) Restore(path string) (streams int, err error) {
 	c.mu.Lock()
-	c.tidy()
+	idle := c.tidy()
 	c.mu.Unlock()
+	c.abandon(idle)
 	streams, err = c.takeOver("")
 	if path == "" {
 		return streams, err

@@ -20,8 +20,9 @@ import (
 //
 // Locks: mu guards the state. It is taken after Codec.follows, and before Codec.mu,
 // asks.mu and steps.mu; a holder of Codec.mu may only try it (tidy). Two streams are
-// locked at once only by moveAway, under Codec.follows. Memory that layers take is
-// counted by budget, unless it is in the stream's file, whose own memory is.
+// locked at once only by moveAway, under Codec.follows, and by abandon, which waits for
+// no lock while it has them. Memory that layers take is counted by budget, unless it is
+// in the stream's file, whose own memory is.
 type stream struct {
 	owner  owner
 	folder string // of its file; empty: in memory alone

@@ -247,6 +247,8 @@ func (c *Codec) openLeft(path string) (*left, error) {
 		return nil, nil
 	case errors.Is(err, mapped.ErrOtherBoot): // its worker has ended with the machine
 		return nil, os.Remove(path)
+	case errors.Is(err, mapped.ErrTaken): // what it held counts elsewhere
+		return nil, os.Remove(path)
 	case errors.Is(err, mapped.ErrDamaged):
 		c.counts.why(ReasonDamaged)
 		return nil, errors.Join(fmt.Errorf("residuals of a previous proxy are lost: %w; set aside as %s", err, damaged), os.Rename(path, filepath.Join(c.folder, damaged)))

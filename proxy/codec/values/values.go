@@ -281,20 +281,27 @@ const (
 // which has to call leave. It returns nil beyond the bound, or if the stream does not
 // exist and make is false.
 func (c *Codec) join(o owner, make bool) *stream {
+	s, idle := c.find(o, make)
+	c.abandon(idle)
+	return s
+}
+
+// find is join, but for the streams that are given up to make room, which the caller has to pass
+// to abandon.
+func (c *Codec) find(o owner, make bool) (s *stream, idle []*stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.streams[o]
-	if s == nil {
+	if s = c.streams[o]; s == nil {
 		// Only when a stream is new, which is when there could be too many.
-		c.tidy()
+		idle = c.tidy()
 		if !make || len(c.streams) >= maxStreams {
-			return nil
+			return nil, idle
 		}
 		s = newStream(c, o, c.stepsOf(o.worker()))
 		c.streams[o] = s
 	}
 	s.links++
-	return s
+	return s, idle
 }
 
 // stepsOf returns where a worker's pushes are counted, for one more stream. The caller
@@ -328,24 +335,35 @@ func (c *Codec) leave(s *stream) {
 	}
 }
 
-// tidy drops streams whose worker has been gone for long. If anything still waits of
-// one, its last barrier bypassed this proxy, or it made none. The caller holds c.mu, so
-// that a stream that is in use is skipped rather than waited for.
-func (c *Codec) tidy() {
+// tidy takes streams whose worker has been gone for long out of the maps, and returns them, locked,
+// for abandon. The caller holds c.mu, so that a stream that is in use is skipped rather than waited
+// for.
+func (c *Codec) tidy() (idle []*stream) {
 	for o, s := range c.streams {
-		if s.links == 0 && c.now().Sub(s.idle) > idleFor && s.mu.TryLock() {
-			if waits, _ := s.residual(); waits > 0 && !s.saidUnsent {
-				c.log.Warn("a worker exited without a barrier visible to this proxy: its server does not receive the residuals. "+
-					"Run a proxy on the scheduler's host to make barriers visible, or end the threshold earlier (--threshold-until)",
-					"worker", o.node, "server", o.server, "values", waits)
-			}
-			s.guarded(func() { s.restart(ReasonAbandoned) })
-			s.mu.Unlock()
-			delete(c.streams, o)
-			if s.steps.streams--; s.steps.streams == 0 {
-				delete(c.steps, o.worker())
-			}
+		if s.links > 0 || c.now().Sub(s.idle) <= idleFor || !s.mu.TryLock() {
+			continue
 		}
+		idle = append(idle, s)
+		delete(c.streams, o)
+		if s.steps.streams--; s.steps.streams == 0 {
+			delete(c.steps, o.worker())
+		}
+	}
+	return idle
+}
+
+// abandon forgets what the streams of tidy hold, and unlocks them. If anything still waits of one,
+// its worker's last barrier bypassed this proxy, or it made none. The caller does not hold c.mu:
+// files are read and removed, and on a slow disk every connection that pushes would wait.
+func (c *Codec) abandon(idle []*stream) {
+	for _, s := range idle {
+		if waits, _ := s.residual(); waits > 0 && !s.saidUnsent {
+			c.log.Warn("a worker exited without a barrier visible to this proxy: its server does not receive the residuals. "+
+				"Run a proxy on the scheduler's host to make barriers visible, or end the threshold earlier (--threshold-until)",
+				"worker", s.owner.node, "server", s.owner.server, "values", waits)
+		}
+		s.guarded(func() { s.restart(ReasonAbandoned) })
+		s.mu.Unlock()
 	}
 }
 
