@@ -113,9 +113,11 @@ func (v *Van) connect(n pslite.Node) {
 	d := newDealer(nodeName(n), address(n), identity, v.config)
 	ctx, stop := context.WithCancel(v.ctx)
 	// Messages that still wait on the old one, such as the registration, are written
-	// first.
-	if old := v.dealers[int(n.ID)]; old != nil {
+	// first; those for a node that was replaced are not for the one in its place.
+	if old := v.dealers[int(n.ID)]; old != nil && old.address == d.address {
 		v.group.Go(func() error { old.retire(v.ctx); return nil })
+	} else if old != nil {
+		old.stop()
 	}
 	d.stop, d.give = stop, v.fail
 	v.dealers[int(n.ID)] = d
