@@ -67,6 +67,9 @@ func (v *Van) register(ctx context.Context) error {
 		}
 		return fmt.Sprintf("the node table from %s (see DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT; other nodes may be missing)", v.describe([]int{schedulerID}))
 	})
+	if err == nil && v.Recovered() {
+		err = v.awaitPeers(ctx)
+	}
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package van
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -58,6 +59,29 @@ func (v *Van) takeReplaced(nodes []pslite.Node) {
 		if replaced {
 			v.config.Logger.Info("node replaced", "node", n.ID, "by", address(n))
 			v.connect(n)
+		}
+	}
+}
+
+// awaitPeers blocks, on a node that has taken the place of another, until all nodes have connected to
+// it. Before that they may not know of it, and send their answers where the other was.
+func (v *Van) awaitPeers(ctx context.Context) error {
+	for began := time.Now(); ; {
+		var missing []int
+		v.mu.Lock()
+		for id := range v.dealers {
+			if v.inbound[id] == 0 {
+				missing = append(missing, id)
+			}
+		}
+		v.mu.Unlock()
+		switch {
+		case len(missing) == 0:
+			return nil
+		case time.Since(began) > v.config.Patience:
+			return fmt.Errorf("gave up after %v of waiting for connections of %s", v.config.Patience, v.describe(missing))
+		case !sleep(ctx, reconnectEvery/10):
+			return context.Cause(ctx)
 		}
 	}
 }

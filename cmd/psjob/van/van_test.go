@@ -274,6 +274,13 @@ func TestDeadNodeEndsTheOthers(t *testing.T) {
 // of one that lives, and no server takes any.
 func TestReplacedWorker(t *testing.T) {
 	vans := startAll(t, t.Context(), 1, 2, func(c *Config) { c.LostAfter = time.Minute })
+	var together errgroup.Group // all are connected then
+	for _, v := range vans {
+		together.Go(func() error { return v.Barrier(t.Context(), Everyone) })
+	}
+	if err := together.Wait(); err != nil {
+		t.Fatal(err)
+	}
 	victim := vans[3]
 	victim.fail(errors.New("killed"))
 	_ = victim.Stop(t.Context())
