@@ -46,7 +46,7 @@ const (
 	successionHosts = 4
 	successionIDs   = 3000
 	successionCut   = 20
-	successionSteps = 600
+	successionSteps = 200
 )
 
 func newSuccession(t *testing.T) *succession {
@@ -64,7 +64,7 @@ func newSuccession(t *testing.T) *succession {
 // count returns the command line of a worker that rests where files in a folder say so.
 func (s *succession) count(rest string, more ...string) hosts.Program {
 	return append(hosts.Program{s.psjob, "--json", "--model", "count", "--async", "--count-keys", strconv.Itoa(successionIDs),
-		"--steps", strconv.Itoa(successionSteps), "--count-compute", "10ms", "--count-rest", rest,
+		"--steps", strconv.Itoa(successionSteps), "--count-compute", "40ms", "--count-rest", rest,
 		"--count-cut", fmt.Sprintf("%d,%d", s.rank(successionHosts-1), successionCut)}, more...)
 }
 
