@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/page"
 )
 
@@ -174,6 +176,32 @@ func TestStallsAreBounded(t *testing.T) {
 	for i := 1; i < len(found.Stalls); i++ {
 		if found.Stalls[i].Since.Before(found.Stalls[i-1].Since) {
 			t.Fatal("they are not in order")
+		}
+	}
+}
+
+// A worker appears between the moments at which the counts are asked for names, states and waits:
+// what is not known yet is left out.
+func TestWorkersThatAppearMeanwhile(t *testing.T) {
+	at := func(name string, last int64, waited float64) worker {
+		return worker{Name: name, Last: moment(last), Waiting: last > 0, Waited: waited}
+	}
+	states := []counts.WorkerNow{{Last: 5, Waiting: true}, {Last: 6, Waiting: true}, {Last: 7, Waiting: true}}
+	for _, c := range []struct {
+		name   string
+		names  []string
+		states int
+		waited []float64
+		want   []worker
+	}{
+		{"all are known", []string{"worker0", "worker1"}, 2, []float64{0.5, 0.25}, []worker{at("worker0", 5, 0.5), at("worker1", 6, 0.25)}},
+		{"one without waits", []string{"worker0", "worker1"}, 2, []float64{0.5}, []worker{at("worker0", 5, 0.5), at("worker1", 6, 0)}},
+		{"one without a state", []string{"worker0", "worker1"}, 1, []float64{0.5}, []worker{at("worker0", 5, 0.5), at("worker1", 0, 0)}},
+		{"one without a name", []string{"worker0"}, 2, []float64{0.5, 0.25}, []worker{at("worker0", 5, 0.5)}},
+		{"one that is not shown", []string{"worker0", "", "worker2"}, 3, []float64{0.5, 0.25}, []worker{at("worker0", 5, 0.5), at("worker2", 7, 0)}},
+	} {
+		if got := workersOf(c.names, states[:c.states], c.waited); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
 }

@@ -105,22 +105,13 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 	}
 	senders := a.observer.Senders(v.Job.Scheduler.String())
 	f.Alive = a.alive(v, pids, senders)
-	for i, name := range v.WorkersByIndex {
-		if name == "" {
-			continue
+	f.Workers = workersOf(v.WorkersByIndex, workers, lately.Waited)
+	for i := range f.Workers {
+		w := &f.Workers[i]
+		w.Here = pids[w.Name] != 0 || senders[w.Name]
+		if now.Sub(w.Last) >= quietAfter {
+			w.Process = a.processState(pids[w.Name])
 		}
-		w := worker{Name: name, Here: pids[name] != 0 || senders[name]}
-		if i < len(workers) {
-			state := workers[i]
-			w.Last, w.Barrier, w.Waiting, w.StepEvery = moment(state.Last), moment(state.Barrier), state.Waiting, state.StepEvery
-			if i < len(lately.Waited) { // which was asked for before
-				w.Waited = lately.Waited[i]
-			}
-			if now.Sub(w.Last) >= quietAfter {
-				w.Process = a.processState(pids[name])
-			}
-		}
-		f.Workers = append(f.Workers, w)
 	}
 	times := v.Job.Sums.ServerTimes(now.Add(-recently).UnixNano())
 	for i, name := range v.ServersByIndex {
@@ -151,6 +142,27 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 		a.askSockets(v, f)
 	}
 	return f
+}
+
+// workersOf returns what the counts show of the workers with these names, which are in the order of
+// the counts and empty for workers that are not shown. Workers appear at any time, so each list,
+// asked for at another moment, may be shorter than the others.
+func workersOf(names []string, states []counts.WorkerNow, waited []float64) (all []worker) {
+	for i, name := range names {
+		if name == "" {
+			continue
+		}
+		w := worker{Name: name}
+		if i < len(states) {
+			s := &states[i]
+			w.Last, w.Barrier, w.Waiting, w.StepEvery = moment(s.Last), moment(s.Barrier), s.Waiting, s.StepEvery
+		}
+		if i < len(waited) {
+			w.Waited = waited[i]
+		}
+		all = append(all, w)
+	}
+	return all
 }
 
 // moment converts nanoseconds since 1970; 0 is the zero time.

@@ -208,6 +208,8 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.BoolVar(&o.Count.Verify, "count-verify", false, "count: with --count-late, still compare the sums at the end, when all pushes must have been applied")
 	f.StringVar(&o.Count.While, "count-while", "", "count: continue after --steps as long as this file exists")
 	f.StringVar(&o.Count.Rest, "count-rest", "", "count: directory; a step waits while a file with its number exists there, and logs this")
+	f.IntVar(&o.Count.From, "count-from", 0, "count: first step of a worker that takes the place of one that was killed; requires --async")
+	f.IntSliceVar(&o.Count.Cut, "count-cut", nil, "count: rank of a worker that was killed, and the step in which it was; the sums may or may not include its last push")
 	f.DurationVar(&o.Count.Compute, "count-compute", 0, "count: minimum duration of a step, to simulate computation")
 	f.IntVar(&o.Mix.Customers, "mix-customers", 2, "mix: number of customers per app and worker")
 	f.IntVar(&o.Mix.Longest, "mix-longest", 1<<14, "mix: number of values of the longest keys")

@@ -15,7 +15,8 @@ import (
 //   - another process has taken the worker's place, as the node table of a recovery tells.
 //
 // What the old process sent may still be on its way to a server. So after requests were abandoned
-// nothing moves before all connections are back and have settled ([settleFor]).
+// nothing moves before all connections are back and have settled ([settleFor]). The same holds for
+// what a move has pushed over a connection that has ended, whoever ended it.
 
 // flight is a worker's connection to a server, from when it joins the job until it is closed.
 type flight struct {
@@ -41,15 +42,23 @@ func (x *job) beginFlight(c *requests, p pair) {
 	x.flights[c] = &flight{pair: p}
 }
 
-// endFlight abandons the requests on a connection that is closed, if the worker has ended it; the
-// caller holds x.mu.
+// endFlight abandons the requests on a connection that is closed, if the worker has ended it, and the
+// pushes of moves in any case; the caller holds x.mu.
 func (x *job) endFlight(c *requests) {
 	f := x.flights[c]
 	if f == nil {
 		return
 	}
 	delete(x.flights, c)
-	if x.site == nil || x.gone || !c.hungUp.Load() {
+	if x.site == nil || x.gone {
+		return
+	}
+	if x.site.Disconnect(f.pair.worker, f.pair.server) {
+		x.router.SetCarried(false)
+		x.unsettle()
+		x.carry()
+	}
+	if !c.hungUp.Load() {
 		return
 	}
 	last := f.last
@@ -65,13 +74,34 @@ func (x *job) endFlight(c *requests) {
 	x.carry()
 }
 
+// abandonReplaced abandons the requests of this host's workers that a recovery's table has at
+// another address. It is called before the table is learned, whichever node it is on its way to:
+// afterwards connections of servers to the new process join, and would bring it what is for the old
+// one. The new process's own table may come later. The caller holds jobs.mu.
+func (x *job) abandonReplaced(t *pslite.Table) {
+	for _, n := range t.Nodes() {
+		role, _, ok := pslite.Rank(n.ID)
+		same := func(o pslite.Node) bool { return o.ID == n.ID && o.Hostname == n.Hostname && o.Port == n.Port }
+		if ok && role == pslite.Worker && n.IsRecovery && x.isLocal(n.ID) && !slices.ContainsFunc(x.nodes.Nodes(), same) {
+			x.abandonWorker(n.ID, true)
+		}
+	}
+}
+
 // abandonWorker abandons all requests of a worker that another process has replaced, and drops the
 // messages that wait for connections of the old one. The new process has not made any yet: it
-// learns where the servers are from the table that tells of it.
-func (x *job) abandonWorker(id int32) {
+// learns where the servers are from the table that tells of it. But servers may have connected to
+// it, unless all connections are those of the old one.
+func (x *job) abandonWorker(id int32, all bool) {
 	x.locked(func() error {
 		if x.router.Resend() {
 			return nil
+		}
+		for p, c := range x.down {
+			if all && p.worker == id {
+				x.lost += uint64(len(c.retire()))
+				delete(x.down, p)
+			}
 		}
 		for p, c := range x.up {
 			if p.worker == id {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -129,5 +130,89 @@ func TestAWorkerThatCameBackHasAskedNothing(t *testing.T) {
 		if s := x.state(); c.gone && (s.Abandoned["worker_restarted"] != 2 || s.Lost != 2) {
 			t.Errorf("%s came back: %v requests, %d messages are counted", c.name, s.Abandoned, s.Lost)
 		}
+	}
+}
+
+// A worker came back at another address of its host, and the host's server hears of it first. From
+// then on servers may connect to the new process: nothing of the process before it is left that
+// could be brought to it. Whenever the table comes again, what the new process has asked stays.
+func TestAWorkerCameBackAndAServerHearsFirst(t *testing.T) {
+	j := jobsIn(t, t.TempDir())
+	const scheduler = "10.0.0.2:9000"
+	server, first, next := netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.1:9002"), netip.MustParseAddrPort("10.0.0.1:9003")
+	nodes := func(worker netip.AddrPort, back bool) (all []pslite.Node) {
+		return []pslite.Node{
+			{ID: pslite.SchedulerID, Hostname: "10.0.0.2", Port: 9000},
+			{ID: pslite.ServerID(0), Hostname: "10.0.0.1", Port: 9001},
+			{ID: pslite.WorkerID(0), Hostname: "10.0.0.1", Port: int32(worker.Port()), IsRecovery: back},
+		}
+	}
+	tell := func(to netip.AddrPort, run plan.Run, nodes ...pslite.Node) {
+		var table pslite.Meta
+		table.Control.Cmd, table.Control.Nodes = pslite.AddNode, nodes
+		j.takeNodeTable(&table, to, run, Scope{})
+	}
+	tell(server, testRun, nodes(first, false)...)
+	tell(first, testRun, nodes(first, false)...)
+	x := j.named(scheduler, testRun)
+	if x == nil {
+		t.Fatal("the job is not known")
+	}
+	t.Cleanup(x.close)
+	worker, p := &requests{jobs: j, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}, pair{pslite.WorkerID(0), 0}
+	_, worker.tcp = connected(t)
+	ask := func(timestamp int32) {
+		t.Helper()
+		if passes, err := x.request(worker, messageOf(timestamp, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
+			t.Fatalf("request %d passes: %v, %v", timestamp, passes, err)
+		}
+	}
+	ask(1)
+	// A connection of the server to the old process, with an answer that nobody has read.
+	old := &answers{jobs: j, job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0), destination: first}
+	_, old.tcp = connected(t)
+	old.join(x, old.peer)
+	x.mu.Lock()
+	say(x, x.down, x.pendingDown, p, []byte("answered"))
+	x.mu.Unlock()
+	tell(server, "", nodes(next, true)[2])
+	again := &answers{jobs: j, job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0), destination: next}
+	_, again.tcp = connected(t)
+	again.join(x, again.peer)
+	if n := len(x.router.UnderWay()) + len(again.queue) + len(x.pendingDown); n > 0 || x.state().Abandoned["worker_restarted"] != 1 {
+		t.Errorf("%d things are left of the old process; %v", n, x.state().Abandoned)
+	}
+	tell(next, testRun, nodes(next, true)...)
+	if x.down[p] != again || !again.open() {
+		t.Error("the connection to the new process is not used")
+	}
+	ask(0)
+	tell(server, "", nodes(next, true)[2])
+	if n := len(x.router.UnderWay()); n != 1 || x.down[p] != again {
+		t.Errorf("%d requests of the new process are in flight, want one", n)
+	}
+}
+
+// A connection ends over which a move has pushed. The move is given up, and nothing moves before
+// what was sent has settled.
+func TestPushesOfMovesEndWithTheirConnection(t *testing.T) {
+	x := oneJob(t, Options{})
+	all := connect(t, x)
+	if err := x.locked(func() error {
+		return x.site.Begin(migrate.Move{From: 0, To: 1, Keys: []uint64{7}, Handler: migrate.Adds})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	value := messageOf(onlyMessage(t, all[0].queue).Meta.Timestamp, false, []uint64{7}, []float32{5})
+	value.Meta.Request = false
+	if err := x.takeAnswer(&answers{job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0)}, value, pslite.DMLC); err != nil {
+		t.Fatal(err)
+	}
+	if len(all[1].queue) != 2 || x.settles() {
+		t.Fatalf("%d messages for the new owner, want a push and a pull; settles: %v", len(all[1].queue), x.settles())
+	}
+	all[1].Close()
+	if x.site.Moving() > 0 || !x.settles() || len(x.router.Holds()) > 0 {
+		t.Errorf("%d moves go on, settles: %v, held: %v", x.site.Moving(), x.settles(), x.router.Holds())
 	}
 }

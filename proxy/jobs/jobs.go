@@ -319,6 +319,7 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 	// requests.
 	job := j.known(name, run, &t, s)
 	if job != nil && back && (run == "" || run == job.run) {
+		job.abandonReplaced(&t)
 		job.renew(&t)
 	} else if job != nil && (job.run != run || !sameNodes(&job.nodes, &t)) {
 		j.drop(job)
@@ -347,7 +348,7 @@ func (j *Jobs) takeNodeTable(m *pslite.Meta, local netip.AddrPort, run plan.Run,
 	// Outside j.mu: a connection that joins may have its peer verified over the network.
 	job.addLocal(id)
 	if back && recovered(&t, id) {
-		job.abandonWorker(id)
+		job.abandonWorker(id, false)
 	}
 	j.joinWaiting(job)
 	if j.plans != nil {
@@ -362,6 +363,7 @@ func (j *Jobs) cameBack(t *pslite.Table, local netip.AddrPort, s Scope) {
 	defer j.mu.Unlock()
 	if x, _ := j.at(local, s); x != nil {
 		x.sure()
+		x.abandonReplaced(t)
 		x.renew(t)
 	}
 }

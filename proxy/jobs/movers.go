@@ -61,6 +61,8 @@ type work struct {
 	from, to int32
 	keys     []uint64
 	tries    int
+	// lateSince is since when it has waited for a push of an earlier move; see [migrate.ErrLate].
+	lateSince time.Time
 }
 
 // attempt is one move in progress.
@@ -224,11 +226,23 @@ func (x *job) beginMoves() {
 		case errors.Is(err, route.ErrApps):
 			x.work = slices.Delete(x.work, n, n+1)
 			x.refuse(w, "apps", err.Error(), len(w.keys))
+		case errors.Is(err, migrate.ErrLate) && w.waitsTooLong(time.Now()):
+			x.work = slices.Delete(x.work, n, n+1)
+			x.refuse(w, "busy", err.Error(), len(w.keys))
 		default:
 			x.jobs.log.Debug("move postponed", "job", x.name, "error", err)
 			n++ // later
 		}
 	}
+}
+
+// waitsTooLong reports whether a group that has to wait for a late push has done so for as long as
+// all its tries could take.
+func (w *work) waitsTooLong(now time.Time) bool {
+	if w.lateSince.IsZero() {
+		w.lateSince = now
+	}
+	return now.Sub(w.lateSince) >= maxTries*w.expires()
 }
 
 // mayMove reports whether a group of that many keys may move beside those that are moving.

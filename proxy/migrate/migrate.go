@@ -65,6 +65,7 @@ type Site struct {
 	// owner that the keys will have. Quiet repeats it, so that the mover knows that this site took
 	// the batch as one of parts.
 	parting map[route.Batch]int32
+	late    []late // at most maxLate
 	out     []Out
 }
 
@@ -155,6 +156,9 @@ func (s *Site) Begin(m Move) error {
 		if owner := s.Router.Table().Owner(k); owner != m.From {
 			return fmt.Errorf("key %d belongs to server %d, not %d", k, owner, m.From)
 		}
+	}
+	if s.mayArrive(worker, &m) {
+		return ErrLate
 	}
 	s.last++
 	x := &moving{move: m, batch: route.Batch{Mover: s.self, Number: s.last}, ranges: m.Ranges(), worker: worker, loud: maps.Clone(s.others)}
@@ -264,10 +268,12 @@ func (s *Site) heard(from string, m Message) {
 }
 
 // settle releases a batch of this mover that another site still holds although it is over, perhaps
-// since an earlier incarnation. The table has the right owner: the keys cannot have moved since,
-// because any later mover would need that site to hold them.
+// since an earlier incarnation. As a rule the keys cannot have moved since, because any later mover
+// would need that site to hold them. But a Hold may arrive behind its Release, and behind a later
+// move's; that move may even be over there and not yet here. So while another mover has this site
+// hold one of the keys the owner is not known. Otherwise the table has it.
 func (s *Site) settle(from string, b route.Batch, keys []plan.Keys) {
-	if s.asked != nil || len(keys) == 0 {
+	if s.asked != nil || len(keys) == 0 || s.Router.HoldsForOthers(s.self, keys) {
 		return // not known yet; it will say so again
 	}
 	s.send(from, Message{Kind: Release, Batch: b, Owner: s.Router.Table().Owner(keys[0].First)})
@@ -276,6 +282,7 @@ func (s *Site) settle(from string, b route.Batch, keys []plan.Keys) {
 // complete is called when an op has its answer, and starts the next one of its move. The answer to
 // ahead may overtake that of the push before it; then it is only noted.
 func (s *Site) complete(op *route.Op) {
+	s.late = slices.DeleteFunc(s.late, func(l late) bool { return l.op == op })
 	for _, x := range s.inOrder() {
 		switch op {
 		case x.op:
@@ -336,7 +343,7 @@ func (s *Site) endMove(x *moving, err error) {
 	if err != nil {
 		owner = route.Unchanged
 		for _, op := range x.ops() {
-			s.Router.Cancel(op)
+			s.giveUp(x.worker, op)
 		}
 	}
 	x.phase = over
@@ -360,10 +367,10 @@ var ErrExpired = errors.New("it took too long")
 
 // Expire gives up a move that has taken too long, and reports whether it did. The caller keeps the
 // time. A move that may have been recorded is not given up, nor, with PS_RESEND, one that has
-// pushed something.
+// pushed something. Without, what was pushed is late.
 func (s *Site) Expire(b route.Batch) bool {
 	x := s.moves[b.Number]
-	if x == nil || x.batch != b || x.phase == recording || x.phase >= writing && s.Router.Resend() {
+	if x == nil || x.batch != b || x.phase == recording || x.phase >= writing && (s.Router.Resend() || len(s.late) >= maxLate) {
 		// What was pushed may still arrive, and must not when somebody else
 		// has moved the keys there: it is waited for, and repeated.
 		return false

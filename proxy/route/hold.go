@@ -113,6 +113,17 @@ func (r *Router) Holds() []Batch {
 	})
 }
 
+// HoldsForOthers reports whether a batch of another mover than self has one of the keys, which are
+// ascending.
+func (r *Router) HoldsForOthers(self string, keys []plan.Keys) bool {
+	for b, h := range r.holds {
+		if b.Mover != self && overlap(h.keys, keys) {
+			return true
+		}
+	}
+	return false
+}
+
 // Release ends a hold and sends the requests that waited for it. The keys belong to owner from now
 // on; with [Unchanged] they stay with the old one. A batch that is not held is ignored, so a
 // release may be repeated.

@@ -257,6 +257,19 @@ func (r *Router) Cancel(op *Op) {
 	for _, own := range op.letters {
 		delete(w.ops, own)
 	}
+	op.left = 0
+}
+
+// InFlight reports whether a message of the op has no answer.
+func (op *Op) InFlight() bool { return op.left > 0 }
+
+// Asks reports whether a message of an op to a server, in a worker's name, has no answer.
+func (r *Router) Asks(op *Op, workerID, server int32) bool {
+	w := r.workers[workerID]
+	return w != nil && slices.ContainsFunc(op.letters, func(own int32) bool {
+		l := w.ops[own]
+		return l != nil && l.server == server
+	})
 }
 
 // Pace sets a function that [Router.Repeat] asks whether a message of an op, by worker and

@@ -81,6 +81,12 @@ type CountOptions struct {
 	Compute time.Duration
 	// While names a file: beyond Steps, steps are made as long as it exists.
 	While string
+	// From is the first step of a worker that takes the place of another, which has
+	// made those before.
+	From int
+	// Cut is the rank of a worker that was killed, and the step in whose push it was:
+	// nobody knows which of the push's values have been applied.
+	Cut []int
 	// Rest names a folder: a step whose number is the name of a file in it begins
 	// when the file is gone, so that all workers stop between the same two steps
 	// until then.
@@ -266,6 +272,10 @@ func (c CountOptions) check() error {
 		return fmt.Errorf("--count-while %s: not with --count-late, in which workers do not coordinate", c.While)
 	case c.Compute < 0:
 		return fmt.Errorf("--count-compute %v: want 0 or more", c.Compute)
+	case c.From < 0:
+		return fmt.Errorf("--count-from %d: want 0 or more", c.From)
+	case len(c.Cut) > 0 && (len(c.Cut) != 2 || c.Cut[0] < 0 || c.Cut[1] < 0):
+		return fmt.Errorf("--count-cut %v: want a worker's rank and a step", c.Cut)
 	}
 	return nil
 }

@@ -191,7 +191,10 @@ func Schedule(ctx context.Context, c van.Config) error {
 // wait for the end takes as long as the job: it has no bound of its own, but ends
 // with the van.
 func live(ctx context.Context, v *van.Van, work func(context.Context) error) error {
-	err := v.Barrier(ctx, van.Everyone)
+	var err error
+	if !v.Recovered() { // the others have passed it
+		err = v.Barrier(ctx, van.Everyone)
+	}
 	if err == nil && work != nil {
 		err = work(ctx)
 	}

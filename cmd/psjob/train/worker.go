@@ -165,8 +165,11 @@ const foreignDelay = 300 * time.Millisecond
 
 // configure has the first worker configure the servers, and waits until all workers
 // know that they are: no worker may push before, or a server would apply the push by
-// the rule that it began with.
+// the rule that it began with. One that takes another's place finds them configured.
 func (w *worker) configure(ctx context.Context, width int) error {
+	if w.van.Recovered() {
+		return nil
+	}
 	if w.van.Rank() == 0 {
 		body, err := json.Marshal(w.settings(width))
 		if err != nil {

@@ -157,9 +157,10 @@ func (v *Van) control(ctx context.Context, m *Message) error {
 
 // enroll registers a node with the scheduler and, with the last one, sends the table
 // of all nodes to everybody. It runs in the goroutine of that node's connection, and
-// may block while it sends: nothing else of the job has begun yet. A node that comes
-// when the job is complete is refused in the log only, and waits until its own
-// patience is over; it may be one of another job with the same scheduler's address.
+// may block while it sends: nothing else of the job has begun yet. A worker that comes
+// when the job is complete waits for the place of one that has died (replace.go); any
+// other node is refused in the log only, and waits until its own patience is over. It
+// may be one of another job with the same scheduler's address.
 func (v *Van) enroll(ctx context.Context, m *Message) error {
 	if len(m.Meta.Control.Nodes) != 1 {
 		return fmt.Errorf("a node registers with %d addresses: want 1", len(m.Meta.Control.Nodes))
@@ -171,6 +172,11 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 		return nil
 	}
 	late := v.roster.complete
+	if late && !v.config.Resend && v.roster.awaitPlace(m.Meta.Control.Nodes[0]) {
+		v.mu.Unlock()
+		v.config.Logger.Info("a worker waits for the place of one that has died", "address", address(m.Meta.Control.Nodes[0]))
+		return nil
+	}
 	complete, err := v.roster.registerNode(m.Meta.Control.Nodes[0])
 	v.mu.Unlock()
 	if late { // the job itself is in order
@@ -212,11 +218,10 @@ func (v *Van) enroll(ctx context.Context, m *Message) error {
 }
 
 // takeNodeTable takes over the node table. The node finds itself in it by its
-// address, and with that its id. A second table would say that a node was replaced,
-// as PS-lite's recovery does; psjob's nodes do not recover.
+// address, and with that its id. A second table says that nodes were replaced.
 func (v *Van) takeNodeTable(m *Message) error {
 	if v.isReady.Load() {
-		v.config.Logger.Warn("second node table ignored: psjob does not replace nodes", "from", m.Sender)
+		v.takeReplaced(m.Meta.Control.Nodes)
 		return nil
 	}
 	v.mu.Lock()

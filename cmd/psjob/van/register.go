@@ -67,6 +67,9 @@ func (v *Van) register(ctx context.Context) error {
 		}
 		return fmt.Sprintf("the node table from %s (see DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT; other nodes may be missing)", v.describe([]int{schedulerID}))
 	})
+	if err == nil && v.Recovered() {
+		err = v.awaitPeers(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -113,9 +116,11 @@ func (v *Van) connect(n pslite.Node) {
 	d := newDealer(nodeName(n), address(n), identity, v.config)
 	ctx, stop := context.WithCancel(v.ctx)
 	// Messages that still wait on the old one, such as the registration, are written
-	// first.
-	if old := v.dealers[int(n.ID)]; old != nil {
+	// first; those for a node that was replaced are not for the one in its place.
+	if old := v.dealers[int(n.ID)]; old != nil && old.address == d.address {
 		v.group.Go(func() error { old.retire(v.ctx); return nil })
+	} else if old != nil {
+		old.stop()
 	}
 	d.stop, d.give = stop, v.fail
 	v.dealers[int(n.ID)] = d

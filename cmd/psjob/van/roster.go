@@ -49,6 +49,7 @@ type roster struct {
 	servers, workers int
 	nodes            []pslite.Node // in order of registration; once complete, with ids
 	complete         bool
+	late             []pslite.Node // workers that came when it was complete, at most as many as workers
 	// aliases has ids of further customers of a process, which share the address and
 	// connection of its first one: id -> id of the first. Such ids count at barriers,
 	// but get no messages of their own.
@@ -95,6 +96,33 @@ func (r *roster) registerNode(n pslite.Node) (complete bool, err error) {
 		r.complete = true
 	}
 	return r.complete, nil
+}
+
+// awaitPlace notes a worker that registers when the job is complete: it may take the place of one that
+// has died. It reports false for a node that cannot. A server could not: its values are gone.
+func (r *roster) awaitPlace(n pslite.Node) bool {
+	if n.Role != pslite.Worker || n.Hostname == "" || n.Port <= 0 || len(r.late) >= r.workers {
+		return false
+	}
+	r.late = append(r.late, n)
+	return true
+}
+
+// replaceDead gives a worker that waits for a place the one of a worker that has died, and returns its
+// record. The newest comes first: one that has waited for long may have given up.
+func (r *roster) replaceDead(dead func(id int) bool) (n pslite.Node, ok bool) {
+	if len(r.late) == 0 {
+		return n, false
+	}
+	for i := range r.nodes {
+		if old := &r.nodes[i]; old.Role == pslite.Worker && dead(int(old.ID)) {
+			n, r.late = r.late[len(r.late)-1], r.late[:len(r.late)-1]
+			n.ID, n.IsRecovery = old.ID, true
+			*old = n
+			return n, true
+		}
+	}
+	return n, false
 }
 
 // assign sorts the nodes and gives them their ids. Servers and workers are numbered

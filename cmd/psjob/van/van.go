@@ -25,6 +25,16 @@
 // are recognized. It is ready then, although others may not be: their messages wait
 // until they are.
 //
+// # Replacement
+//
+// A worker that registers when all nodes are there takes the place of one that has died,
+// as PS-lite's recovery has it: the scheduler sends it the table of all nodes with its
+// record marked as a recovery, and the others a table of that record alone. They then
+// connect to it instead. It waits at the barriers that the dead worker would have come
+// to, except for the first (replace.go). With PS_RESEND no worker is replaced: the new
+// one's requests have the signatures of the dead one's, and would be dropped as
+// repetitions.
+//
 // # Barriers
 //
 // A node sends BARRIER with a group to the scheduler, which counts. When as many have
@@ -154,6 +164,13 @@ func (v *Van) ID() int {
 func (v *Van) Rank() int {
 	_, rank, _ := pslite.Rank(int32(v.ID()))
 	return rank
+}
+
+// Recovered reports whether this node has taken the place of one that has died.
+func (v *Van) Recovered() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.self.IsRecovery
 }
 
 // Config returns what the van was started with, defaults filled in.

@@ -270,6 +270,41 @@ func TestDeadNodeEndsTheOthers(t *testing.T) {
 	}
 }
 
+// A worker that registers after another has died takes its place, and its id. No worker takes that
+// of one that lives, and no server takes any.
+func TestReplacedWorker(t *testing.T) {
+	vans := startAll(t, t.Context(), 1, 2, func(c *Config) { c.LostAfter = time.Minute })
+	var together errgroup.Group // all are connected then
+	for _, v := range vans {
+		together.Go(func() error { return v.Barrier(t.Context(), Everyone) })
+	}
+	if err := together.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	victim := vans[3]
+	victim.fail(errors.New("killed"))
+	_ = victim.Stop(t.Context())
+	for _, c := range []struct {
+		role     pslite.Role
+		patience time.Duration
+		replaces bool
+	}{{pslite.Server, 200 * time.Millisecond, false}, {pslite.Worker, 30 * time.Second, true}, {pslite.Worker, 200 * time.Millisecond, false}} {
+		config := testConfig(c.role, vans[0].Config().RootPort, 1, 2)
+		config.Patience = c.patience
+		v, err := Start(t.Context(), config)
+		if (err == nil) != c.replaces {
+			t.Fatalf("a %v that registers late: %v", c.role, err)
+		}
+		if c.replaces {
+			vans[3] = v
+		}
+	}
+	if vans[3].ID() != victim.ID() || !vans[3].Recovered() || vans[2].Recovered() {
+		t.Errorf("node %d takes the place of node %d; recovered: %v, and another: %v", vans[3].ID(), victim.ID(), vans[3].Recovered(), vans[2].Recovered())
+	}
+	finalizeAll(t, vans)
+}
+
 // A node becomes ready by the reader of one connection while those of others receive; the
 // race detector has the last word.
 func TestMessagesWhileANodeBecomesReady(t *testing.T) {

@@ -46,7 +46,7 @@ func (v *Van) wait(ctx context.Context, done <-chan struct{}, patience time.Dura
 // watchConnections ends the van when a node that should be connected to this one has
 // not been for too long: it must have died, and the job would wait for it forever.
 // Before the node is ready only its own connections can be watched: nobody else knows
-// it yet.
+// it yet. The scheduler replaces a dead worker if another is there.
 func (v *Van) watchConnections(ctx context.Context) error {
 	var began time.Time // since all were known
 	for sleep(ctx, min(time.Second, v.config.LostAfter/4)) {
@@ -54,6 +54,11 @@ func (v *Van) watchConnections(ctx context.Context) error {
 		// be.
 		if v.stopping.Load() {
 			continue
+		}
+		if v.roster != nil {
+			if err := v.replaceDead(ctx); err != nil {
+				return err
+			}
 		}
 		ready := v.isReady.Load() // once: it may change at any moment
 		if ready && began.IsZero() {
