@@ -9,7 +9,8 @@ import (
 
 // The end of a proxy, in the order of Drain and Run:
 //
-//  1. listeners are closed, by the end of Run's context;
+//  1. listeners are closed, by the end of Run's context, and connections that are still being
+//     set up are reset;
 //  2. sessions are not kept any more, and what codecs hold back of pushes is sent;
 //  3. summing of pushes ends, and with it what waits for answers;
 //  4. hosts that do not answer are waited for, and it is decided whether there is an heir;
@@ -20,20 +21,23 @@ import (
 //  9. jobs write what is unfinished.
 //
 // restFor is how long a connection must be silent in both directions to count as at rest.
-// Where it is not known whether it ever comes to rest, pauseFor suffices.
+// Where it is not known whether it ever comes to rest, pauseFor suffices. holdFor is how long
+// messages are held at most. Tests set others.
 const (
 	restFor  = 200 * time.Millisecond
 	pauseFor = 10 * time.Millisecond
+	holdFor  = 2 * time.Second
 )
-
-// holdFor is how long messages are held at most while the proxy ends. Tests set less.
-const holdFor = 2 * time.Second
 
 // errStopped is the cause of life's end.
 var errStopped = errors.New("the proxy was stopped")
 
 // Drain ends all connections; the listeners must be closed. It blocks until all have ended,
 // and the proxy cannot be used any more.
+//
+// A connection that is still being set up is reset: nothing of it was carried, and its process
+// connects again. If it were set up now, as after the wait for a proxy that is away as well, its
+// client could begin to speak when no messages are held any more, and might never pause.
 //
 // Connections that can go on in the next proxy are handed over. Of the others those at rest
 // end in order: with no message in flight and nothing unacknowledged. The rest end when they
@@ -46,6 +50,7 @@ func (p *Proxy) Drain() {
 	began := time.Now()
 	defer p.peers.awaitSaved(saveWait)
 	p.conns.stopping.Store(true)
+	p.endSetup()
 	p.log.Info("shutting down", "connections", p.conns.active(), "grace", p.opts.Grace)
 	// From here on no new connection is kept or summed, and what waits of pushes goes to the
 	// servers while connections still carry it. Only then are connections brought to stand.
@@ -64,12 +69,14 @@ func (p *Proxy) Drain() {
 	}()
 	// Whoever ended the proxy waits for as long as the grace, whatever the pushes took.
 	// The time in which hosts were waited for counts.
-	grace := time.NewTimer(max(p.opts.Grace-time.Since(began), p.opts.Grace/4))
+	left := max(p.opts.Grace-time.Since(began), p.opts.Grace/4)
+	grace := time.NewTimer(left)
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	d := drain{rest: p.restFor, farewell: map[*connection]bool{}, late: time.Now().Add(min(p.holdFor, p.opts.Grace/2))}
-	d.hold(p.handOver(true))
+	now := time.Now()
+	d := p.newDrain(now, left)
+	d.hold(p.handOver(true), now)
 	for {
 		select {
 		case <-ended:
@@ -84,7 +91,7 @@ func (p *Proxy) Drain() {
 			<-ended
 			return
 		case now := <-look.C:
-			d.sendEnds(p.handOver(false), now)
+			d.advance(p.handOver(false), now)
 		}
 	}
 }
@@ -108,9 +115,26 @@ func (p *Proxy) handOver(count bool) (others []*connection) {
 // drain is the orderly end of those connections that are not handed over.
 type drain struct {
 	rest     time.Duration        // how long all must be silent
+	pause    time.Duration        // how long one must be silent after late
 	farewell map[*connection]bool // connections whose process was sent the end; true: only the client sends on it
-	held     []*connection        // connections whose messages are held
+	held     map[*connection]bool // connections whose messages are held
 	late     time.Time            // when holding ends in any case
+	last     time.Time            // from when on clients that do not pause are sent the end, too
+}
+
+// newDrain returns a drain that begins now. What has not ended when left is over is reset, so
+// all of its stages come before.
+func (p *Proxy) newDrain(now time.Time, left time.Duration) *drain {
+	return &drain{
+		rest: p.restFor, pause: p.pauseFor, farewell: map[*connection]bool{}, held: map[*connection]bool{},
+		late: now.Add(min(p.holdFor, left/2)), last: now.Add(left - left/8),
+	}
+}
+
+// advance does what is due now, for all connections that are not handed over.
+func (d *drain) advance(all []*connection, now time.Time) {
+	d.hold(all, now)
+	d.sendEnds(all, now)
 }
 
 // hold keeps what comes for this host's processes from them. A process that waits for a held
@@ -118,21 +142,43 @@ type drain struct {
 // silent between two messages. That matters because a client which sends while it receives
 // the end of its connection may lose the message: libzmq writes 8 KiB of a message at a time,
 // and drops the rest.
-func (d *drain) hold(all []*connection) {
+//
+// It looks for connections to hold until late: of one in its handshake it is not known yet that
+// only the client speaks, and messages that are not held can keep the whole job busy.
+func (d *drain) hold(all []*connection, now time.Time) {
+	if now.After(d.late) {
+		return
+	}
 	for _, c := range all {
-		if c.kind == kindAccepted && c.oneWay() != nil {
+		if c.kind == kindAccepted && !d.held[c] && c.oneWay() != nil {
 			c.pipe.Hold()
-			d.held = append(d.held, c)
+			d.held[c] = true
 		}
 	}
 }
 
 // release gives the processes what was held.
 func (d *drain) release() {
-	for _, c := range d.held {
+	for c := range d.held {
 		c.pipe.Release()
 	}
-	d.held = nil
+	clear(d.held)
+}
+
+// requiredSilence returns for how long a client must be silent to be sent the end. alone means
+// that others need not be silent, too.
+//
+// A client that never pauses is sent the end at last between two messages, as far as they can
+// be seen. It may lose the one that it begins just then; by the reset that follows otherwise it
+// would lose all that is in flight.
+func (d *drain) requiredSilence(now time.Time) (least time.Duration, alone bool) {
+	switch {
+	case now.After(d.last):
+		return 0, true
+	case now.After(d.late):
+		return d.pause, true
+	}
+	return d.rest, false
 }
 
 // sendEnds sends clients the end of their connections: to those on whose connections only the
@@ -140,7 +186,7 @@ func (d *drain) release() {
 // too long. Other connections end each for itself, when silent. Held messages are released
 // when all connections have ended.
 func (d *drain) sendEnds(all []*connection, now time.Time) {
-	silent, gone, late := true, true, now.After(d.late)
+	silent, gone := true, true
 	var clients []*connection
 	for _, c := range all {
 		told, ok := d.farewell[c]
@@ -158,13 +204,14 @@ func (d *drain) sendEnds(all []*connection, now time.Time) {
 	}
 	// While one client still speaks, none is told: it could wait for an answer that another
 	// would send.
+	least, alone := d.requiredSilence(now)
 	for _, c := range clients {
-		if half := c.oneWay(); half != nil && (silent || late && c.silentFor(pauseFor)) {
+		if half := c.oneWay(); half != nil && (silent || alone && c.silentFor(least)) {
 			d.farewell[c] = true
 			closeWrite(half)
 		}
 	}
-	if gone || late {
+	if gone || alone {
 		d.release()
 	}
 }

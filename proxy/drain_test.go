@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
@@ -31,9 +33,14 @@ type worker struct {
 }
 
 func newWorker(t *testing.T, h *twoHosts) *worker {
-	w := &worker{conn: h.dial(t), ended: make(chan struct{}), answers: make(chan struct{})}
-	server := h.job.next(t)
-	w.server = server
+	t.Helper()
+	return shakeHands(t, h.dial(t), h.job.next(t))
+}
+
+// shakeHands makes a worker and its server of the two ends of a connection.
+func shakeHands(t *testing.T, conn, server *net.TCPConn) *worker {
+	t.Helper()
+	w := &worker{conn: conn, server: server, ended: make(chan struct{}), answers: make(chan struct{})}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -224,7 +231,8 @@ func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a message is half sent", func() bool { return inMessage() == 1 })
-	d := drain{farewell: map[*connection]bool{}, late: time.Now().Add(time.Hour)}
+	never := time.Now().Add(time.Hour)
+	d := drain{farewell: map[*connection]bool{}, late: never, last: never}
 	for range 3 {
 		d.sendEnds(conns, time.Now())
 	}
@@ -245,4 +253,151 @@ func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 		w.conn.Close()
 	}
 	<-workers[0].answers
+}
+
+// A connection that was in its handshake when the proxy began to end is held as soon as only
+// its client speaks. Otherwise nobody would fall silent.
+func TestDrainHoldsWhoComesLast(t *testing.T) {
+	h := newTwoHosts(t, nil)
+	h.server.holdFor, h.server.restFor = time.Hour, time.Second
+	conn, server := h.dial(t), h.job.next(t)
+	eventually(t, "the connection is carried", func() bool { return h.server.conns.active() == 1 })
+	conns := h.server.conns.openConnections()
+	began := time.Now()
+	d := h.server.newDrain(began, 4*time.Hour)
+	if d.hold(conns, began); len(d.held) > 0 {
+		t.Fatal("a connection is held of which it is not known who speaks on it")
+	}
+	w := shakeHands(t, conn, server)
+	over, looked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(looked)
+		for look := time.Tick(5 * time.Millisecond); ; {
+			select {
+			case <-over:
+				return
+			case now := <-look:
+				d.advance(conns, now)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(over); <-looked })
+	for end := began.Add(time.Minute); !w.told.Load() && time.Now().Before(end); {
+		w.request(t)
+	}
+	if !w.told.Load() || w.cut {
+		t.Errorf("after %d requests: told the end %v, while it sent one %v", w.sent, w.told.Load(), w.cut)
+	}
+}
+
+// A client that does not pause is sent the end between two messages before the grace is
+// over, and all that it has sent arrives.
+func TestDrainEndsWhoDoesNotPause(t *testing.T) {
+	in, job := listen(t, workerHost), newServer(t)
+	p, _ := start(t, Options{}, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
+	p.restFor, p.pauseFor = time.Hour, time.Hour // however slow it is, it does not pause
+	w := newWorker(t, &twoHosts{job: job, in: in})
+	meta := pslite.Meta{Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
+	var message []byte // libzmq writes one as short at once
+	for i, f := range [][]byte{meta.Append(nil, pslite.DMLC), make([]byte, 80), make([]byte, 40)} {
+		message = append(zmtp.AppendHeader(message, zmtp.FrameHeader(len(f), i < 2)), f...)
+	}
+	spoken := make(chan struct{})
+	go func() {
+		defer close(spoken)
+		defer w.conn.Close()
+		for !w.told.Load() {
+			if _, err := w.conn.Write(message); err != nil {
+				t.Errorf("request %d: %v", w.sent, err)
+				return
+			}
+			w.sent++
+			select {
+			case <-w.answers:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { w.conn.Close(); <-spoken })
+	eventually(t, "requests are answered", func() bool { return w.got.Load() > 20 })
+	conns := p.conns.openConnections()
+	d := p.newDrain(time.Now(), time.Hour)
+	for _, now := range []time.Time{d.late.Add(-time.Second), d.late.Add(time.Second), d.last.Add(-time.Second)} {
+		if d.advance(conns, now); len(d.farewell) > 0 {
+			t.Fatal("a client is sent the end that has not paused")
+		}
+	}
+	eventually(t, "it is sent the end", func() bool {
+		d.advance(conns, d.last.Add(time.Second))
+		return w.told.Load()
+	})
+	<-spoken
+	eventually(t, "the connection has ended", func() bool { return p.conns.active() == 0 })
+	if got := int(w.got.Load()); got != w.sent {
+		t.Errorf("%d of %d requests have arrived", got, w.sent)
+	}
+	for r, n := range p.conns.sums().errors {
+		t.Errorf("%d connections failed: %s", n, r)
+	}
+}
+
+// However little time is left, connections are let go of before what remains is reset.
+func TestDrainEndsBeforeTheGraceIsOver(t *testing.T) {
+	p := &Proxy{holdFor: holdFor, restFor: restFor, pauseFor: pauseFor}
+	now := time.Now()
+	for _, left := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 10 * time.Second, time.Hour} {
+		d := p.newDrain(now, left)
+		if !now.Before(d.late) || !d.late.Before(d.last) || !d.last.Before(now.Add(left)) {
+			t.Errorf("with %v left it holds for %v and waits for pauses for %v", left, d.late.Sub(now), d.last.Sub(now))
+		}
+	}
+}
+
+// A connection that waits for a proxy which is away, or does not answer, is reset when its own
+// proxy ends: it has carried nothing. Set up later it would begin to speak when the proxy is
+// about to be gone.
+func TestDrainResetsWhatIsNotSetUp(t *testing.T) {
+	away, silent := listen(t, serverHost), newServer(t)
+	away.Close()
+	for _, c := range []struct {
+		name  string
+		mesh  net.Addr // of the destination's proxy
+		waits func(p *Proxy, host netip.Addr) bool
+	}{
+		{"away", away.Addr(), func(p *Proxy, host netip.Addr) bool {
+			p.peers.mu.Lock()
+			defer p.peers.mu.Unlock()
+			return !p.peers.hosts[host].first.IsZero()
+		}},
+		{"silent", silent.Addr(), func(*Proxy, netip.Addr) bool { return len(silent.conns) > 0 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			const patience = 30 * time.Second // in which nothing must be waited for
+			in, job := listen(t, workerHost), newServer(t)
+			host := job.addr().Addr()
+			p, stop := start(t, Options{MeshPort: addrPort(c.mesh).Port(), PeerPatience: patience, HelloTimeout: patience, Grace: patience},
+				[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
+			client, err := net.Dial("tcp", in.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			eventually(t, "the connection is being set up", func() bool { return c.waits(p, host) })
+			stop()
+			if n := p.passes.state().Drained[drainNotSetUp]; n != 1 || len(job.conns) > 0 {
+				t.Errorf("%d connections are counted as not set up, want 1; %d have reached the process", n, len(job.conns))
+			}
+			client.SetReadDeadline(time.Now().Add(time.Minute))
+			if _, err := client.Read(make([]byte, 1)); !reason.IsReset(err) {
+				t.Errorf("the client got %v, want a reset", err)
+			}
+			if try, why := p.peers.try(host); !try {
+				t.Errorf("the next connection to the host would go direct: %s", why)
+			}
+			for r, n := range p.conns.sums().errors {
+				t.Errorf("%d connections failed: %s", n, r)
+			}
+		})
+	}
 }

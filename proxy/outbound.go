@@ -29,16 +29,26 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope, c.origin)
 	}
 	established, err := p.viaPeer(c)
+	if err == nil && !established {
+		err = p.direct(c)
+	}
+	if err != nil && p.setup.Err() != nil {
+		p.abandonSetup(c)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if !established {
-		if err := p.direct(c); err != nil {
-			return err
-		}
-	}
 	p.observe(c)
 	return p.carryOn(c)
+}
+
+// abandonSetup resets a connection that was still being set up when the proxy began to end. It has
+// carried nothing, so its process loses nothing: it connects again, by way of the next proxy.
+func (p *Proxy) abandonSetup(c *connection) {
+	p.log.Debug("resetting a connection that was still being set up", "client", c.client, "destination", c.destination)
+	p.passes.drains(drainNotSetUp)
+	relay.Reset(c.pipe.Job)
 }
 
 // carryOn carries a connection that is set up to its end, over one link after another where it can
@@ -111,8 +121,9 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 			p.passes.beginTransit(c, keep.State{Dialed: true, Session: session, Cgroup: c.scope.Cgroup, Netns: c.scope.Netns})
 		}
 		return true, nil
-	case p.life.Err() != nil:
-		return false, reason.Errorf(reason.Stopped, "connection from %s to %s: %w", c.client, c.destination, context.Cause(p.life))
+	// This proxy has given up, so nothing is learned about the other one.
+	case p.setup.Err() != nil:
+		return false, errLeaves
 	// The job would have got the same error without proxies.
 	case reason.Of(err) == reason.Unreachable, reason.Of(err) == reason.NoDescriptors:
 		return false, err
@@ -157,12 +168,12 @@ func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint
 	return p.openLink(c, answer.Accepted, l)
 }
 
-// link dials the proxy of a host. It tries again while one that was there may be replaced, or one
-// that is new may appear.
+// link dials the proxy of a host, until setup ends. It tries again while one that was there may be
+// replaced, or one that is new may appear.
 func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.Hello) (net.Conn, *link.Answer, error) {
 	awaited := false
 	for {
-		far, answer, err := dialer.Dial(p.life, mesh, h)
+		far, answer, err := dialer.Dial(p.setup, mesh, h)
 		if !p.peers.mayReturn(host, err, p.opts.PeerGrace) {
 			if !p.peers.mayAppear(host, err, p.opts.PeerPatience) {
 				if awaited {
@@ -173,7 +184,7 @@ func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.
 			awaited = true
 		}
 		select {
-		case <-p.life.Done():
+		case <-p.setup.Done():
 		case <-time.After(peerRetry):
 		}
 	}
@@ -265,10 +276,10 @@ func (p *Proxy) direct(c *connection) error {
 	return nil
 }
 
-// dial connects to a real destination. The error's reason tells a lack of descriptors and the
-// proxy's end from an unreachable destination.
+// dial connects to a real destination, until setup ends. The error's reason tells a lack of
+// descriptors and the proxy's end from an unreachable destination.
 func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.life, timeout)
+	ctx, cancel := context.WithTimeout(p.setup, timeout)
 	defer cancel()
 	conn, err := p.dialer.DialContext(ctx, "tcp", destination.String())
 	switch {
@@ -276,8 +287,8 @@ func (p *Proxy) dial(destination netip.AddrPort, timeout time.Duration) (net.Con
 		return conn, nil
 	case reason.IsNoDescriptors(err):
 		return nil, reason.Errorf(reason.NoDescriptors, "connecting to %s: %w", destination, err)
-	case p.life.Err() != nil:
-		return nil, reason.Errorf(reason.Stopped, "connecting to %s: %w", destination, context.Cause(p.life))
+	case p.setup.Err() != nil:
+		return nil, reason.Errorf(reason.Stopping, "connecting to %s: %w", destination, errLeaves)
 	}
 	return nil, reason.Errorf(reason.Unreachable, "connecting to %s: %w", destination, err)
 }

@@ -233,7 +233,7 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 	return c, err
 }
 
-// errLeaves ends the wait for a link, since this proxy is about to end.
+// errLeaves ends waits for links and connects, since this proxy is about to end.
 var errLeaves = errors.New("this proxy is shutting down")
 
 // handOver hands a connection that stands to the heir, for the proxy after this one.
@@ -338,12 +338,13 @@ func (s *passes) heirStays() bool {
 	}
 }
 
-// Why a connection is drained instead of handed over when the proxy ends in order.
+// Why a connection is drained, or reset, instead of handed over when the proxy ends in order.
 const (
 	drainNoHeir   = "no_agent"    // nobody holds it, or not for long enough
 	drainNoRoom   = "no_room"     // the agent holds as many as it can
 	drainOldPeer  = "other_proxy" // there is no proxy at the other end, or one that cannot go on with it
 	drainUnframed = "no_messages" // a stream without a codec, or not of messages
+	drainNotSetUp = "not_set_up"  // nothing was carried yet, as while it waited for the other proxy
 )
 
 // ends has a connection stand between two messages, to be handed over, where it can be; otherwise

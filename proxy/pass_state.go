@@ -17,7 +17,7 @@ type PassState struct {
 
 var (
 	descPassed  = prometheus.NewDesc("psidecar_proxy_passed_total", "Connections whose link ended because of a graceful shutdown, by outcome: taken (continued over another link), left (handed to the next proxy) or lost (reset).", []string{"result"}, nil)
-	descDrained = prometheus.NewDesc("psidecar_proxy_drained_total", "Connections drained instead of being handed to the next proxy: no_agent (no agent to hold them), no_room (the agent's limit is reached), other_proxy (none or an older one at the other end), no_messages (a stream without a codec, or not of messages).", []string{"reason"}, nil)
+	descDrained = prometheus.NewDesc("psidecar_proxy_drained_total", "Connections drained instead of being handed to the next proxy: no_agent (no agent to hold them), no_room (the agent's limit is reached), other_proxy (none or an older one at the other end), no_messages (a stream without a codec, or not of messages), not_set_up (reset before anything was carried, as while it waited for the other proxy).", []string{"reason"}, nil)
 )
 
 // state returns a copy of the counts.

@@ -223,10 +223,14 @@ type Proxy struct {
 	sites  sync.WaitGroup
 	lanes  sync.WaitGroup // over which other proxies share values
 	visits visits
-	// How long drains hold and wait; see drain.go. Tests set less.
-	holdFor, restFor time.Duration
-	sitesLife        context.Context
-	endSites         context.CancelFunc
+	// How long drains hold and wait; see drain.go. Tests set others.
+	holdFor, restFor, pauseFor time.Duration
+	sitesLife                  context.Context
+	endSites                   context.CancelFunc
+	// setup is the context in which connections of the job are set up, until each is carried. It
+	// ends when the proxy begins to end.
+	setup    context.Context
+	endSetup context.CancelFunc
 }
 
 // New returns a proxy that does nothing yet; see [Proxy.Run], [Proxy.Serve] and [Proxy.ServeLinks].
@@ -247,7 +251,7 @@ func New(opts Options) (*Proxy, error) {
 		peers:   newPeers(opts.Retry),
 		conns:   newRegister(),
 		reach:   newReach(opts.Reach),
-		holdFor: holdFor, restFor: restFor, identities: newIdentities(),
+		holdFor: holdFor, restFor: restFor, pauseFor: pauseFor, identities: newIdentities(),
 	}
 	// Hosts of the previous proxy are known before the first connection comes.
 	p.peers.keepFile(opts.PeersFile, opts.Log)
@@ -271,6 +275,7 @@ func New(opts Options) (*Proxy, error) {
 	p.passes.init(p)
 	p.life, p.kill = context.WithCancelCause(context.Background())
 	p.sitesLife, p.endSites = context.WithCancel(p.life)
+	p.setup, p.endSetup = context.WithCancel(p.life)
 	return p, nil
 }
 

@@ -40,7 +40,7 @@ func TestLateComers(t *testing.T) {
 			})
 			for _, come := range []string{"come", "are replaced"} {
 				if come == "are replaced" {
-					f.sendAway()
+					t.Logf("the proxies took %v to end", f.sendAway())
 				}
 				began := time.Now()
 				f.comeBack()
@@ -61,10 +61,11 @@ func TestLateComers(t *testing.T) {
 var bytesReceived = regexp.MustCompile(`bytes_received:(\d+)`)
 
 // sendAway ends agent and proxy of each host together, one host after the other, in
-// order, and keeps them from coming back.
-func (f *fleet) sendAway() {
+// order, and keeps them from coming back. It returns how long each host took.
+func (f *fleet) sendAway() (took []time.Duration) {
 	f.t.Helper()
 	for _, s := range f.sidecars {
+		began := time.Now()
 		var old []*hosts.Process
 		for _, which := range []*service{s.agent, s.proxy} {
 			which.StayAway(true)
@@ -76,8 +77,10 @@ func (f *fleet) sendAway() {
 		for _, p := range old {
 			<-p.Done()
 		}
+		took = append(took, time.Since(began).Round(time.Millisecond))
 		f.inOrder(s)
 	}
+	return took
 }
 
 func (f *fleet) comeBack() {
