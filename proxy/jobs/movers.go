@@ -61,6 +61,7 @@ type work struct {
 	from, to int32
 	keys     []uint64
 	tries    int
+	round    int // of beginParts: the attempt, see parting
 }
 
 // attempt is one move in progress.
