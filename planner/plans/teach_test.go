@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -199,5 +200,19 @@ func TestFreshRunAtAnotherStore(t *testing.T) {
 	defer stop()
 	if len(told) != 1 || told[0].GetSnapshot() == nil {
 		t.Errorf("told is %v", told)
+	}
+}
+
+// Whatever proxies say that they have seen, a lost run remembers the newest stores only.
+func TestStoresOfALostRunAreBounded(t *testing.T) {
+	s := newService(t, &store.Memory{}, Options{})
+	j := newJob(s, runKey{testJob, runs(1)[0]}, 2)
+	for i := range 10 * maxStores {
+		j.lose(fmt.Sprint("store ", i), 1)
+		j.lose(fmt.Sprint("store ", i), 1)
+	}
+	j.lose(strings.Repeat("s", maxStoreID+1), 7)
+	if last := j.lost.stores[len(j.lost.stores)-1]; len(j.lost.stores) != maxStores || last != fmt.Sprint("store ", 10*maxStores-1) || j.lost.version != 7 {
+		t.Errorf("%d stores are remembered, the last one is %.20q, of version %d", len(j.lost.stores), last, j.lost.version)
 	}
 }
