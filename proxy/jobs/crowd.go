@@ -6,11 +6,14 @@ import "github.com/psidecar/psidecar/proxy/route"
 // connection whose next request would be taken, and not pass, is held up (see whole.go) while
 //   - as many requests of the worker wait for its server as may: keys move, or their owners are not
 //     known yet;
-//   - a queue of the worker's messages to any server is full, or one of answers to the worker: a
-//     link is slow, a connection is missing, or the worker does not read;
-//   - as many of its requests are split and not answered as may. With PS_RESEND it is the router
-//     that drops more of them: the worker's acknowledgements, which end a split request, come behind
-//     the request that would wait.
+//   - a queue of the worker's messages to any server is full: a link is slow, or a connection is
+//     missing;
+//   - a queue of answers to the worker is full: it does not read;
+//   - as many of its requests are split and not answered as may.
+//
+// The last two do not hold for jobs with PS_RESEND. There the worker's acknowledgements, without
+// which a split request does not end and PS-lite reads nothing more, come behind the request that
+// would wait. Instead, further answers and split requests are dropped, and come again.
 //
 // All of this goes on without what is held up: answers come on other connections, and a move that
 // does not become quiet is given up. So nothing waits in a circle.
@@ -32,7 +35,7 @@ func (x *job) crowded(p pair) bool {
 		x.crowds[p] = true
 		return true
 	}
-	return anyFull(x.fullUp, x.up, x.pendingUp, p.worker) || anyFull(x.fullDown, x.down, x.pendingDown, p.worker)
+	return anyFull(x.fullUp, x.up, x.pendingUp, p.worker) || !x.router.Resend() && anyFull(x.fullDown, x.down, x.pendingDown, p.worker)
 }
 
 // hasRoom reports whether the router has less than a part of what it may have of a worker's
