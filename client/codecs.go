@@ -42,12 +42,17 @@ func (r *ChangeOptions) request(rules string) *api.JobRules {
 
 // readFrom keeps which rules the job has, and returns them.
 func (r *ChangeOptions) readFrom(jobs []*api.JobRules) string {
-	text := ""
-	if len(jobs) > 0 {
-		text = jobs[0].GetRules()
-	}
+	text := firstText(jobs)
 	r.read = &text
 	return text
+}
+
+// firstText returns the rules of a job, empty where there are none.
+func firstText(jobs []*api.JobRules) string {
+	if len(jobs) == 0 {
+		return ""
+	}
+	return jobs[0].GetRules()
 }
 
 // A RuleChange changes the rules that a planner has for the values of a job.
@@ -148,15 +153,22 @@ func (r *RuleChange) Carry(ctx context.Context, c api.CodecsClient, rules string
 	if err != nil {
 		return nil, 0, err
 	}
-	return r.await(ctx, c, set.GetVersion())
+	return r.await(ctx, c, set.GetVersion(), rules, (*api.CodecRules).GetJobs)
 }
 
-// await waits until the proxies that follow the planner have taken up rules of a version.
-func (r *ChangeOptions) await(ctx context.Context, c api.CodecsClient, version uint64) (d *api.CodecsDescription, following int, err error) {
+// await waits until the proxies that follow the planner have taken up the rules that were set with
+// that version; of selects their kind. It is an error if the planner has others by then.
+func (r *ChangeOptions) await(ctx context.Context, c api.CodecsClient, set uint64, rules string, of func(*api.CodecRules) []*api.JobRules) (d *api.CodecsDescription, following int, err error) {
 	for end := time.Now().Add(r.Wait); ; {
 		if d, err = c.Describe(ctx, &api.DescribeRulesRequest{Job: r.Job}); err != nil {
 			return nil, 0, err
 		}
+		if firstText(of(d.GetRules())) != rules {
+			return nil, 0, fmt.Errorf("set, but job %s has other rules by now: the planner has restarted without a --store and forgotten them, or somebody else has changed them: look at them and repeat the change", r.Job)
+		}
+		// A planner that has restarted meanwhile counts from 1, and all of its versions have the
+		// rules.
+		version := min(set, d.GetRules().GetVersion())
 		behind, refused := []string(nil), false
 		following = 0
 		for _, h := range d.GetFollowers() {

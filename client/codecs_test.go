@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -75,6 +76,68 @@ func TestConcurrentChangesOfRules(t *testing.T) {
 		if err != nil || !strings.Contains(rules, `"0-9"`) || !strings.Contains(rules, `"10-19"`) {
 			t.Errorf("%s: the rules are %s, %v; want those of both changes", name, rules, err)
 		}
+	}
+}
+
+// restarting is a planner that restarts when rules have been set.
+type restarting struct {
+	api.CodecsClient
+	restart func() api.CodecsClient
+}
+
+func (c *restarting) Set(ctx context.Context, r *api.JobRules, o ...grpc.CallOption) (*api.CodecsSet, error) {
+	set, err := c.CodecsClient.Set(ctx, r, o...)
+	c.CodecsClient = c.restart()
+	return set, err
+}
+
+// Rules that were set just before the planner restarts are in effect once the proxies have them of
+// the planner after it, whose versions are lower. Where it has forgotten them that is an error.
+func TestPlannerRestartsWhenRulesAreSet(t *testing.T) {
+	for name, forgets := range map[string]bool{"with its store": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			kept := &store.Memory{}
+			c := &restarting{CodecsClient: serveCodecs(t, kept), restart: func() api.CodecsClient {
+				if forgets {
+					kept = &store.Memory{}
+				}
+				next := serveCodecs(t, kept)
+				proxy, err := next.Follow(t.Context())
+				if err == nil {
+					err = proxy.Send(&api.CodecReport{Host: "host-0"})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				order, err := proxy.Recv()
+				if err == nil {
+					err = proxy.Send(&api.CodecReport{Host: "host-0", Version: order.GetRules().GetVersion()})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return next
+			}}
+			for _, job := range []string{"b:1", "c:1", "d:1"} { // so that versions are higher than after the restart
+				if _, err := c.CodecsClient.Set(t.Context(), &api.JobRules{Job: job, Rules: `[{"quantize":8}]`}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			change := &RuleChange{ChangeOptions{Job: "a:1", Sets: true, Ahead: true, Wait: 10 * time.Second}, func([]values.Rule) ([]values.Rule, error) {
+				return []values.Rule{{Quantize: 8}}, nil
+			}}
+			_, rules, err := change.Propose(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, following, err := change.Carry(t.Context(), c, rules)
+			switch {
+			case forgets && (err == nil || !strings.Contains(err.Error(), "forgotten")):
+				t.Errorf("rules that are forgotten: %v", err)
+			case !forgets && (err != nil || following != 1):
+				t.Errorf("%d proxies have the rules, %v", following, err)
+			}
+		})
 	}
 }
 

@@ -52,7 +52,7 @@ func (s *SumsChange) Carry(ctx context.Context, c api.CodecsClient, rules string
 	if err != nil {
 		return nil, 0, err
 	}
-	return s.await(ctx, c, set.GetVersion())
+	return s.await(ctx, c, set.GetVersion(), rules, (*api.CodecRules).GetSums)
 }
 
 // WithoutSums returns rules without those for some keys.

@@ -67,8 +67,8 @@ type Codecs struct {
 	rules map[string]string
 	// Rules on sums by job, as JSON of package planner/api/measure.
 	sums map[string]string
-	// version rises with each change of rules or sums. It starts at 1 in each process; a proxy that
-	// reconnects is always sent all rules.
+	// version rises with each change of rules or sums. It starts at 1 in each process: a proxy that
+	// reconnects is sent all rules, takes them up whatever their version, and reports which.
 	version   uint64
 	hosts     map[string]*host
 	memory    int // that the reports of hosts take

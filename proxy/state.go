@@ -209,6 +209,8 @@ var (
 	descDamaged = prometheus.NewDesc("psidecar_proxy_state_damaged_total", "Damaged files and directories in the state directory that were set aside.", nil, nil)
 	descLost    = prometheus.NewDesc("psidecar_proxy_state_lost_jobs", "Damaged directories of jobs with unknown names: connections of workers of unknown jobs fail.", nil, nil)
 	descStray   = prometheus.NewDesc("psidecar_proxy_stray_answers_total", "Answers to proxies' requests that arrived for workers of unknown jobs and were dropped.", nil, nil)
+	descMissing = prometheus.NewDesc("psidecar_proxy_lost_messages_total", "Messages of routers (parts of requests, merged answers, requests that waited) that were dropped, by reason: full (too many wait for a connection, and the job fails; with PS_RESEND also for the worker to read, and they come again), over (the job is over here, or another run began), restarted (their worker was restarted).", []string{"reason"}, nil)
+	descLetters = prometheus.NewDesc("psidecar_proxy_dropped_letters_total", "Messages between proxies about moves that were dropped; what matters is repeated. Reasons: full (too many wait for the link), link (it could not be made, or broke), address (the host has none in the node table), stopping (this proxy ends, or starts); received: job (not routed here), host (not in the node table), holds (too many keys are held), state (the state directory is not writable, or requests are refused).", []string{"reason"}, nil)
 	descNoStore = prometheus.NewDesc("psidecar_proxy_store_lost_jobs", "Jobs whose key owners the planner's store does not know, because it was lost or is an old copy.", nil, nil)
 	descTrouble = prometheus.NewDesc("psidecar_proxy_state_trouble_jobs", "Jobs that would not survive a kill of the proxy because the state directory is not writable, or whose requests are refused because their saved state is lost.", nil, nil)
 	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
@@ -216,7 +218,7 @@ var (
 
 // Describe implements prometheus.Collector. Every desc of Collect must be listed.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descStray, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descStray, descMissing, descLetters, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
 		out <- d
 	}
 }
@@ -241,6 +243,12 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descLost, prometheus.GaugeValue, float64(len(f.Lost)))
 	out <- prometheus.MustNewConstMetric(descStray, prometheus.CounterValue, float64(f.StrayAnswers))
 	out <- prometheus.MustNewConstMetric(descTrouble, prometheus.GaugeValue, float64(trouble))
+	for why, n := range p.opts.Jobs.LostMessages() {
+		out <- prometheus.MustNewConstMetric(descMissing, prometheus.CounterValue, float64(n), why)
+	}
+	for why, n := range p.opts.Jobs.DroppedLetters() {
+		out <- prometheus.MustNewConstMetric(descLetters, prometheus.CounterValue, float64(n), why)
+	}
 }
 
 // Collect implements prometheus.Collector. It reads counters that exist anyway; nothing is

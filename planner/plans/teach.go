@@ -18,20 +18,24 @@ import (
 	"github.com/psidecar/psidecar/planner/store"
 )
 
-// maxStores is how many earlier stores a run's lineage keeps.
-const maxStores = 16
+const (
+	// maxStores is how many earlier stores a run's lineage keeps.
+	maxStores = 16
+	// maxStoreID is how long the id of a store may be. Those of newID have 32 bytes.
+	maxStoreID = 256
+)
 
 // lost is the state of a run of which proxies have seen more than the store has. Until its hosts
 // have taught the owners of its keys (plan.Merge), nothing of the run is recorded, planned or sent:
 // an owner that is out of date would direct a push to a server that no longer has the value.
 type lost struct {
-	// Stores that proxies have seen and that the run's lineage lacks, at most maxStores. They join it
-	// when the run is found again.
+	// Stores that proxies have seen and that the run's lineage lacks, the newest maxStores. They
+	// join it when the run is found again. A proxy that has seen none of them asks anew then.
 	stores []string
 	// The highest version that a proxy has seen. The rebuilt state gets a higher one, so that it is
 	// newer for every proxy.
 	version uint64
-	// By the host's names. A host that teaches again replaces its lesson.
+	// By the host's names, at most maxWatchers. A host that teaches again replaces its lesson.
 	lessons map[string]*plan.Lesson
 	// The entry of the plan that was being carried out, to be written with the rebuilt state.
 	ended []store.Entry
@@ -55,8 +59,9 @@ func (j *job) lose(id string, version uint64) {
 		j.service.tellEvent(j.lostEvent())
 	}
 	// A host that has moved no key has seen no store.
-	if id != "" && id != j.service.id && !slices.Contains(j.lost.stores, id) && len(j.lost.stores) < maxStores {
+	if id != "" && len(id) <= maxStoreID && id != j.service.id && !slices.Contains(j.lost.stores, id) {
 		j.lost.stores = append(j.lost.stores, id)
+		j.lost.stores = j.lost.stores[max(0, len(j.lost.stores)-maxStores):]
 	}
 	j.lost.version = max(j.lost.version, version)
 }
@@ -128,7 +133,11 @@ func (s *Service) Teach(stream grpc.ClientStreamingServer[api.Lesson, api.Taught
 	}
 	// This host may have seen more than the one that was noticed first.
 	j.lose(first.GetStore(), first.GetVersion())
-	j.lost.lessons[strings.Join(l.Sites, " ")] = &l
+	host := strings.Join(l.Sites, " ")
+	if j.lost.lessons[host] == nil && len(j.lost.lessons) >= maxWatchers {
+		return status.Errorf(codes.ResourceExhausted, "%d hosts have taught job %s already", maxWatchers, j.name)
+	}
+	j.lost.lessons[host] = &l
 	if err := j.acceptTaught(context.WithoutCancel(stream.Context())); err != nil {
 		return err
 	}

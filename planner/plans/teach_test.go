@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -244,17 +245,16 @@ func TestFreshRunAtAnotherStore(t *testing.T) {
 	}
 }
 
-// However many stores proxies say to have seen, so many are remembered.
-func TestSeenStoresHaveABound(t *testing.T) {
+// Whatever proxies say that they have seen, a lost run remembers the newest stores only.
+func TestStoresOfALostRunAreBounded(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
-	j, err := s.openRun(t.Context(), runKey{testJob, runs(1)[0]}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := newJob(s, runKey{testJob, runs(1)[0]}, 2)
 	for i := range 10 * maxStores {
-		j.checkSeen(strings.Repeat("x", i+1), 1)
+		j.lose(fmt.Sprint("store ", i), 1)
+		j.lose(fmt.Sprint("store ", i), 1)
 	}
-	if j.lost == nil || len(j.lost.stores) != maxStores {
-		t.Errorf("the run is lost: %v; want that, and %d stores", j.lost, maxStores)
+	j.lose(strings.Repeat("s", maxStoreID+1), 7)
+	if last := j.lost.stores[len(j.lost.stores)-1]; len(j.lost.stores) != maxStores || last != fmt.Sprint("store ", 10*maxStores-1) || j.lost.version != 7 {
+		t.Errorf("%d stores are remembered, the last one is %.20q, of version %d", len(j.lost.stores), last, j.lost.version)
 	}
 }

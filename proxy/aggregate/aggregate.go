@@ -109,12 +109,12 @@ type Options struct {
 	// Try finds out by trials, for each job, whether answers come sooner where pushes go one
 	// by one.
 	Try bool
-	// Bytes bounds the sums for one server; 0: 256 MiB.
+	// Bytes bounds the sums for one server, with their key lists; 0: 256 MiB.
 	Bytes int
 	// Chars is what values of PS-lite's types CHAR and OTHER are: the name of a kind of
 	// package element; empty: they cannot be added.
 	Chars string
-	// Memory bounds all sums together; nil: nothing does.
+	// Memory bounds all sums and their key lists together; nil: nothing does.
 	Memory Reserver
 	// AnswerWithin is how long the answer to a carrier is waited for, once all of it has
 	// left, before the server counts as one that answers pushes together; 0: 10 s.

@@ -18,6 +18,8 @@ type batch struct {
 	varies   bool      // the worker that opened it pushes ever new lists
 	round    int       // of that worker, where it varies
 	isRipe   bool      // it does not wait for other workers' pushes
+	lists    int       // bytes that are reserved for the subject's lists, until nothing waits
+	waiting  int       // items that have not been written
 	given    int       // bytes of values that others carry
 	after    int       // batches that carry them and are not answered: it goes after those
 	givers   []*batch  // batches some of whose values it carries
@@ -30,7 +32,7 @@ type batch struct {
 func (q *Queue) open(s *subject, values []byte, now time.Time) *batch {
 	g := q.group
 	g.opened++
-	b := &batch{subject: s.clone(), number: g.opened, sum: bytes.Clone(values), began: now}
+	b := &batch{subject: s.clone(), number: g.opened, sum: bytes.Clone(values), lists: s.listBytes(), began: now}
 	b.layOut(unit(b.kind, g.opts.Chars))
 	// A list that is new but for its keys shows that lists vary. Those that come again later do
 	// so as well.

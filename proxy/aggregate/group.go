@@ -9,7 +9,8 @@ import (
 // group has what workers of this host push to one server of a job.
 //
 // Invariants:
-//   - bytes is the total size of the sums that are kept, and at most opts.Bytes;
+//   - bytes is the total size of the sums that are kept, and of the lists of batches with items that have not been
+//     written. It is at most opts.Bytes;
 //   - open is in the order of numbers. A batch is in it until a carrier is chosen, then it is flying until its bytes
 //     have left this host; it is in sent until it is answered, if it carries others' values. One that has given all
 //     its values to others leaves open, and has no carrier;
@@ -31,6 +32,7 @@ type group struct {
 	flying  *batch   // chosen, and not all of it has left; nil: the links are free, as far as is known
 	sent    []*batch // with others' values, and not answered
 	bytes   int
+	zeros   []byte          // values of carried pushes; as large as the largest so far, and never written to
 	starved map[*Queue]bool // queues that wait for bytes
 	off     string          // why nothing is summed any more; empty: it is
 	ticking bool
@@ -97,32 +99,6 @@ func (g *group) joinable(q *Queue, fits func(b *batch) bool) *batch {
 		}
 	}
 	return nil
-}
-
-// reserve charges n bytes, and returns false where they are not there.
-func (g *group) reserve(n int) bool {
-	if g.bytes+n > g.opts.Bytes || g.opts.Memory != nil && !g.opts.Memory.TryReserve(n) {
-		return false
-	}
-	g.bytes += n
-	return true
-}
-
-// releaseMemory releases a batch's sum, and wakes the queues that wait for memory.
-func (g *group) releaseMemory(b *batch) {
-	n := len(b.sum)
-	if n == 0 {
-		return
-	}
-	b.sum = nil
-	g.bytes -= n
-	if g.opts.Memory != nil {
-		g.opts.Memory.Unreserve(n)
-	}
-	for q := range g.starved {
-		q.poke()
-	}
-	clear(g.starved)
 }
 
 // ripe reports whether a batch need not wait any longer for pushes of other workers: all that
@@ -359,8 +335,9 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 			g.removeOpen(b)
 		}
 	}
-	for _, b := range q.out {
-		g.releaseMemory(b)
+	g.noteWritten(q)
+	for _, it := range q.items {
+		g.leave(it.batch)
 	}
 	q.items, q.out, q.writing = nil, nil, false
 	g.next(now)

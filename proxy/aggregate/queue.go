@@ -40,7 +40,6 @@ type Queue struct {
 	worker int32 // node id, from READY; Empty while unknown
 	group  *group
 	pair   *pair
-	zeros  []byte // values of carried pushes; as large as the largest so far
 
 	said    atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
 	changed chan struct{}          // see poke
@@ -50,7 +49,7 @@ type Queue struct {
 	// The rest is guarded by group.mu, once there is a group. items are the pushes that were
 	// taken, in order.
 	items   []*item
-	out     []*batch // sums that are being written
+	out     []*batch // those of the items that are being written
 	writing bool     // a push is being written, as far as its process has sent it
 	seen    known    // pushes so far
 	varies  bool     // it has pushed new lists of keys that it had pushed before
@@ -250,7 +249,7 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	case len(q.items) == 0 && g.opts.Wait == 0 && g.flying == nil && len(g.open) == 0 && g.quiet():
 		return q.pass(m, true, "", s)
 	// Without memory the push waits for some, unless nothing of this group would free any.
-	case !g.reserve(len(values)):
+	case !g.reserve(len(values) + s.listBytes()):
 		if len(q.items) > 0 || g.bytes > 0 {
 			g.starved[q] = true
 			return relay.Waits
@@ -263,6 +262,7 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	q.turn(b)
 	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta)}
 	b.items = append(b.items, it)
+	b.waiting++
 	q.items = append(q.items, it)
 	g.next(now)
 	g.stir()
@@ -293,21 +293,21 @@ func (q *Queue) Due() (frames [][]byte, err error) {
 	// The carrier goes now. What joins from here on is in the next batch.
 	case b.state == isChosen && b.carrier == it:
 		g.goes(b, g.opts.now())
-		q.out = append(q.out, b)
 	// The carrier's answer has been heard: the values are at the server.
 	case b.state == isOver:
 		g.counts.Carried++
 		g.counts.SparedBytes += uint64(b.size)
-		if len(q.zeros) < b.size {
-			q.zeros = make([]byte, b.size)
+		if len(g.zeros) < b.size {
+			g.zeros = make([]byte, b.size)
 		}
-		values = q.zeros[:b.size:b.size]
+		values = g.zeros[:b.size:b.size]
 	default:
 		return nil, nil
 	}
 	// The slice's head is dropped; the pointer would keep the item alive.
 	q.items[0] = nil
 	q.items = q.items[1:]
+	q.out = append(q.out, b)
 	q.writing = true
 	frames = [][]byte{it.meta, b.keys, values}
 	if b.lens != nil {
@@ -316,7 +316,7 @@ func (q *Queue) Due() (frames [][]byte, err error) {
 	return frames, nil
 }
 
-// Written implements [relay.Gatherer]. The memory of sums that were written is released.
+// Written implements [relay.Gatherer]. The memory of what was written is released.
 func (q *Queue) Written() {
 	g := q.group
 	if g == nil {
@@ -328,10 +328,7 @@ func (q *Queue) Written() {
 		return
 	}
 	q.writing = false
-	for _, b := range q.out {
-		g.releaseMemory(b)
-	}
-	q.out = q.out[:0]
+	g.noteWritten(q)
 	g.next(g.opts.now())
 }
 
@@ -360,10 +357,7 @@ func (q *Queue) GoOn(l Link) {
 	q.group.mu.Lock()
 	defer q.group.mu.Unlock()
 	q.link, q.writing = l, false
-	for _, b := range q.out {
-		q.group.releaseMemory(b)
-	}
-	q.out = q.out[:0]
+	q.group.noteWritten(q)
 }
 
 // Wait implements [relay.Gatherer].

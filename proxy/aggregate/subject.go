@@ -83,6 +83,10 @@ func (s subject) clone() subject {
 	return s
 }
 
+// listBytes returns the size of the lists of a subject: keys, lens and stay, which a batch may get
+// later.
+func (s *subject) listBytes() int { return len(s.keys) + len(s.lens) + len(s.keys)/8 }
+
 // adder adds the values in src to those in dst, of the same length.
 type adder func(dst, src []byte)
 

@@ -105,14 +105,20 @@ func (x *job) abandonWorker(id int32, all bool) {
 		}
 		for p, c := range x.up {
 			if p.worker == id {
-				x.lost += uint64(len(c.retire()))
+				x.lose(lostRestarted, uint64(len(c.retire())))
 				delete(x.up, p)
+			}
+		}
+		// A connection of a server to the worker may be one to the new process already, and stays.
+		for p, c := range x.down {
+			if p.worker == id {
+				x.lose(lostRestarted, c.discard())
 			}
 		}
 		for _, pending := range []map[pair][][]byte{x.pendingUp, x.pendingDown} {
 			for p, messages := range pending {
 				if p.worker == id {
-					x.lost += uint64(len(messages))
+					x.lose(lostRestarted, uint64(len(messages)))
 					delete(pending, p)
 				}
 			}

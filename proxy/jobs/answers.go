@@ -3,7 +3,6 @@ package jobs
 import (
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/psidecar/psidecar/planner/plan"
@@ -38,6 +37,9 @@ type answers struct {
 
 	mu      sync.Mutex // guards the rest
 	queue   [][]byte   // messages to put in between, each whole
+	backlog backlog    // of queue, and of what is being written of it
+	holdsUp bool       // backlog was full: the job waits for room
+	retired bool       // the job has taken the queue
 	over    bool       // nothing more can be put in
 	closed  bool
 	vetted  *job           // job for which the sender was verified
@@ -174,83 +176,6 @@ func (c *answers) write(b []byte) (int, error) {
 		c.torn = err
 	}
 	return n, err
-}
-
-// hasQueued reports whether messages of the router wait.
-func (c *answers) hasQueued() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.queue) > 0
-}
-
-// writeQueued writes the queue if the stream is between two messages; the caller holds writing.
-// Messages queued meanwhile are written too.
-func (c *answers) writeQueued() error {
-	if c.torn != nil || !c.stream.between() || !c.process.done.Load() {
-		return c.torn
-	}
-	for {
-		c.mu.Lock()
-		batch := c.queue
-		c.queue = nil
-		c.mu.Unlock()
-		if len(batch) == 0 {
-			return nil
-		}
-		// A batch of messages goes in one write. If nothing of it was written it is put back,
-		// before what was queued meanwhile, and waits for the next connection of the pair.
-		if n, err := c.write(slices.Concat(batch...)); err != nil {
-			if n == 0 { // the process has got nothing of it
-				c.mu.Lock()
-				c.queue = append(batch, c.queue...)
-				c.mu.Unlock()
-			}
-			return err
-		}
-	}
-}
-
-// enqueue queues a message for the process, and reports false where the connection takes none any
-// more. It does not block.
-func (c *answers) enqueue(b []byte) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over || c.closed {
-		return false
-	}
-	c.queue = append(c.queue, b)
-	c.wakeWriter()
-	return true
-}
-
-// wakeWriter has the queue written by a goroutine of its own, unless one is on its way; the caller
-// holds mu. Writing may block for as long as the process does not read, and the caller holds the
-// job's lock.
-func (c *answers) wakeWriter() {
-	if len(c.queue) > 0 && !c.waking && !c.over && !c.closed && c.process.done.Load() {
-		c.waking = true
-		c.writers.Go(c.wake)
-	}
-}
-
-// wake writes the queue. If the relay's goroutine is writing it waits for that, and mostly finds
-// the queue empty.
-func (c *answers) wake() {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	c.mu.Lock()
-	c.waking = false
-	c.mu.Unlock()
-	c.writeQueued() // an error comes back to the next Write or Read
-}
-
-// retire returns the queue, and has enqueue refuse more.
-func (c *answers) retire() [][]byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	left := c.queue
-	c.over, c.queue = true, nil
-	return left
 }
 
 // Close implements net.Conn. It closes the socket first, so that writers end.

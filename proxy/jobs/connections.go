@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // pair is a worker and a server: worker is a node id, server a rank, as package route has them.
 type pair struct{ worker, server int32 }
 
-// maxPending bounds the messages that wait for one connection.
-const maxPending = 4096
+// maxPending bounds the messages that wait for one connection. It is far above what is made before
+// connections are held up (see crowd.go).
+const maxPending = 1 << 16
 
 // enqueueOut hands a message of the router to the connection that it belongs to, or keeps it until
 // there is one; the caller holds x.mu. An output without frames means that the job cannot go on.
@@ -27,20 +29,33 @@ func (x *job) enqueueOut(o *route.Out) {
 	// The frames are copied into one buffer here, so the router's memory is free as soon as carry
 	// returns.
 	p, message := pair{o.Worker, o.Server}, appendMessage(nil, o.Frames)
-	if o.ToWorker {
-		say(x, x.down, x.pendingDown, p, message)
-	} else {
+	switch {
+	case !o.ToWorker:
 		say(x, x.up, x.pendingUp, p, message)
+		if !x.fullUp[p] && full(x.up, x.pendingUp, p) {
+			x.fullUp[p] = true
+		}
+	// Servers repeat their answers, and the worker what was not acknowledged, for as long as it
+	// reads nothing.
+	case x.router.Resend() && full(x.down, x.pendingDown, p):
+		x.lose(lostFull, 1)
+	default:
+		say(x, x.down, x.pendingDown, p, message)
+		if !x.fullDown[p] && full(x.down, x.pendingDown, p) {
+			x.fullDown[p] = true
+		}
 	}
 }
 
 // line is a connection into which the router puts messages: a worker's to a server (requests), or
-// the reverse (answers). enqueue and retire do not block.
+// the reverse (answers). full reports whether its queue, with so many messages and bytes more, has
+// no room; if so, the job is told when it has again. None of the methods blocks.
 type line interface {
 	comparable
 	open() bool
 	enqueue(message []byte) bool
 	retire() [][]byte
+	full(messages, bytes int) bool
 }
 
 // say queues messages on a pair's connection, or where they wait for the next one. The caller holds
@@ -53,13 +68,18 @@ func say[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, me
 	}
 }
 
-// queueMessage appends to a queue of pending messages, and counts as lost what does not fit.
+// queueMessage appends to a queue of pending messages, and counts as lost what does not fit. Where
+// nobody repeats that, some worker would wait forever, and the job fails instead.
 func (x *job) queueMessage(queue [][]byte, message []byte) [][]byte {
-	if len(queue) >= maxPending {
-		x.lost++
-		return queue
+	if len(queue) < maxPending {
+		return append(queue, message)
 	}
-	return append(queue, message)
+	x.lose(lostFull, 1)
+	if !x.router.Resend() && x.failed == nil {
+		x.failed = reason.Errorf(reason.Memory, "job %s: %d messages wait for a connection between a worker and a server, and another one, which nobody repeats, was dropped: restart the job", x.name, maxPending)
+		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
+	}
+	return queue
 }
 
 // rankOf returns the rank in a node id.
@@ -138,7 +158,7 @@ func (x *job) succeeded() (drop bool) {
 	}
 	// What is pending is for nodes of the old run, and must not reach those of a new one at the
 	// same addresses.
-	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
+	x.losePending(lostOver)
 	x.unsure = true
 	return false
 }
@@ -188,8 +208,12 @@ func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes 
 			return err
 		}
 		x.worker(c.sender)
-		x.notePush(c, m)
 		passes = x.router.Request(c.sender, rankOf(c.peer), &m.Meta, m.Keys(), d)
+		if !passes && !c.ended && x.crowded(pair{c.sender, rankOf(c.peer)}) {
+			x.heldUp[c] = true
+			return errLater
+		}
+		x.notePush(c, m)
 		return nil
 	})
 	return passes, err

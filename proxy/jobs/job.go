@@ -56,15 +56,19 @@ type job struct {
 	open    map[waiter]bool    // open connections of nodes of any role
 	left    time.Time          // when the last of open was closed
 	up      map[pair]*requests // connections of this host's workers to servers
-	heldUp  map[*requests]bool // connections that wait for room in queues of up and pendingUp, or for the router
+	heldUp  map[*requests]bool // connections that wait for room in queues of up and pendingUp, or for the router; see crowd.go
+	crowds  map[pair]bool      // pairs of those that wait for room in the router
 	origins map[origin]bool    // origins of this host's workers, at most maxOrigins
 	taken   uint64             // Waits.Taken when the waiting values of all workers were last redirected
 	down    map[pair]*answers  // connections of servers to this host's workers
 	// Open connections of this host's workers to servers: those of up, and those that were replaced.
 	flights map[*requests]*flight
+	// Pairs whose queues of messages, in up and pendingUp or in down and pendingDown, were full. Some
+	// may have room again.
+	fullUp, fullDown map[pair]bool
 	// Frames for a pair that has no connection now, at most maxPending messages each.
 	pendingUp, pendingDown map[pair][][]byte
-	lost                   uint64    // messages dropped from pendingUp and pendingDown: beyond maxPending, or with the run or their worker
+	lost                   uint64    // messages of the router that were dropped; see lose
 	unsure                 bool      // another run may have begun whose table has not come; requests are refused
 	late                   bool      // the job was running before this host knew of it
 	asked                  time.Time // when a proxy last sent a request of its own to a server of this host; see noteOwn
@@ -133,7 +137,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
 		scopes: map[Scope]bool{}, open: map[waiter]bool{}, heard: map[string]bool{},
 		up: map[pair]*requests{}, flights: map[*requests]*flight{}, heldUp: map[*requests]bool{}, origins: map[origin]bool{}, down: map[pair]*answers{},
-		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{},
+		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{}, crowds: map[pair]bool{}, fullUp: map[pair]bool{}, fullDown: map[pair]bool{},
 		movers: newMovers(j.opts.Handler), pace: newPace(), parting: parting{wanted: j.opts.Parts},
 	}
 	table, err := j.placed(name, servers)
@@ -293,6 +297,7 @@ func (x *job) carry() {
 		}
 	}
 	x.phases()
+	x.relieve()
 }
 
 // tick is called every tick. It does what depends on time: it repeats, expires and begins moves.

@@ -120,8 +120,8 @@ type Options struct {
 //	Jobs.mu           the set of jobs, and the scopes and nodes of each
 //	job.mu            everything that a job's router, site and ledgers do
 //	answers.mu, requests.mu, plans.mu, folder.mu,
-//	Jobs.schedulersMu, Jobs.refusedMu     one of them, and nothing inside it
-//	Jobs.linksMu, Jobs.runMu              in this order, and nothing inside them
+//	Jobs.schedulersMu, Jobs.refusedMu     one of them, and of those below only losses.mu inside it
+//	Jobs.linksMu, Jobs.runMu, losses.mu   in this order, and nothing inside them
 //
 // Only answers.writing is held during network I/O. Files of a job are written under job.mu, those
 // of schedulers under schedulersMu.
@@ -149,6 +149,8 @@ type Jobs struct {
 	post *semaphore.Weighted // bounds the memory of letters that are read and handled
 
 	strayAnswers atomic.Uint64 // answers dropped because their job is not known
+	messages     losses        // messages of routers that were dropped
+	letters      losses        // letters that were dropped
 
 	linksMu sync.Mutex // guards links
 	links   map[netip.Addr]*siteLink
@@ -424,6 +426,7 @@ func (j *Jobs) drop(old *job) {
 		delete(j.jobs, old.key)
 	}
 	old.close()
+	old.loseAll()
 	for w, addr := range old.lines() {
 		j.waiting[w] = addr
 	}

@@ -59,7 +59,7 @@ func (x *job) settleOver() {
 		}
 		x.probe = nil
 	}
-	x.lost += dropPending(x.pendingUp) + dropPending(x.pendingDown)
+	x.losePending(lostOver)
 	x.wakeHeldUp()
 	if x.site.Moving() > 0 {
 		x.site.Repeat() // changes to record

@@ -42,8 +42,9 @@ const (
 // number, measures steps once they have arrived, feeds the median to the search, and asks for the
 // next number. When the search is over (found), the keys move to its result and stay there.
 //
-// Moves that fail for a passing reason are tried again after a pause that doubles, maxPartTries
-// times. Anything that shows that parts are unwanted or cannot work sets off.
+// Moves that fail for a passing reason are tried again after a pause that doubles, in maxPartTries
+// attempts. All moves that are asked for between two failures are one attempt: they mostly fail
+// together, and for one reason. Anything that shows that parts are unwanted or cannot work sets off.
 //
 // Invariants: target is 0 until the first number of parts is chosen. Once off is set, nothing more
 // is divided, and values in parts stay so.
@@ -55,7 +56,8 @@ type parting struct {
 	found  bool                  // the search is over
 	step   partStep
 	again  time.Time // no move before
-	tries  int       // failed moves since the last that succeeded
+	round  int       // number of the current attempt
+	tries  int       // failed attempts since the last move that succeeded
 	off    PartsGap  // why nothing is divided any more
 }
 
@@ -235,8 +237,13 @@ func (p *parting) moved(m partMove) {
 	}
 }
 
-// failed notes that a move has failed for a reason that may pass, and delays the next.
-func (p *parting) failed(now time.Time, why error) {
+// failed notes that a move of an attempt has failed for a reason that may pass, and delays the next
+// attempt. Of the moves of an attempt only the first that fails counts.
+func (p *parting) failed(now time.Time, round int, why error) {
+	if round < p.round {
+		return
+	}
+	p.round++
 	if p.tries++; p.tries >= maxPartTries {
 		p.stop("busy", why.Error(), "")
 		return

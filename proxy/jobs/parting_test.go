@@ -90,11 +90,36 @@ func TestPartsAreTriedSomeTimes(t *testing.T) {
 		j.now = j.now.Add(100 * time.Millisecond)
 		if len(j.look()) > 0 {
 			tries++
-			j.failed(j.now, errors.New("no"))
+			j.failed(j.now, j.round, errors.New("no"))
 		}
 	}
 	if tries != maxPartTries || j.off.Reason != "busy" || j.off.Why != "no" {
 		t.Errorf("%d tries, then %+v", tries, j.off)
+	}
+}
+
+// Keys that are tried together and fail are one attempt, also where some of them fail late.
+func TestFailuresOfOneAttemptCountOnce(t *testing.T) {
+	j, tries, late := newPartedJob(2, 4), 0, -1
+	for range 6 {
+		j.notePush(1, 4<<20, 9, j.now)
+		j.notePush(2, 4<<20, 9, j.now)
+	}
+	for range 1000 {
+		j.now = j.now.Add(100 * time.Millisecond)
+		round := j.round
+		if len(j.look()) == 0 {
+			continue
+		}
+		tries++
+		if late >= 0 {
+			j.failed(j.now, late, errors.New("late"))
+		}
+		j.failed(j.now, round, errors.New("no"))
+		late = round
+	}
+	if tries != maxPartTries || j.off.Why != "no" {
+		t.Errorf("%d attempts, then %+v", tries, j.off)
 	}
 }
 

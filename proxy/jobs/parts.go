@@ -46,7 +46,7 @@ func (x *job) beginParts(now time.Time) {
 	}
 	if gap := x.wholeBecause(); gap.Reason != "" {
 		x.parting.off = gap
-		x.work = slices.DeleteFunc(x.work, func(w *work) bool { return w.plan == 0 })
+		x.dropParts()
 		return
 	}
 	if x.jobs.plans == nil || !x.jobs.plans.connected() {
@@ -65,8 +65,14 @@ func (x *job) beginParts(now time.Time) {
 		return false
 	}
 	for _, m := range x.parting.next(now, x.servers, x.router.Table().Owner, x.moves, busy) {
-		x.work = append(x.work, &work{from: m.from, to: m.to, keys: []uint64{m.key}})
+		x.work = append(x.work, &work{from: m.from, to: m.to, keys: []uint64{m.key}, round: x.parting.round})
 	}
+}
+
+// dropParts drops the moves of beginParts that have not begun; the caller holds x.mu. Parting asks
+// for them again when it wants them.
+func (x *job) dropParts() {
+	x.work = slices.DeleteFunc(x.work, func(w *work) bool { return w.plan == 0 })
 }
 
 // wholeBecause returns why the job's values are left alone, and the zero value where they are not;
@@ -110,7 +116,8 @@ func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 		x.parting.stop("handler", r.Err.Error(), "")
 	case errors.Is(r.Err, errOver):
 	default:
-		x.parting.failed(time.Now(), r.Err)
+		x.parting.failed(time.Now(), w.round, r.Err)
+		x.dropParts() // they would fail as well, and nothing moves before the pause is over
 	}
 	x.jobs.log.Info("a large value keeps its parts", "job", x.name, "key", m.key, "error", r.Err)
 }

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"time"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Read implements net.Conn, for one goroutine. It returns everything that is buffered and may pass
@@ -64,6 +67,7 @@ func (c *requests) Read(p []byte) (int, error) {
 // reason.
 func (c *requests) lookAhead(most int) (need int) {
 	for c.pass < most && (c.pass == 0 || !c.stream.between() || !c.hasQueued()) {
+		begins := c.stream.between() && beginsMessage(c.buf[c.r+c.pass:c.w])
 		n, passes, need, err := c.stream.next(c.buf[c.r+c.pass : c.w])
 		switch {
 		case errors.Is(err, errLater):
@@ -77,6 +81,11 @@ func (c *requests) lookAhead(most int) (need int) {
 		case !passes:
 			c.skip = n
 			return 0
+		}
+		// What is queued by now may be earlier requests of the process, which waited until just now:
+		// the one just looked at passes because nothing waits before it any more.
+		if begins {
+			c.takeAllQueued()
 		}
 		// inspect has made a message due that must precede the one just looked at.
 		if len(c.due) > 0 { // goes between what was there before and this
@@ -147,6 +156,29 @@ func (c *requests) takeQueued() bool {
 		x.letGo()
 	}
 	return true
+}
+
+// beginsMessage reports whether b begins with a message, and not with a command, such as the READY
+// that nothing may precede.
+func beginsMessage(b []byte) bool {
+	h, n, err := zmtp.CutHeader(b)
+	return err == nil && n > 0 && !h.Command()
+}
+
+// takeAllQueued makes all messages of the queue due, before what is due already.
+func (c *requests) takeAllQueued() {
+	c.mu.Lock()
+	if len(c.queue) == 0 || !c.far.done.Load() {
+		c.mu.Unlock()
+		return
+	}
+	c.due = slices.Concat(append(c.queue, c.due)...)
+	c.queue, c.queued = nil, 0
+	room := c.hasRoom()
+	c.mu.Unlock()
+	if x := c.routes.Load(); room && x != nil {
+		x.letGo()
+	}
 }
 
 // fill reads more into the buffer, whose unread part must then hold need bytes. The buffer grows to

@@ -153,6 +153,58 @@ func TestReadAtOnce(t *testing.T) {
 	}
 }
 
+// late is a sieve before whose decision on a message the router queues others.
+type late struct {
+	sieve
+	c      *requests
+	queues map[int32][]byte // by the timestamp of the message
+}
+
+func (w *late) inspect(m *pslite.Message, d pslite.Dialect) (bool, error) {
+	if b := w.queues[m.Meta.Timestamp]; b != nil {
+		w.c.enqueue(b)
+		w.c.enqueue(b)
+	}
+	return w.sieve.inspect(m, d)
+}
+
+// Requests that wait are sent when the process's next one is being looked at, which then passes:
+// it does not overtake them.
+func TestWaitingRequestsAreNotOvertaken(t *testing.T) {
+	client, accepted := connected(t)
+	c := jobsIn(t, t.TempDir()).Outbound(accepted, netip.MustParseAddrPort("10.0.0.2:9001"), Scope{}, "").(*requests)
+	c.far.done.Store(true)
+	defer c.Close()
+	push := func(timestamp int32) []byte { return pushOf(timestamp, 7, 1000) }
+	// Before the first message of a read, and between two of one.
+	w := &late{sieve: sieve{takes: -1, ends: -1}, c: c, queues: map[int32][]byte{1: push(101), 3: push(103)}}
+	c.stream.watcher = w
+	sent := greetingOf("DEALER", "ps9")
+	want := slices.Clone(sent)
+	for i := range int32(5) {
+		sent = append(sent, push(i)...)
+		if b := w.queues[i]; b != nil {
+			want = slices.Concat(want, b, b)
+		}
+		want = append(want, push(i)...)
+	}
+	if _, err := client.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	awaitIncoming(t, accepted, len(sent))
+	var got []byte
+	for p := make([]byte, 5000); len(got) < len(want); {
+		n, err := c.Read(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, p[:n]...)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the messages come in another order")
+	}
+}
+
 // awaitIncoming waits until n bytes can be read at once.
 func awaitIncoming(t *testing.T, c *net.TCPConn, n int) {
 	t.Helper()

@@ -8,18 +8,23 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
-// siteLink carries letters to the sites of one other host. What cannot be sent is dropped: sites
-// repeat what has not been answered.
-type siteLink struct{ queue chan []byte }
+// siteLink carries letters to the sites of one other host. What cannot be sent is dropped and
+// counted: sites repeat what has not been answered.
+type siteLink struct {
+	queue chan []byte
+	bytes atomic.Int64 // of queue
+}
 
 const (
 	linkQueue  = 4096                   // letters
+	linkBytes  = 32 << 20               // of letters; a single one may have more
 	linkRetry  = 100 * time.Millisecond // pause before connecting again
 	writeLimit = 5 * time.Second        // after which a proxy that does not read is given up
 )
@@ -85,6 +90,7 @@ func (x *job) sendSite(to string, m *migrate.Message) {
 	addr, err := netip.ParseAddr(to)
 	if err != nil {
 		x.jobs.log.Error("a host of the job has no address; its proxy cannot be reached", "job", x.name, "host", to)
+		x.jobs.letters.count(letterAddress, 1)
 		return
 	}
 	from := []string{x.site.Name()}
@@ -100,21 +106,43 @@ func (x *job) sendSite(to string, m *migrate.Message) {
 // send queues a letter for a host, and starts a link if there is none. It does not block: a full
 // queue drops the letter.
 func (j *Jobs) send(addr netip.Addr, b []byte) {
+	// Held to the end, so that no letter goes to a link that is being dropped.
 	j.linksMu.Lock()
+	defer j.linksMu.Unlock()
 	l := j.links[addr]
 	if l == nil {
 		l = &siteLink{queue: make(chan []byte, linkQueue)}
-		// Once Run has ended no link is started, and letters are dropped with the queue.
-		if j.start(func(ctx context.Context) { l.sendQueued(ctx, j, addr) }) {
-			j.links[addr] = l
+		if !j.start(func(ctx context.Context) { l.sendQueued(ctx, j, addr) }) {
+			j.letters.count(letterStopping, 1)
+			return
 		}
+		j.links[addr] = l
 	}
-	// Under the lock, so that no letter goes to a link that is being dropped.
+	if !l.addLetter(b) {
+		j.letters.count(letterFull, 1)
+	}
+}
+
+// addLetter queues a letter, or returns false where there is no room; the caller holds linksMu.
+func (l *siteLink) addLetter(b []byte) bool {
+	if n := l.bytes.Load(); n > 0 && n+int64(len(b)) > linkBytes {
+		return false
+	}
+	// Before the letter is there: its sender subtracts its bytes at once.
+	l.bytes.Add(int64(len(b)))
 	select {
 	case l.queue <- b:
+		return true
 	default:
+		l.bytes.Add(-int64(len(b)))
+		return false
 	}
-	j.linksMu.Unlock()
+}
+
+// takeLetter notes that a letter has left the queue, and returns it.
+func (l *siteLink) takeLetter(b []byte) []byte {
+	l.bytes.Add(-int64(len(b)))
+	return b
 }
 
 // dropLink forgets the link to a host that nothing is queued for. It reports false where
@@ -156,7 +184,8 @@ func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 }
 
 // session sends letters over one connection until it fails. It connects only when there is a
-// letter. Letters whose write has failed are dropped.
+// letter. Letters whose write has failed are dropped, and so is the first one if nobody can be
+// reached: it would be out of date.
 func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error {
 	idle := time.NewTimer(j.linkIdle)
 	defer idle.Stop()
@@ -167,28 +196,20 @@ func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error 
 	case <-idle.C:
 		return errIdle
 	case first = <-l.queue:
+		l.takeLetter(first)
 	}
 	conn, err := j.opts.Dial(ctx, addr)
 	if err != nil {
+		j.letters.count(letterLink, 1)
 		return err
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	for b := first; ; {
-		// All letters that are queued go in one write.
-		for more := true; more && len(b) < 1<<20; {
-			select {
-			case next := <-l.queue:
-				b = append(b, next...)
-			default:
-				more = false
-			}
-		}
-		if err := conn.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
-			return err
-		}
-		if _, err := conn.Write(b); err != nil {
+		n, err := l.writeLetters(conn, b)
+		if err != nil {
+			j.letters.count(letterLink, n)
 			return err
 		}
 		idle.Reset(j.linkIdle)
@@ -198,8 +219,28 @@ func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error 
 		case <-idle.C:
 			return errIdle
 		case b = <-l.queue:
+			l.takeLetter(b)
 		}
 	}
+}
+
+// writeLetters writes a letter and all others that are queued, in one go, and returns their number.
+func (l *siteLink) writeLetters(conn net.Conn, b []byte) (n uint64, err error) {
+	n = 1
+	for more := true; more && len(b) < 1<<20; {
+		select {
+		case next := <-l.queue:
+			b = append(b, l.takeLetter(next)...)
+			n++
+		default:
+			more = false
+		}
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+		return n, err
+	}
+	_, err = conn.Write(b)
+	return n, err
 }
 
 // ServeSite handles the letters of another host's sites that come over conn, until it ends, and
@@ -222,45 +263,11 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip
 				return err
 			}
 			x.hear(l)
+		} else {
+			j.letters.count(letterJob, 1)
 		}
 		p.done()
 	}
-}
-
-// hear handles a letter of another site: it drops those of other runs and of unknown hosts, makes
-// sure that what the letter starts would survive a kill, and hands the message to the site.
-func (x *job) hear(l *letter) {
-	x.locked(func() error {
-		// Letters of the previous run may arrive late. Acted upon, they would hold keys that nobody
-		// releases.
-		if l.run != x.run || x.run == "" {
-			x.strangers++
-			x.jobs.countRefused(claimRun) // no fault of anybody's: one run ends, another begins
-			return nil
-		}
-		// A letter between hosts that the node table does not have is of a table that this host has
-		// not seen, or forged.
-		if !slices.Contains(x.otherNames(), l.from) || !slices.Contains(x.names(), l.to) {
-			return nil
-		}
-		if x.failed != nil { // it does not know what it has held
-			return nil
-		}
-		x.heard[l.from] = true
-		x.see(l.store, l.version, nil)
-		// From the first hold on keys may be displaced, and that must be on disk before this host
-		// answers that it is quiet: the mover relies on the hold.
-		if l.message.Kind == migrate.Hold || l.message.Kind == migrate.Holding && len(l.message.Held) > 0 {
-			if err := x.mayBeDisplaced(); err != nil {
-				x.cannotMove(err)
-				return nil
-			}
-			x.router.SetCarried(x.carried() == nil)
-		}
-		x.jobs.log.Debug("letter received", "job", x.name, "from", l.from, "kind", l.message.Kind, "batch", l.message.Batch, "keys", l.message.Keys, "owner", l.message.Owner, "held", len(l.message.Held))
-		x.site.Receive(l.from, l.message)
-		return nil
-	})
 }
 
 // cannotMove logs why keys cannot move, once for each reason.

@@ -36,7 +36,9 @@ type State struct {
 	MovedBytes uint64   `json:"moved_bytes"`
 	Refused    uint64   `json:"refused_keys"`
 	Strangers  uint64   `json:"letters_of_other_runs"` // received and dropped
-	Lost       uint64   `json:"lost_messages"`         // messages of the router, dropped for want of a connection
+	Lost       uint64   `json:"lost_messages"`         // messages of the router that were dropped; the metrics have the reasons
+	Dropped    uint64   `json:"dropped_requests"`      // with PS_RESEND: too many are split and in flight; they come again
+	Unnoted    uint64   `json:"unnoted_requests"`      // plain ones that are not followed, so that no key moves: too many are in flight
 	Kept       int      `json:"kept_messages"`         // messages that only this proxy has, and that survive a kill
 	Unkept     uint64   `json:"unkept_messages"`       // messages that do not survive one, for want of room in the state folder
 	// Trouble is what keeps the job from surviving a kill of the proxy, or why its requests are
@@ -112,7 +114,7 @@ func (x *job) state() State {
 	s.UnderWay = s.UnderWay[:min(len(s.UnderWay), 8)]
 	c := x.router.Counts()
 	s.Plain, s.Split, s.Parts, s.Held, s.Repeated = c.Plain, c.Split, c.Parts, c.Held, c.Repeated
-	s.Joint, s.Rerouted, s.Ungathered = c.Joint, c.Rerouted, c.Ungathered
+	s.Joint, s.Rerouted, s.Ungathered, s.Dropped, s.Unnoted = c.Joint, c.Rerouted, c.Ungathered, c.Dropped, c.Unnoted
 	if c.Ended+c.Restarted > 0 {
 		s.Abandoned = map[string]uint64{"connection_ended": c.Ended, "worker_restarted": c.Restarted}
 	}

@@ -22,7 +22,8 @@ import (
 const (
 	// mostQueued and mostQueuedBytes are what a pair's connection may have queued, or a pair
 	// without one, before connections with more for it are held up. Each of those may still add
-	// the message that it was reading. mostQueued is well below maxPending: nothing is dropped.
+	// the message that it was reading. mostQueued is well below maxPending: nothing is dropped. The
+	// same holds for requests of a worker that wait for one server (crowd.go).
 	mostQueued      = 1024
 	mostQueuedBytes = 32 << 20
 )
@@ -46,7 +47,7 @@ func (x *job) wholeRequest(c *requests, m *pslite.Message) (passes bool, err err
 	case !x.router.Ready(): // it may be elsewhere, say other hosts
 		x.heldUp[c] = true
 		return false, errLater
-	case x.full(pair{c.sender, owner}) && !c.ended:
+	case full(x.up, x.pendingUp, pair{c.sender, owner}) && !c.ended:
 		x.heldUp[c] = true
 		return false, errLater
 	}
@@ -65,20 +66,7 @@ func (x *job) reroute(c *requests, m *pslite.Message, d pslite.Dialect) error {
 	return nil
 }
 
-// full reports whether no more requests are to be queued for a pair; the caller holds x.mu.
-func (x *job) full(p pair) bool {
-	messages, bytes := len(x.pendingUp[p]), 0
-	for _, m := range x.pendingUp[p] {
-		bytes += len(m)
-	}
-	if c := x.up[p]; c != nil {
-		return c.full(messages, bytes)
-	}
-	return messages >= mostQueued || bytes >= mostQueuedBytes
-}
-
-// full reports whether the queue, with what waits besides, has no room. If so, the job is told when
-// it has again.
+// full implements line.
 func (c *requests) full(messages, bytes int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -34,6 +34,8 @@ type worker struct {
 	lens   bool
 	width  int
 	speaks pslite.Dialect
+	// inFlight is the number of splits.
+	inFlight int
 }
 
 // request identifies a request among those of its worker; server is a rank. With PS_RESEND the
@@ -104,6 +106,10 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 // it: after a kill the next router must understand the answers. Without PS_RESEND an unsplit
 // request has no entry, since its answer passes as it is.
 func (r *Router) beginRequest(w *worker, id request, e entry) {
+	if e.split == nil && len(w.open) >= maxOpen {
+		r.beginUnnoted(w)
+		return
+	}
 	e.generation = r.generation
 	w.open[id] = e
 	r.underWay[r.generation]++
@@ -167,6 +173,10 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 	}
 	if w.waits(id) {
 		r.counts.Repeated++
+		return nil
+	}
+	if r.resend && w.inFlight >= MaxSplits { // not acknowledged, so it comes again
+		r.counts.Dropped++
 		return nil
 	}
 	q := waiting{id: id, message: *m, dialect: d}
@@ -386,14 +396,4 @@ func (r *Router) endGeneration(generation uint32) {
 	if r.underWay[generation]--; r.underWay[generation] == 0 {
 		delete(r.underWay, generation)
 	}
-}
-
-// UnderWay describes the requests in flight, for diagnostics; in no order within a worker.
-func (r *Router) UnderWay() (all []string) {
-	for _, id := range r.Workers() {
-		for at, e := range r.workers[id].open {
-			all = append(all, fmt.Sprintf("worker %d to server %d, app %d customer %d timestamp %d: flags %d, split %v", id, at.server, at.app, at.customer, at.timestamp, e.flags, e.split != nil))
-		}
-	}
-	return all
 }

@@ -115,6 +115,8 @@ type Counts struct {
 	// Ungathered counts timestamps whose slices did not all come in time.
 	Ungathered uint64
 	Stray      uint64 // answers to messages of the router that nobody waits for
+	Unnoted    uint64 // of Plain, those that were not noted as in flight, see maxOpen
+	Dropped    uint64 // requests beyond MaxSplits that were dropped, and come again
 	Rerouted   uint64 // requests that went whole to another server
 	// Requests that were abandoned, by the reason why nobody waits for their answers.
 	Ended     uint64 // the worker has ended its connection to a server that had yet to answer
@@ -228,7 +230,9 @@ func (r *Router) UseResend() {
 			if e.split != nil {
 				e.split.id = id
 			}
-			w.ledger.Open(kept(id, e))
+			if id != unnoted {
+				w.ledger.Open(kept(id, e))
+			}
 		}
 		w.open = open
 		for _, q := range w.queues { // what the ledger has kept of them it has dropped

@@ -13,6 +13,7 @@ func (w *worker) addSplit(s *split) {
 	if s == nil {
 		return
 	}
+	w.inFlight++
 	for own := s.own; own < s.own+s.layers(); own++ {
 		w.splits[own] = append(w.splits[own], s)
 	}
@@ -23,6 +24,7 @@ func (w *worker) removeSplit(s *split) {
 	if s == nil {
 		return
 	}
+	w.inFlight--
 	for own := s.own; own < s.own+s.layers(); own++ {
 		w.splits[own] = slices.DeleteFunc(w.splits[own], func(t *split) bool { return t == s })
 		if len(w.splits[own]) == 0 {

@@ -1,0 +1,44 @@
+package aggregate
+
+import "testing"
+
+// What waits is charged with its key lists, which stay until the last push of a sum is written.
+func TestKeyListsAreCharged(t *testing.T) {
+	w := newWorld(t, 1, 2, 0, false)
+	for _, k := range w.workers {
+		k.unsent = lowWater + 1
+	}
+	for _, k := range w.workers {
+		w.pushes(k, 0)
+		w.show(k)
+	}
+	n := len(lists[0])
+	sum, list := row*n, 8*n+n // keys, and whether they stay
+	if w.lens {
+		list += 4 * n
+	}
+	charged := func(when string, want int) {
+		t.Helper()
+		if w.group.bytes != want {
+			w.fail("%s: %d bytes are charged, want %d", when, w.group.bytes, want)
+		}
+	}
+	charged("while the links are busy", sum+list)
+	for _, k := range w.workers {
+		k.unsent = 0
+	}
+	w.tick()
+	for _, k := range w.workers {
+		w.due(k)
+		if k.out != nil {
+			k.link, k.out = append(k.link, k.out...), nil
+			k.queue.Written()
+		}
+	}
+	charged("when the sum is written", list)
+	w.carry()
+	charged("at the end", 0)
+	if c := w.group.figures(); c.Carried != 1 || c.Sums != 1 {
+		w.fail("%+v", c)
+	}
+}
