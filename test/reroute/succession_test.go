@@ -292,9 +292,12 @@ func TestWorkerTakesThePlaceOfOneThatWasKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	goOn()
-	end := restAt(t, s.own, successionSteps-10)
+	// Until it has asked for anything, only the end of the dead worker ends what that has asked: later
+	// a request of the same timestamp does.
+	resume, end := restAt(t, s.own, successionCut+1), restAt(t, s.own, successionSteps-10)
 	next, said := s.startWorker(ctx, "--count-from", strconv.Itoa(successionCut+1))
 	s.move(keys, func(int) int32 { return owner })
+	resume()
 	s.move(keys, func(int) int32 { return (owner + 2) % successionHosts })
 	j := s.state(last)
 	if t.Logf("abandoned: %v", j.Abandoned); j.Abandoned["connection_ended"]+j.Abandoned["worker_restarted"] == 0 {
