@@ -63,7 +63,7 @@ type work struct {
 	tries    int
 	// lateSince is since when it has waited for a push of an earlier move; see [migrate.ErrLate].
 	lateSince time.Time
-	round    int // of beginParts: the attempt, see parting
+	round     int // of beginParts: the attempt, see parting
 }
 
 // attempt is one move in progress.
