@@ -373,10 +373,10 @@ func TestDrainResetsWhatIsNotSetUp(t *testing.T) {
 		{"silent", silent.Addr(), func(*Proxy, netip.Addr) bool { return len(silent.conns) > 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const patience = 30 * time.Second // in which nothing must be waited for
+			const patience = 20 * time.Second // in which nothing must be waited for
 			in, job := listen(t, workerHost), newServer(t)
 			host := job.addr().Addr()
-			p, stop := start(t, Options{MeshPort: addrPort(c.mesh).Port(), PeerPatience: patience, HelloTimeout: patience, Grace: patience},
+			p, stop := start(t, Options{MeshPort: addrPort(c.mesh).Port(), PeerPatience: patience, HelloTimeout: patience, Grace: 3 * patience},
 				[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
 			client, err := net.Dial("tcp", in.Addr().String())
 			if err != nil {
