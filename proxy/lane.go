@@ -90,6 +90,7 @@ type lane struct {
 	number  uint64               // the keeper's
 	page    *keep.Page           // only marks the socket as a lane for the next proxy
 	links   map[uint64]*keptLink // by the dialer's id
+	idle    time.Time            // since when there are no links, once there were
 	dirty   map[*keptLink]bool   // links with something to acknowledge
 	bytes   uint64               // not acknowledged yet, of all links
 	say     []keep.Ack           // other acknowledgements, in order
@@ -153,6 +154,7 @@ func (n *lane) removeLink(l *keptLink) {
 	// Only the dialer's end retires a lane. Were both to do so, one could end a lane that the
 	// other is about to use.
 	if len(n.links) == 0 && n.key.dialed && !n.over {
+		n.idle = time.Now()
 		time.AfterFunc(laneIdle, n.retire)
 	}
 }
@@ -205,7 +207,9 @@ func (n *lane) retire() {
 	defer n.ls.mu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.links) > 0 || n.over || n.ls.all[n.key] != n {
+	// The last link may have been removed just now, since it was looked for sessions that wait: that
+	// link's session is about to resume, and the lane proves that its other end is held.
+	if len(n.links) > 0 || n.over || n.ls.all[n.key] != n || time.Since(n.idle) < laneIdle {
 		return
 	}
 	delete(n.ls.all, n.key)

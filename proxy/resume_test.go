@@ -137,6 +137,30 @@ func TestLaneThatIsRetiredWhileItIsDialed(t *testing.T) {
 	eventually(t, "the other proxy's end has ended", func() bool { return h.server.kept.lanes.count() == 0 })
 }
 
+// A lane whose last link has just broken is not retired by what an earlier link set off: it proves
+// that the connection is held.
+func TestLaneOfALinkThatHasJustBrokenStays(t *testing.T) {
+	p, _ := start(t, Options{}, nil)
+	ls := &p.kept.lanes
+	ls.mu.Lock()
+	n := ls.make(laneKey{relay.Instance{1}, true})
+	ls.mu.Unlock()
+	l := &keptLink{id: 1}
+	n.links[l.id] = l
+	n.removeLink(l)
+	n.retire()
+	if n.isOver() {
+		t.Error("the lane has ended")
+	}
+	n.mu.Lock()
+	n.idle = n.idle.Add(-laneIdle)
+	n.mu.Unlock()
+	n.retire()
+	if !n.isOver() {
+		t.Error("the lane stays although nothing has used it for a while")
+	}
+}
+
 // A link for a connection that has stopped waiting is not put where nobody looks at it.
 func TestLinkForAConnectionThatIsOver(t *testing.T) {
 	p, _ := start(t, Options{}, nil)
