@@ -18,7 +18,8 @@ func (f *Fleet) settle(ctx context.Context) (map[string]uint64, error) {
 	if err := f.until(ctx, "the moves that were begun to be recorded", func() bool { return f.moving.Load() == 0 }); err != nil {
 		return nil, err
 	}
-	d, err := f.hosts[0].proxy.planner().Describe(ctx, &api.DescribeRequest{})
+	// The answer has all plans: more than gRPC's 4 MiB while many keys move.
+	d, err := f.hosts[0].proxy.planner().Describe(ctx, &api.DescribeRequest{}, grpc.MaxCallRecvMsgSize(64<<20))
 	if err != nil {
 		return nil, fmt.Errorf("reading the planner's plans: %w", err)
 	}
