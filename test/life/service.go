@@ -92,12 +92,12 @@ func (s *service) stopService(sig syscall.Signal, patience time.Duration) error 
 	return s.End(sig, patience)
 }
 
-// mayDieWithin is how long a killed process may take to end. None of its code runs any more: what
-// it waits for is the kernel's, such as a lock that another process holds.
-const mayDieWithin = 10 * time.Minute
+// mayDieWithin is how long a killed process may take to end. None of its code runs any more: if it
+// takes longer, something that it left to the kernel holds it up.
+const mayDieWithin = time.Minute
 
 // killService ends the present process by SIGKILL and waits until it has ended. If that takes
-// long, the journal has what the kernel's threads were doing.
+// long, the journal's folder has the threads in uninterruptible sleep, and what they wait for.
 func (s *service) killService(l *Life) error {
 	const long = 5 * time.Second
 	began, pid := time.Now(), s.Current().Pid()
