@@ -137,33 +137,100 @@ func sizeOf(kind protoreflect.MessageDescriptor) int {
 
 // HeldBytes returns about how many bytes of memory a decoded message holds. Parts that it shares
 // with other messages are counted in each.
-func HeldBytes(m proto.Message) int { return held(m.ProtoReflect()) }
+func HeldBytes(m proto.Message) int {
+	r := m.ProtoReflect()
+	return shapeOf(r.Descriptor()).held(r)
+}
 
-// held is HeldBytes by reflection. It visits set fields only.
-func held(m protoreflect.Message) int {
-	sum := sizeOf(m.Descriptor()) + len(m.GetUnknown())
-	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case field.IsList() && field.Message() != nil:
-			list := v.List()
-			for i := range list.Len() {
-				sum += pointer + held(list.Get(i).Message())
+// A shape is what the memory of a message type consists of. It is computed once for each type:
+// asking a message for all its fields takes several times as long as the few that vary.
+type shape struct {
+	kind protoreflect.MessageDescriptor
+	size int // of the Go struct
+	// The fields whose values are outside of the struct. They are set by once, since a message may
+	// contain messages of its own type.
+	once   sync.Once
+	varied []varied
+}
+
+// A varied is a field with a value outside of its message's struct.
+type varied struct {
+	field protoreflect.FieldDescriptor
+	list  bool
+	text  bool   // strings or bytes
+	of    *shape // of its messages, nil if it has none
+}
+
+// shapes caches shapeOf by the message's full name.
+var shapes sync.Map // by name: *shape
+
+func shapeOf(kind protoreflect.MessageDescriptor) *shape {
+	if s, ok := shapes.Load(kind.FullName()); ok {
+		return s.(*shape)
+	}
+	s, _ := shapes.LoadOrStore(kind.FullName(), &shape{kind: kind, size: sizeOf(kind)})
+	return s.(*shape)
+}
+
+// fields returns the fields that vary.
+func (s *shape) fields() []varied {
+	s.once.Do(func() {
+		all := s.kind.Fields()
+		for i := range all.Len() {
+			v := varied{field: all.Get(i), list: all.Get(i).IsList()}
+			switch v.field.Kind() {
+			case protoreflect.MessageKind, protoreflect.GroupKind:
+				v.of = shapeOf(v.field.Message())
+			case protoreflect.StringKind, protoreflect.BytesKind:
+				v.text = true
 			}
-		case field.IsList() && field.Kind() == protoreflect.StringKind:
-			list := v.List()
-			for i := range list.Len() {
-				sum += text + len(list.Get(i).String())
+			if v.list || v.text || v.of != nil {
+				s.varied = append(s.varied, v)
 			}
-		case field.IsList():
-			sum += number * v.List().Len()
-		case field.Message() != nil:
-			sum += held(v.Message())
-		case field.Kind() == protoreflect.StringKind:
-			sum += len(v.String())
-		case field.Kind() == protoreflect.BytesKind:
-			sum += len(v.Bytes())
 		}
-		return true
 	})
+	return s.varied
+}
+
+// held returns the memory of a message of the shape.
+func (s *shape) held(m protoreflect.Message) int {
+	sum := s.size + len(m.GetUnknown())
+	for _, v := range s.fields() {
+		switch value := m.Get(v.field); {
+		case v.list:
+			sum += v.heldByList(value.List())
+		case v.of == nil:
+			sum += textBytes(v.field, value)
+		case value.Message().IsValid():
+			sum += v.of.held(value.Message())
+		}
+	}
 	return sum
+}
+
+func (v *varied) heldByList(list protoreflect.List) int {
+	n := list.Len()
+	switch {
+	case v.of != nil:
+		sum := n * pointer
+		for i := range n {
+			sum += v.of.held(list.Get(i).Message())
+		}
+		return sum
+	case v.text:
+		sum := n * text
+		for i := range n {
+			sum += textBytes(v.field, list.Get(i))
+		}
+		return sum
+	}
+	return n * number
+}
+
+// textBytes returns the length of a string or of bytes.
+func textBytes(field protoreflect.FieldDescriptor, v protoreflect.Value) int {
+	if field.Kind() == protoreflect.BytesKind {
+		return len(v.Bytes())
+	}
+	return len(v.String())
 }

@@ -22,15 +22,25 @@ type summer struct {
 	before map[string][]measure.SumRule
 }
 
-// sumsEvery is how often alpha is evaluated.
-const sumsEvery = 15 * time.Second
+// Alpha is evaluated every sumsEvery, or as rarely as keeps it within one sumsPart of the time, but
+// at least every sumsRarely: with a thousand hosts it sums up a million pairs of workers and servers.
+const (
+	sumsEvery  = 15 * time.Second
+	sumsPart   = 50
+	sumsRarely = 5 * time.Minute
+)
+
+// sumsAfter returns how long to wait after an evaluation that took that long.
+func sumsAfter(took time.Duration) time.Duration {
+	return min(max(sumsEvery, took*sumsPart), sumsRarely)
+}
 
 // sumPushes keeps the rules on sums up to date, until ctx ends.
 func (p *Planner) sumPushes(ctx context.Context) {
-	beat := p.opts.Health.Add("rules on sums", sumsEvery+health.Within)
+	beat := p.opts.Health.Add("rules on sums", sumsRarely+health.Within)
 	defer beat.End()
 	s := summer{state: p.state, rules: p.codecs, title: p.state.Title}
-	look := time.NewTicker(sumsEvery)
+	look := time.NewTimer(sumsEvery)
 	defer look.Stop()
 	for {
 		select {
@@ -39,7 +49,9 @@ func (p *Planner) sumPushes(ctx context.Context) {
 		case <-look.C:
 		}
 		beat.Beat()
+		begin := time.Now()
 		s.updateRules(ctx)
+		look.Reset(sumsAfter(time.Since(begin)))
 	}
 }
 

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"testing"
+	"time"
 
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
@@ -96,4 +97,17 @@ func TestSumsByAlpha(t *testing.T) {
 	job.over = false
 	look("with a rule of somebody's", `[{"form":"none"}]`)
 	look("again", `[{"form":"none"}]`)
+}
+
+// An evaluation gets a fiftieth of the time where it takes long, and comes again all the same.
+func TestSumsAreEvaluatedRarelyWhereTheyTakeLong(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: sumsEvery,
+		time.Second:      50 * time.Second,
+		time.Minute:      sumsRarely,
+	} {
+		if got := sumsAfter(took); got != want {
+			t.Errorf("after an evaluation of %v: the next after %v, want %v", took, got, want)
+		}
+	}
 }
