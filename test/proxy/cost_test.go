@@ -133,7 +133,7 @@ func costTables(all []*costWay, cells map[string]*cell) string {
 		sizes = append(sizes, sizeName(s))
 	}
 	for _, inFlight := range costInFlight {
-		head(fmt.Sprintf("Processor time of both proxies a push and its answer, µs (s a GB), %d in flight", inFlight), sizes...)
+		head(fmt.Sprintf("CPU time of both proxies per push and answer, µs (s per GB), %d in flight", inFlight), sizes...)
 		for _, w := range all[1:] {
 			var columns []string
 			for _, s := range costSizes {
@@ -143,13 +143,13 @@ func costTables(all []*costWay, cells map[string]*cell) string {
 			fmt.Fprintf(&text, "| %s |%s\n", w, row(columns))
 		}
 	}
-	slow := fmt.Sprintf("Processor time of both proxies a push of %s and its answer on links of %d Mbit/s, one in flight", sizeName(costSlowSize), int(costSlowRate/1e6))
+	slow := fmt.Sprintf("CPU time of both proxies per push of %s and its answer on links of %d Mbit/s, 1 in flight", sizeName(costSlowSize), int(costSlowRate/1e6))
 	head(slow, "µs", "p50 µs")
 	for _, w := range all[1:] {
 		c := cells[slowName(w)]
 		fmt.Fprintf(&text, "| %s |%s\n", w, row([]string{fmt.Sprintf("%.0f", median(c.cpu)), fmt.Sprintf("%.0f", median(c.p50))}))
 	}
-	head("A push of "+sizes[0]+" that is waited for", "pushes/s", "p50 µs", "p99 µs", "p99.9 µs")
+	head("Synchronous pushes of "+sizes[0], "pushes/s", "p50 µs", "p99 µs", "p99.9 µs")
 	for _, w := range all {
 		c := cells[cellName(w, costSizes[0], 1)]
 		var columns []string

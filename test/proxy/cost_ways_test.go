@@ -231,7 +231,7 @@ func placedSome(b *testing.B) string {
 // String is for the table.
 func (w *costWay) String() string {
 	return map[string]string{
-		"direct": "no proxy", "splice": "relay that splices", "haproxy": "haproxy", "none": "`--codec none`", "compact": "`compact`",
-		"threshold": "`--threshold 0.99`", "router": "`none`, router on", "displaced": "`none`, a tenth of keys displaced",
+		"direct": "no proxy", "splice": "splicing relay", "haproxy": "haproxy", "none": "`--codec none`", "compact": "`compact`",
+		"threshold": "`--threshold 0.99`", "router": "`none`, router on", "displaced": "`none`, a tenth of the keys displaced",
 	}[w.name]
 }
