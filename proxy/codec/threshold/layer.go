@@ -16,6 +16,7 @@ type Workspace struct {
 	selector vector.Selector
 	narrow   narrow // residuals gathered for CompressAt
 	wide     wide
+	run      run // that of a run of positions, which need not be gathered
 	room     room
 }
 
@@ -145,12 +146,18 @@ func (l *Layer) CompressAt(w *Workspace, out *sparse.Vector, at []uint32, g []by
 	if len(g) != len(at)*l.kind.Size() {
 		return fmt.Errorf("threshold: %w: %d bytes for %d positions of %v", ErrLength, len(g), len(at), l.kind)
 	}
-	for _, i := range at {
+	inLine := len(at) > 0
+	for k, i := range at {
 		if int(i) >= l.n {
 			return fmt.Errorf("threshold: position %d in a layer of %d", i, l.n)
 		}
+		inLine = inLine && int(i) == int(at[0])+k
 	}
 	out.Resize(l.kind, len(at))
+	if inLine {
+		l.push(w, out, l.residual.slice(w, int(at[0]), len(at)), g)
+		return nil
+	}
 	part := l.residual.gather(w, at)
 	l.push(w, out, part, g)
 	l.residual.scatter(part, at)

@@ -32,7 +32,9 @@ type residual interface {
 	take(w *Workspace, at []uint32, dst []byte) (values []byte, nonFinite int)
 	// gather returns a copy of the numbers at the positions, in the workspace.
 	gather(w *Workspace, at []uint32) residual
-	// scatter is the reverse: it writes such a copy back.
+	// slice returns n of the numbers themselves, from the first on, in the workspace.
+	slice(w *Workspace, first, n int) residual
+	// scatter is the reverse of gather: it writes such a copy back.
 	scatter(part residual, at []uint32)
 	// grow adds n zeros.
 	grow(n int)
@@ -163,6 +165,23 @@ func (r *wide) gather(w *Workspace, at []uint32) residual {
 		w.wide.e[i] = r.e[p]
 	}
 	return &w.wide
+}
+
+// run is some successive numbers of a residual. It is not the workspace's narrow or wide,
+// whose memory gather reuses.
+type run struct {
+	narrow narrow
+	wide   wide
+}
+
+func (r *narrow) slice(w *Workspace, first, n int) residual {
+	w.run.narrow = narrow{r.kind, r.e[first : first+n : first+n]}
+	return &w.run.narrow
+}
+
+func (r *wide) slice(w *Workspace, first, n int) residual {
+	w.run.wide = wide{r.kind, r.e[first : first+n : first+n]}
+	return &w.run.wide
 }
 
 func (r *narrow) scatter(part residual, at []uint32) {

@@ -1,8 +1,10 @@
 package threshold
 
 import (
+	"bytes"
 	"math"
 	"math/big"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -183,4 +185,68 @@ func TestCompressAt(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Positions in line are compressed in place, others gathered; both send and keep the same,
+// and neither's memory is taken for the other's.
+func TestPositionsInLine(t *testing.T) {
+	const n = 1000
+	for _, kind := range []element.Kind{element.Float32, element.Float64, element.BFloat16} {
+		t.Run(kind.String(), func(t *testing.T) {
+			c := DefaultConfig
+			c.Sparsity = 0.9
+			line, err := NewLayer(kind, n, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mixed, err := NewLayer(kind, n, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := rand.New(rand.NewPCG(9, 9))
+			w := new(Workspace)
+			for range 50 {
+				first, size := r.IntN(n), 0
+				size = 1 + r.IntN(n-first)
+				at, backwards := make([]uint32, size), make([]uint32, size)
+				g, backG := make([]byte, size*kind.Size()), make([]byte, size*kind.Size())
+				for i := range size {
+					v := r.NormFloat64()
+					at[i], backwards[size-1-i] = uint32(first+i), uint32(first+i)
+					kind.Put(g, i, v)
+					kind.Put(backG, size-1-i, v)
+				}
+				var a, b sparse.Vector
+				if err := line.CompressAt(w, &a, at, g); err != nil {
+					t.Fatal(err)
+				}
+				if err := mixed.CompressAt(new(Workspace), &b, backwards, backG); err != nil {
+					t.Fatal(err)
+				}
+				sent, back := make([]byte, len(g)), make([]byte, len(g))
+				a.Expand(sent)
+				b.Expand(back)
+				for i := range size {
+					if x, y := kind.At(sent, i), kind.At(back, size-1-i); x != y {
+						t.Fatalf("position %d of %d: %v is sent in line, %v gathered", i, size, x, y)
+					}
+				}
+				// What is gathered next must not be written where the line was.
+				some := []uint32{uint32(n - 1), 0, 7}
+				three := make([]byte, 3*kind.Size())
+				for i := range some {
+					kind.Put(three, i, r.NormFloat64())
+				}
+				if err := line.CompressAt(w, &a, some, three); err != nil {
+					t.Fatal(err)
+				}
+				if err := mixed.CompressAt(new(Workspace), &b, some, three); err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(line.AppendResidual(nil), mixed.AppendResidual(nil)) {
+					t.Fatal("the residuals differ")
+				}
+			}
+		})
+	}
 }

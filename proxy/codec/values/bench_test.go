@@ -5,11 +5,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // processorTime is what this process has taken: on a busy machine it says more than
@@ -61,5 +63,53 @@ func BenchmarkPush(b *testing.B) {
 				b.ReportMetric(float64(processorTime(b)-began)/float64(b.N), "cpu-ns/op")
 			})
 		}
+	}
+}
+
+// BenchmarkIndex is the look-up of a list of a hundred thousand keys: that by which the
+// index was made, a random half of it, and one in ten of it with the order of arrival
+// mixed, which is the worst case.
+func BenchmarkIndex(b *testing.B) {
+	const n = 100_000
+	r := rand.New(rand.NewPCG(5, 5))
+	x, mixed := newIndex(), newIndex()
+	var all []uint64
+	for i := range n {
+		all = append(all, r.Uint64()>>20<<17+uint64(i))
+	}
+	for _, i := range r.Perm(n) {
+		mixed.add(all[i], 1)
+	}
+	slices.Sort(all)
+	for _, k := range all {
+		x.add(k, 1)
+	}
+	var half, tenth []uint64
+	for _, k := range all {
+		if r.IntN(2) == 0 {
+			half = append(half, k)
+		}
+		if r.IntN(10) == 0 {
+			tenth = append(tenth, k)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		x    *index
+		keys []uint64
+	}{{"same", x, all}, {"half", x, half}, {"tenth", x, tenth}, {"mixed", mixed, tenth}} {
+		b.Run(c.name, func(b *testing.B) {
+			keys := pslite.Keys(pslite.AppendKeys(nil, c.keys))
+			p := piece{keys: len(c.keys), width: 1}
+			var at []uint32
+			began := processorTime(b)
+			for b.Loop() {
+				var missing int
+				if at, missing, _, _ = c.x.locate(at[:0], keys, &p); missing > 0 {
+					b.Fatal("keys are missing")
+				}
+			}
+			b.ReportMetric(float64(processorTime(b)-began)/float64(b.N)/float64(len(c.keys)), "cpu-ns/key")
+		})
 	}
 }

@@ -2,6 +2,7 @@ package values
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -9,13 +10,22 @@ import (
 // index gives keys places, one behind the other in the order in which they first come.
 // It is an open-addressing table with linear probing: looking up a key costs a
 // multiplication and a cache miss. Keys are never removed; an owner that has to make
-// room starts with a new index. It is guarded by its owner's lock.
+// room starts with a new index. It is guarded by its owner's lock, for look-ups too.
+//
+// Lists of keys ascend and mostly come again, whole or in part. So a key of a list is
+// compared with the one that has the place after that of the key before it, which costs
+// neither.
 type index struct {
-	cells  []cell // a power of two
+	cells  []cell // a power of two, at most 5/8 in use
 	used   int
 	values int // of all keys together: the place of the next one
 	// unpulled counts the keys without pulledBit, so that the usual case, none, costs no look-up.
 	unpulled int
+	// The keys in the order of their places, as long as all have width values, at least one;
+	// then nil.
+	order []uint64
+	width int
+	next  int // the number, in order, of the key after the last one that was found there
 }
 
 // cell is empty if place is 0; otherwise the values of its key begin at place - 1. So a
@@ -35,9 +45,10 @@ func (c *cell) pulled() bool { return c.width&pulledBit != 0 }
 
 const (
 	firstCells = 64
-	// cellBytes is what a key costs in memory: an index is at most half full, and at
-	// least a quarter once it has grown.
-	cellBytes = 4 * 16
+	// cellBytes is what a key counts for in memory, and the most that it takes: 51 bytes
+	// right after the cells were doubled, and 10 in the order. It is part of the format of
+	// parts by key.
+	cellBytes = 64
 )
 
 func newIndex() *index { return &index{cells: make([]cell, firstCells)} }
@@ -68,7 +79,7 @@ func (x *index) add(key uint64, width int) {
 		return
 	}
 	// Doubling moves the cells, not the places: values stay where they are.
-	if 2*(x.used+1) > len(x.cells) {
+	if 8*(x.used+1) > 5*len(x.cells) {
 		old := x.cells
 		x.cells = make([]cell, 2*len(old))
 		for _, c := range old {
@@ -79,6 +90,14 @@ func (x *index) add(key uint64, width int) {
 		c = x.at(key)
 	}
 	*c = cell{key, uint32(x.values) + 1, uint32(width)}
+	if x.used == 0 {
+		x.width = width
+	}
+	if x.used == len(x.order) && width == x.width && width > 0 {
+		x.order = append(x.order, key)
+	} else {
+		x.order = nil
+	}
 	x.used++
 	x.unpulled++
 	x.values += width
@@ -89,9 +108,26 @@ func (x *index) add(key uint64, width int) {
 // whether the others have as many values as before.
 func (x *index) locate(at []uint32, keys pslite.Keys, p *piece) (places []uint32, missing, values int, same bool) {
 	same = true
-	for i := range p.keys {
+	at = slices.Grow(at, p.keys)
+	// A list that has hardly any runs in order is compared only now and then.
+	for i, alone := 0, 0; i < p.keys; i++ {
+		if alone < 8 || i%64 == 0 {
+			n := x.follow(keys[8*(p.first+i):8*(p.first+p.keys)], p)
+			for k := x.next - n; k < x.next; k++ {
+				at = append(at, uint32(k*x.width)+1)
+			}
+			if i += n; i == p.keys {
+				break
+			}
+			if alone++; n >= 8 {
+				alone = 0
+			}
+		}
 		width := p.widthOf(i)
 		c := x.at(keys.At(p.first + i))
+		if alone < 8 || i%64 == 63 {
+			x.continueAt(c)
+		}
 		at = append(at, c.place)
 		switch {
 		case c.place == 0:
@@ -102,6 +138,43 @@ func (x *index) locate(at []uint32, keys pslite.Keys, p *piece) (places []uint32
 		}
 	}
 	return at, missing, values, same
+}
+
+// follow passes over the keys that are next in order, as far as they are those of a piece
+// and have as many values there, and returns how many they are.
+func (x *index) follow(keys pslite.Keys, p *piece) (n int) {
+	if p.lens != nil || p.width != x.width || x.next >= len(x.order) {
+		return 0
+	}
+	next := x.order[x.next:]
+	for n < min(len(next), keys.Len()) && keys.At(n) == next[n] {
+		n++
+	}
+	x.next += n
+	return n
+}
+
+// continueAt has the keys after the one of a cell, if it has a place, compared next.
+func (x *index) continueAt(c *cell) {
+	switch {
+	case c.place == 0 || x.order == nil:
+	case x.width == 1: // saves the division in the usual case
+		x.next = int(c.place)
+	default:
+		x.next = int(c.place-1)/x.width + 1
+	}
+}
+
+// has reports whether a key has a place. It is for keys that are asked for in ascending
+// order.
+func (x *index) has(key uint64) bool {
+	if x.next < len(x.order) && x.order[x.next] == key {
+		x.next++
+		return true
+	}
+	c := x.at(key)
+	x.continueAt(c)
+	return c.place != 0
 }
 
 // missing is [index.locate] without the places.
@@ -123,6 +196,13 @@ func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same boo
 // positions appends the position of each value of a piece's keys, which have these
 // places.
 func (p *piece) positions(at, places []uint32) []uint32 {
+	if p.lens == nil && p.width == 1 {
+		at = slices.Grow(at, len(places))
+		for _, place := range places {
+			at = append(at, place-1)
+		}
+		return at
+	}
 	for i, place := range places {
 		for j := range uint32(p.widthOf(i)) {
 			at = append(at, place-1+j)
