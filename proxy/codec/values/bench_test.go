@@ -12,6 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // processorTime is what this process has taken: on a busy machine it says more than
@@ -111,5 +112,63 @@ func BenchmarkIndex(b *testing.B) {
 			}
 			b.ReportMetric(float64(processorTime(b)-began)/float64(b.N)/float64(len(c.keys)), "cpu-ns/key")
 		})
+	}
+}
+
+// BenchmarkMiniBatches is a pull's request and the push that follows, of keys that are
+// chosen anew each time, some far more often than others, as those of mini-batches of a
+// sparse model are: processor time of each message at each end.
+func BenchmarkMiniBatches(b *testing.B) {
+	const all, each, lists = 30_000, 900, 300
+	e := newEnds(b, Rule{Threshold: 0.99})
+	w := e.dial(b, e.worker, e.server, "ps9")
+	defer w.close()
+	r := rand.New(rand.NewPCG(6, 6))
+	zipf := rand.NewZipf(r, 1.1, 100, all-1)
+	var pulls, pushes [lists][][]byte
+	for i := range lists {
+		var keys []uint64
+		for range 2 * each {
+			keys = append(keys, zipf.Uint64()*99991%all*37)
+		}
+		slices.Sort(keys)
+		keys = slices.Compact(keys)
+		pulls[i] = (request{pull: true, keys: keys}).frames()
+		pushes[i] = (request{push: true, keys: keys, vals: normal(r, len(keys))}).frames()
+	}
+	spent := [3]int64{}
+	stamp := int32(0)
+	pass := func(frames [][]byte, count bool, at int) {
+		stamp++
+		m := request{push: at == 1, pull: at == 0, timestamp: stamp, keys: []uint64{1}}
+		held := append([][]byte{m.frames()[0]}, frames[1:]...)
+		began := processorTime(b)
+		head, _, ok := w.sender.Encode(nil, &relay.Message{Frames: held, Detector: &w.detector})
+		between := processorTime(b)
+		if ok {
+			if _, _, err := w.receiver.Decode(head); err != nil {
+				b.Fatal(err)
+			}
+			if r, ok := w.receiver.(relay.Releaser); ok {
+				r.Release()
+			}
+		}
+		if count {
+			spent[at] += int64(between) - int64(began)
+			spent[2] += int64(processorTime(b)) - int64(between)
+		}
+	}
+	round := func(count bool) {
+		for i := range lists {
+			pass(pulls[i], count, 0)
+			pass(pushes[i], count, 1)
+		}
+	}
+	round(false)
+	for b.Loop() {
+		round(true)
+	}
+	for i, name := range []string{"pull-cpu-ns", "push-cpu-ns", "decode-cpu-ns"} {
+		b.ReportMetric(float64(spent[i])/float64(b.N*lists), name)
 	}
 }

@@ -165,18 +165,6 @@ func (x *index) continueAt(c *cell) {
 	}
 }
 
-// has reports whether a key has a place. It is for keys that are asked for in ascending
-// order.
-func (x *index) has(key uint64) bool {
-	if x.next < len(x.order) && x.order[x.next] == key {
-		x.next++
-		return true
-	}
-	c := x.at(key)
-	x.continueAt(c)
-	return c.place != 0
-}
-
 // missing is [index.locate] without the places.
 func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same bool) {
 	same = true

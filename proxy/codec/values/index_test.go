@@ -57,8 +57,8 @@ func TestIndexIsAMap(t *testing.T) {
 				t.Fatalf("seed %d: places %v, %d keys missing with %d values, same %v; want %v, %d, %d, %v", seed, got, missing, n, same, want, wantMissing, wantValues, wantSame)
 			}
 			for _, k := range keys[p.first : p.first+p.keys] {
-				if _, ok := places[k]; ok != x.has(k) {
-					t.Fatalf("seed %d: key %d has a place: %v, want %v", seed, k, !ok, ok)
+				if got, want := x.at(k).place, uint32(places[k].place); got != want {
+					t.Fatalf("seed %d: key %d has place %d, want %d", seed, k, got, want)
 				}
 				if _, ok := places[k]; !ok && r.IntN(8) > 0 {
 					x.add(k, p.width)

@@ -353,7 +353,7 @@ func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 	layers := slices.Collect(maps.Values(s.narrow))
 	for i := range keys.Len() {
 		key := keys.At(i)
-		if len(s.dense) > 0 && s.dense[key] != nil || slices.ContainsFunc(layers, func(l *narrowLayer) bool { return l.index.has(key) }) {
+		if len(s.dense) > 0 && s.dense[key] != nil || slices.ContainsFunc(layers, func(l *narrowLayer) bool { return l.index.at(key).place != 0 }) {
 			continue // a push of it was seen
 		}
 		if _, ok := s.asked[key]; ok {
