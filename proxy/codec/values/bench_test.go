@@ -172,3 +172,48 @@ func BenchmarkMiniBatches(b *testing.B) {
 		b.ReportMetric(float64(spent[i])/float64(b.N*lists), name)
 	}
 }
+
+// BenchmarkNarrowAnswers is the answer of a pull of such keys, with copies at both ends.
+func BenchmarkNarrowAnswers(b *testing.B) {
+	const all, each, lists = 30_000, 900, 300
+	e := newEnds(b, Rule{PullThreshold: 0.95})
+	w := e.dial(b, e.server, e.worker, "ps8")
+	defer w.close()
+	r := rand.New(rand.NewPCG(7, 7))
+	zipf := rand.NewZipf(r, 1.1, 100, all-1)
+	var answers [lists][][]byte
+	for i := range answers {
+		var keys []uint64
+		for range 2 * each {
+			keys = append(keys, zipf.Uint64()*99991%all*37)
+		}
+		slices.Sort(keys)
+		keys = slices.Compact(keys)
+		answers[i] = (request{pull: true, answer: true, timestamp: int32(i), keys: keys, vals: normal(r, len(keys))}).frames()
+	}
+	var encoding, decoding int64
+	round := func() {
+		for _, frames := range answers {
+			began := int64(processorTime(b))
+			head, _, ok := w.sender.Encode(nil, &relay.Message{Frames: slices.Clone(frames), Detector: &w.detector})
+			between := int64(processorTime(b))
+			if !ok {
+				b.Fatal("an answer goes as it is")
+			}
+			if _, _, err := w.receiver.Decode(head); err != nil {
+				b.Fatal(err)
+			}
+			if r, ok := w.receiver.(relay.Releaser); ok {
+				r.Release()
+			}
+			encoding, decoding = encoding+between-began, decoding+int64(processorTime(b))-between
+		}
+	}
+	round()
+	encoding, decoding = 0, 0
+	for b.Loop() {
+		round()
+	}
+	b.ReportMetric(float64(encoding)/float64(b.N*lists), "encode-cpu-ns")
+	b.ReportMetric(float64(decoding)/float64(b.N*lists), "decode-cpu-ns")
+}

@@ -178,24 +178,28 @@ func (c *copied) readNarrow(t *copyTable, flags byte, first int, src []byte, key
 	}
 	// Memory is counted before the keys get places, of whose number the input has only made
 	// a claim.
-	missing, values, same := t.narrow.index.missing(keys, &p)
+	var missing, values int
+	var same bool
+	t.cells, missing, values, same = t.narrow.index.cellsOf(t.cells[:0], keys, &p)
 	if !same {
 		return 0, nil, fmt.Errorf("%w: keys with other numbers of values than before", ErrCorrupt)
 	}
 	if err = c.reserve(missing*cellBytes + values*t.kind.Size()); err != nil {
 		return 0, nil, err
 	}
-	t.placeKeys(&p, keys)
-	if src, err = t.readFresh(&p, keys, fresh, src); err != nil {
+	if missing > 0 && !t.placeKeys(&p, keys) {
+		return 0, nil, fmt.Errorf("%w: a key that comes twice, with different numbers of values", ErrCorrupt)
+	}
+	if src, err = t.readFresh(keys[8*first:], fresh, src); err != nil {
 		return 0, nil, err
 	}
-	if rest, err = c.readKnown(t, &p, keys, fresh, src); err != nil {
+	if rest, err = c.readKnown(t, fresh, src); err != nil {
 		return 0, nil, err
 	}
 	at, size := 0, t.kind.Size()
-	for i := range p.keys {
-		from, width := t.narrow.index.find(keys.At(first + i))
-		at += copy(out[at:at+width*size], t.narrow.values[int(from)*size:])
+	for _, number := range t.cells {
+		cell := &t.narrow.index.cells[number]
+		at += copy(out[at:at+cell.size()*size], t.narrow.values[int(cell.place-1)*size:])
 	}
 	return n, rest, nil
 }
@@ -234,13 +238,13 @@ func (p *piece) readWidths(src []byte, most int) (sum int, rest []byte, err erro
 // readFresh reads the values of fresh keys into their places and marks them as
 // pulled, which is what makes them known from the next part on. It checks that all
 // others are known: a difference without a copy would be applied to zeros.
-func (t *copyTable) readFresh(p *piece, keys pslite.Keys, fresh freshOnes, src []byte) (rest []byte, err error) {
+func (t *copyTable) readFresh(keys pslite.Keys, fresh freshOnes, src []byte) (rest []byte, err error) {
 	size := t.kind.Size()
-	for i := range p.keys {
-		cell := t.narrow.index.at(keys.At(p.first + i))
+	for i, number := range t.cells {
+		cell := &t.narrow.index.cells[number]
 		if !fresh.has(i) {
 			if !cell.pulled() {
-				return nil, fmt.Errorf("%w: differences of key %d, which there is no copy of", ErrCorrupt, keys.At(p.first+i))
+				return nil, fmt.Errorf("%w: differences of key %d, which there is no copy of", ErrCorrupt, keys.At(i))
 			}
 			continue
 		}
@@ -257,13 +261,14 @@ func (t *copyTable) readFresh(p *piece, keys pslite.Keys, fresh freshOnes, src [
 // readKnown applies the differences of the keys that are not fresh. Their values are
 // gathered, changed and scattered again, since they are not neighbours in the table.
 // A part in which all keys are fresh has no differences.
-func (c *copied) readKnown(t *copyTable, p *piece, keys pslite.Keys, fresh freshOnes, src []byte) (rest []byte, err error) {
+func (c *copied) readKnown(t *copyTable, fresh freshOnes, src []byte) (rest []byte, err error) {
 	size := t.kind.Size()
 	c.values = c.values[:0]
-	for i := range p.keys {
+	for i, number := range t.cells {
 		if !fresh.has(i) {
-			from, width := t.narrow.index.find(keys.At(p.first + i))
-			c.values = append(c.values, t.narrow.values[int(from)*size:(int(from)+width)*size]...)
+			cell := &t.narrow.index.cells[number]
+			from := int(cell.place - 1)
+			c.values = append(c.values, t.narrow.values[from*size:(from+cell.size())*size]...)
 		}
 	}
 	if len(c.values) == 0 {
@@ -272,6 +277,6 @@ func (c *copied) readKnown(t *copyTable, p *piece, keys pslite.Keys, fresh fresh
 	if rest, err = c.decoder.Decode(t.kind, c.values, src); err != nil {
 		return nil, corrupt(err)
 	}
-	t.scatter(p, keys, fresh, c.values)
+	t.scatter(fresh, c.values)
 	return rest, nil
 }

@@ -51,6 +51,7 @@ type copyTable struct {
 	kind   element.Kind
 	dense  map[uint64]*denseCopy
 	narrow *keyTable // a cell's pulledBit says that the worker has the copy's values
+	cells  []uint32  // numbers of the cells, in narrow, of the keys of the last piece, once they have places
 	parts  int       // parts so far, for the checksum
 	// At the sending end:
 	began  bool                      // the receiver knows the table
@@ -184,6 +185,10 @@ func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, 
 	c := &s.copies
 	if s.theirs.Pulls == 0 {
 		s.codec.counts.why(ReasonPeer)
+		return head, form, 0, false
+	}
+	if !p.dense() && !ascend(p, keys) {
+		s.codec.counts.why(ReasonShape)
 		return head, form, 0, false
 	}
 	// The same keys of another app or customer may have other values.

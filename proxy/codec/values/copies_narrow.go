@@ -29,7 +29,7 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 	if !c.place(t, p, keys) {
 		return head, 0, false
 	}
-	k := c.look(t, p, keys)
+	k := c.look(t, p)
 	var flags byte
 	switch {
 	case k.fresh == p.keys:
@@ -55,11 +55,11 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 		fresh = nil
 	}
 	if k.fresh > 0 {
-		head = c.appendFresh(head, t, p, keys, values, fresh)
+		head = c.appendFresh(head, t, p, values, fresh)
 	}
 	sent = (len(head) - before) / size
 	if k.known > 0 {
-		old, now := c.gather(t, &k, p, keys, values, fresh)
+		old, now := c.gather(t, &k, p, values, fresh)
 		tau := t.tau[p.span.Range]
 		if tau == nil {
 			tau = &ef21.Threshold{}
@@ -78,7 +78,7 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 		}
 		sent += some
 		if !k.inLine {
-			t.scatter(p, keys, fresh, old)
+			t.scatter(fresh, old)
 		}
 	}
 	return c.check.append(head, start+1, t, t.narrow.values), sent, true
@@ -89,7 +89,9 @@ func (c *copies) appendNarrow(head []byte, t *copyTable, number int, config ef21
 // What the receiver keeps until the next part with copyForget is counted in t.held,
 // and is free for that part.
 func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
-	missing, values, same := t.narrow.index.missing(keys, p)
+	var missing, values int
+	var same bool
+	t.cells, missing, values, same = t.narrow.index.cellsOf(t.cells[:0], keys, p)
 	if same && missing == 0 {
 		return true
 	}
@@ -118,27 +120,40 @@ func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 	return false
 }
 
-// placeKeys gives a place to those of a piece's keys that have none.
-func (t *copyTable) placeKeys(p *piece, keys pslite.Keys) {
+// ascend reports whether a piece's keys do. A key that came twice could have two numbers
+// of values, and has only one copy.
+func ascend(p *piece, keys pslite.Keys) bool {
+	for i := p.first + 1; i < p.first+p.keys; i++ {
+		if keys.At(i) <= keys.At(i-1) {
+			return false
+		}
+	}
+	return true
+}
+
+// placeKeys gives a place to those of a piece's keys that have none, and sets t.cells. It
+// reports whether all have as many values as the piece says.
+func (t *copyTable) placeKeys(p *piece, keys pslite.Keys) (same bool) {
 	for i := range p.keys {
 		t.narrow.index.add(keys.At(p.first+i), p.widthOf(i))
 	}
 	size := t.narrow.index.values * t.kind.Size()
 	t.narrow.values = slices.Grow(t.narrow.values, size-len(t.narrow.values))[:size]
+	t.cells, _, _, same = t.narrow.index.cellsOf(t.cells[:0], keys, p)
+	return same
 }
 
 // bytes is what the narrow keys take, as both ends count it.
 func (t *copyTable) bytes() int { return t.narrow.index.bytes() + len(t.narrow.values) }
 
-// look finds out which of a piece's keys are fresh, and sets c.fresh. All of them have
-// places.
-func (c *copies) look(t *copyTable, p *piece, keys pslite.Keys) (k pieceKeys) {
+// look finds out which of a piece's keys, those of t.cells, are fresh, and sets c.fresh.
+func (c *copies) look(t *copyTable, p *piece) (k pieceKeys) {
 	c.fresh = slices.Grow(c.fresh[:0], (p.keys+7)/8)[:(p.keys+7)/8]
 	clear(c.fresh)
 	k.inLine = true
 	next := 0
-	for i := range p.keys {
-		cell := t.narrow.index.at(keys.At(p.first + i))
+	for i, n := range t.cells {
+		cell := &t.narrow.index.cells[n]
 		if !cell.pulled() {
 			c.fresh[i/8] |= 1 << (i % 8)
 			k.fresh++
@@ -160,12 +175,12 @@ func (c *copies) look(t *copyTable, p *piece, keys pslite.Keys) (k pieceKeys) {
 // appendFresh appends the values of fresh keys and makes them their copies. The keys
 // are known from here on, even if the message is lost with its link: copies live no
 // longer than the link.
-func (c *copies) appendFresh(head []byte, t *copyTable, p *piece, keys pslite.Keys, values []byte, fresh freshOnes) []byte {
+func (c *copies) appendFresh(head []byte, t *copyTable, p *piece, values []byte, fresh freshOnes) []byte {
 	at, size := 0, t.kind.Size()
-	for i := range p.keys {
+	for i, number := range t.cells {
 		n := p.widthOf(i) * size
 		if fresh.has(i) {
-			cell := t.narrow.index.at(keys.At(p.first + i))
+			cell := &t.narrow.index.cells[number]
 			cell.width |= pulledBit
 			copy(t.narrow.values[(int(cell.place)-1)*size:], values[at:at+n])
 			head = append(head, values[at:at+n]...)
@@ -178,18 +193,18 @@ func (c *copies) appendFresh(head []byte, t *copyTable, p *piece, keys pslite.Ke
 // gather returns the copy of the known keys' values, to be changed in place, and the
 // message's values of the same keys. Unless the keys are in line, both are gathered, and
 // scatter has to put the copy back.
-func (c *copies) gather(t *copyTable, k *pieceKeys, p *piece, keys pslite.Keys, values []byte, fresh freshOnes) (old, now []byte) {
+func (c *copies) gather(t *copyTable, k *pieceKeys, p *piece, values []byte, fresh freshOnes) (old, now []byte) {
 	size := t.kind.Size()
 	if k.inLine {
 		return t.narrow.values[k.from*size : (k.from+k.known)*size], values
 	}
 	c.old, c.now = c.old[:0], c.now[:0]
 	at := 0
-	for i := range p.keys {
+	for i, number := range t.cells {
 		n := p.widthOf(i) * size
 		if !fresh.has(i) {
-			from, _ := t.narrow.index.find(keys.At(p.first + i))
-			c.old = append(c.old, t.narrow.values[int(from)*size:int(from)*size+n]...)
+			from := int(t.narrow.index.cells[number].place - 1)
+			c.old = append(c.old, t.narrow.values[from*size:from*size+n]...)
 			c.now = append(c.now, values[at:at+n]...)
 		}
 		at += n
@@ -199,13 +214,13 @@ func (c *copies) gather(t *copyTable, k *pieceKeys, p *piece, keys pslite.Keys, 
 
 // scatter puts the values of known keys back to their places, in the order in which
 // gather or readKnown took them.
-func (t *copyTable) scatter(p *piece, keys pslite.Keys, fresh freshOnes, old []byte) {
+func (t *copyTable) scatter(fresh freshOnes, old []byte) {
 	size := t.kind.Size()
-	for i := range p.keys {
+	for i, number := range t.cells {
 		if !fresh.has(i) {
-			from, width := t.narrow.index.find(keys.At(p.first + i))
-			n := width * size
-			copy(t.narrow.values[int(from)*size:int(from)*size+n], old)
+			cell := &t.narrow.index.cells[number]
+			from, n := int(cell.place-1), cell.size()*size
+			copy(t.narrow.values[from*size:from*size+n], old)
 			old = old[n:]
 		}
 	}

@@ -260,3 +260,29 @@ func TestMovedKeysStartAnew(t *testing.T) {
 		}
 	}
 }
+
+// A message that names a key twice, with different numbers of values, arrives.
+func TestKeyTwiceWithOtherWidths(t *testing.T) {
+	for _, rule := range []Rule{{PullQuantize: 4}, {PullThreshold: 0.5}, {Unchanged: true}, {Threshold: 0.5, Unpulled: true}} {
+		e := newEnds(t, rule)
+		for _, lens := range [][]int32{{1, 3}, {3, 1}, {0, 2}} {
+			for _, push := range []bool{false, true} {
+				from, to := e.server, e.worker
+				if push {
+					from, to = to, from
+				}
+				w := e.dial(t, from, to, "ps9")
+				for i := range int32(4) {
+					q := request{timestamp: 4*i + 1, answer: !push, push: push, pull: !push, keys: []uint64{5, 5, 9}, lens: append(append([]int32{}, lens...), 2)}
+					for k := range lens[0] + lens[1] + 2 {
+						q.vals = append(q.vals, float32(k+i))
+					}
+					if out := w.carry(t, q.frames()); rule.Threshold == 0 && rule.PullThreshold == 0 && rule.PullQuantize == 0 && !slices.Equal(floats(out[2]), q.vals) {
+						t.Fatalf("%v arrived as %v", q.vals, floats(out[2]))
+					}
+				}
+				w.close()
+			}
+		}
+	}
+}

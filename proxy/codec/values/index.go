@@ -54,13 +54,16 @@ const (
 func newIndex() *index { return &index{cells: make([]cell, firstCells)} }
 
 // at returns the cell of a key, or the empty one where it belongs.
-func (x *index) at(key uint64) *cell {
+func (x *index) at(key uint64) *cell { return &x.cells[x.cellOf(key)] }
+
+// cellOf returns the number of the cell that at returns. It holds until a key is added.
+func (x *index) cellOf(key uint64) uint64 {
 	// Fibonacci hashing: the upper bits of the product are those that depend on all
 	// bits of the key.
 	mask := uint64(len(x.cells) - 1)
 	for i := key * 0x9e3779b97f4a7c15 >> (64 - uint(bits.TrailingZeros(uint(len(x.cells))))); ; i++ {
 		if c := &x.cells[i&mask]; c.place == 0 || c.key == key {
-			return c
+			return i & mask
 		}
 	}
 }
@@ -165,20 +168,23 @@ func (x *index) continueAt(c *cell) {
 	}
 }
 
-// missing is [index.locate] without the places.
-func (x *index) missing(keys pslite.Keys, p *piece) (count, values int, same bool) {
+// cellsOf is [index.locate] with the numbers of the keys' cells, see cellOf, in place of
+// their places.
+func (x *index) cellsOf(cells []uint32, keys pslite.Keys, p *piece) (numbers []uint32, missing, values int, same bool) {
 	same = true
+	cells = slices.Grow(cells, p.keys)
 	for i := range p.keys {
-		width := p.widthOf(i)
-		switch c := x.at(keys.At(p.first + i)); {
+		width, n := p.widthOf(i), x.cellOf(keys.At(p.first+i))
+		cells = append(cells, uint32(n))
+		switch c := &x.cells[n]; {
 		case c.place == 0:
-			count++
+			missing++
 			values += width
 		case c.size() != width:
 			same = false
 		}
 	}
-	return count, values, same
+	return cells, missing, values, same
 }
 
 // positions appends the position of each value of a piece's keys, which have these
