@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,6 +291,82 @@ func TestOnItsWayBetweenFiles(t *testing.T) {
 					st.file.Remove()
 				}
 			}
+		}
+	}
+}
+
+// A proxy is killed while keys move, the next one while it takes over, and the one after
+// that as well, each between any two of its stores, and whatever order the files' names
+// have: nothing is lost, and nothing counts twice.
+func TestKilledTwiceWhileTakingOver(t *testing.T) {
+	d, _ := onItsWay(t, 0)
+	want, squares := d.codec.StillWaiting(), d.codec.Waiting()
+	d.kill()
+	cases := 0
+	const fuse = 4 // something is on its way then
+	for second, died := 1, true; died; second++ {
+		died = false
+		for third, again := 1, true; again; third++ {
+			cases++
+			d, _ := onItsWay(t, fuse)
+			d.kill()
+			for _, at := range []int{second, third} {
+				renamed(t, d.folder, uint64(cases))
+				if again = d.restored(at); !again {
+					break
+				}
+				died = true
+			}
+			if again {
+				d.restored(0)
+			}
+			followAll(d.codec)
+			if n, sum := d.codec.StillWaiting(), d.codec.Waiting(); n != want || sum != squares {
+				t.Fatalf("killed at store %d, then at %d and %d: %d values wait, of squares %v, want %d of %v", fuse, second, third, n, sum, want, squares)
+			}
+			d.kill()
+		}
+	}
+	if cases < 200 {
+		t.Errorf("%d cases are too few to tell anything", cases)
+	}
+}
+
+// restored begins a proxy that is killed at such a store while it takes over; 0: it is not.
+func (d *doomed) restored(fuse int) (killed bool) {
+	c, err := New(Options{Compact: compact.DefaultLimits, Rules: d.rules, Folder: d.folder})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	c.stepped, d.codec, d.fuse = d.step, c, fuse
+	defer func() {
+		if p := recover(); p == errKilled {
+			d.kill()
+			killed = true
+		} else if p != nil {
+			panic(p)
+		}
+		d.fuse = 0
+	}()
+	if _, err := c.Restore(""); err != nil {
+		d.t.Fatal(err)
+	}
+	return false
+}
+
+// renamed gives the files of a folder other names, and with them another order.
+func renamed(t *testing.T, folder string, seed uint64) {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(seed, uint64(len(entries))))
+	for _, e := range entries {
+		prefix, _, _ := strings.Cut(e.Name(), "-")
+		to := fmt.Sprintf("%s-%016x%s", prefix, r.Uint64(), fileSuffix)
+		if err := os.Rename(filepath.Join(folder, e.Name()), filepath.Join(folder, to)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

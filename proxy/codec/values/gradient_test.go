@@ -1,6 +1,7 @@
 package values
 
 import (
+	"bytes"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -126,6 +127,81 @@ func TestEachKeysFirstPush(t *testing.T) {
 	}
 	if left := pushed.difference(got) + got.difference(pushed); left != 0 {
 		t.Errorf("sums are off by %v", left)
+	}
+}
+
+// A push of the keys that were just pulled finds their places as the pull has left them,
+// whatever came in between: other pulls, new keys, a change of the rule.
+func TestPushesOfPulledKeys(t *testing.T) {
+	e := newEnds(t, Rule{Threshold: 0.9})
+	w := e.dial(t, e.worker, e.server, "ps9")
+	r := rand.New(rand.NewPCG(8, 8))
+	pushed, got := sums{}, sums{}
+	var last []uint64
+	stamp, held, hits := int32(0), 0, 0
+	st := func() *stream {
+		for _, st := range w.sender.(*Sender).streams {
+			return st
+		}
+		return nil
+	}
+	for step := range 600 {
+		keys := randomKeys(r, 1+r.IntN(60), 300+uint64(step))
+		if r.IntN(3) == 0 && last != nil {
+			keys = last
+		}
+		last = keys
+		for _, pull := range [][]uint64{keys, randomKeys(r, 30, 900), randomKeys(r, 30, 900)}[:r.IntN(4)] {
+			stamp++
+			w.carry(t, request{timestamp: stamp, pull: true, keys: pull}.frames())
+		}
+		q := request{push: true, keys: keys}
+		for range q.keys {
+			q.vals = append(q.vals, float32(r.IntN(9)-4))
+		}
+		if s := st(); s != nil {
+			for i := range s.located {
+				if l := &s.located[i]; l.layer != nil && bytes.Equal(l.keys, pslite.AppendKeys(nil, keys)) {
+					hits++
+				}
+			}
+		}
+		stamp++
+		q.timestamp = stamp
+		out := floats(w.carry(t, q.frames())[2])
+		if !slices.Equal(out, q.vals) {
+			held++
+		}
+		pushed.add(q.keys, q.vals, nil)
+		got.add(q.keys, out, nil)
+		if step%100 == 99 {
+			rules := []Rule{{Threshold: 0.9}, {Threshold: 0.8}, {Keys: Range{Last: 500}, Threshold: 0.9}, {}}
+			if err := e.worker.SetRules([]Rule{rules[r.IntN(len(rules))]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if held < 100 || hits < 50 {
+		t.Errorf("%d of 600 pushes waited in part, %d had the places of a pull", held, hits)
+	}
+	if err := e.worker.SetRules(nil); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range pushed {
+		stamp++
+		q := request{timestamp: stamp, push: true, keys: []uint64{k}, vals: make([]float32, len(v))}
+		got.add(q.keys, floats(w.carry(t, q.frames())[2]), nil)
+	}
+	if left := pushed.difference(got) + got.difference(pushed); left != 0 {
+		t.Errorf("sums are off by %v", left)
+	}
+	s := st()
+	s.mu.Lock()
+	s.restart(ReasonRestarted)
+	s.mu.Unlock()
+	w.close()
+	if used := e.worker.budget.used.Load(); used != 0 {
+		t.Errorf("%d bytes are counted of nothing", used)
 	}
 }
 

@@ -216,6 +216,7 @@ func (s *stream) lose() {
 		s.budget.give(l.counted())
 		delete(s.narrow, id)
 	}
+	s.forgetLocated(nil)
 	s.repeats.clear(s)
 	s.memoryOnly = true
 	if file != nil {

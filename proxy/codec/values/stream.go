@@ -1,6 +1,7 @@
 package values
 
 import (
+	"bytes"
 	"log/slog"
 	"maps"
 	"math"
@@ -46,7 +47,11 @@ type stream struct {
 	// are gradients, if they turn out to have few values.
 	asked map[uint64]struct{}
 	pairs pairs
-	began bool // a push was seen
+	// located has the places of the keys of the last pulls, whose pushes most likely follow;
+	// oldest is the one that the next pull replaces.
+	located [2]located
+	oldest  int
+	began   bool // a push was seen
 	// saidUnsent: it was logged that the worker seems to end while something waits.
 	saidUnsent bool
 
@@ -56,6 +61,20 @@ type stream struct {
 	stepped    func()       // is called between stores, in tests
 	order      uint64       // numbers the requests sent, for the order in which they are taken over
 }
+
+// located is a pull's list of keys, all of which have places in a layer. What it takes is
+// counted by the stream's budget.
+type located struct {
+	layer  *narrowLayer // nil: none
+	keys   []byte
+	places []uint32
+}
+
+// mostLocated bounds the keys of a located list, and locatedBytes is what one costs.
+const (
+	mostLocated  = 1 << 16
+	locatedBytes = 8 + 4
+)
 
 // askedBytes is what a key in asked costs.
 const askedBytes = 32
@@ -147,7 +166,19 @@ func (s *stream) restart(why Reason) {
 	s.budget.give(len(s.asked) * askedBytes)
 	clear(s.asked)
 	s.pairs.clear()
+	s.forgetLocated(nil)
 	s.began = false
+}
+
+// forgetLocated forgets lists that were located in a layer, or in any if it is nil, and
+// returns their memory.
+func (s *stream) forgetLocated(l *narrowLayer) {
+	for i := range s.located {
+		if r := &s.located[i]; r.layer != nil && (l == nil || r.layer == l) {
+			s.budget.give(locatedBytes * len(r.places))
+			*r = located{}
+		}
+	}
 }
 
 // dropDense forgets a layer and returns its memory, or frees its extent with the next
@@ -164,6 +195,7 @@ func (s *stream) dropDense(key uint64) {
 // dropNarrow forgets a layer and returns its memory.
 func (s *stream) dropNarrow(id layerID) {
 	l := s.narrow[id]
+	s.forgetLocated(l)
 	s.budget.give(l.counted())
 	if l.extent != nil {
 		s.freeNarrow(l)
@@ -302,6 +334,9 @@ func follow(l *threshold.Layer, is, want *Rule, seed uint64) {
 // place appends the positions in a layer of a piece's values, after adding the keys
 // that are new; the reason says why that is impossible.
 func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) ([]uint32, Reason) {
+	if places := s.locatedPlaces(l, keys, p); places != nil {
+		return p.positions(at, places), ""
+	}
 	places, missing, values, same := l.index.locate(s.places[:0], keys, p)
 	s.places = places
 	if !same {
@@ -347,7 +382,7 @@ func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 	for _, l := range s.narrow {
 		l.index.notePulled(keys)
 	}
-	if !ahead {
+	if !ahead || s.locate(keys) {
 		return
 	}
 	layers := slices.Collect(maps.Values(s.narrow))
@@ -366,4 +401,46 @@ func (s *stream) notePull(keys pslite.Keys, ahead bool) {
 		}
 		s.asked[key] = struct{}{}
 	}
+}
+
+// locate remembers the places of a pull's keys for the push that follows, and reports
+// whether all have places. It does so where one layer has all of the stream's keys, each
+// with the same number of values.
+func (s *stream) locate(keys pslite.Keys) bool {
+	n := keys.Len()
+	if len(s.dense) > 0 || len(s.narrow) != 1 || n == 0 || n > mostLocated {
+		return false
+	}
+	for _, l := range s.narrow {
+		if l.index.order == nil {
+			return false
+		}
+		var missing int
+		if s.places, missing, _, _ = l.index.locate(s.places[:0], keys, &piece{keys: n, width: l.index.width}); missing > 0 {
+			return false
+		}
+		r := &s.located[s.oldest]
+		s.budget.give(locatedBytes * len(r.places))
+		r.layer = nil
+		if r.places = r.places[:0]; !s.budget.reserve(locatedBytes * n) {
+			break
+		}
+		*r = located{l, append(r.keys[:0], keys...), append(r.places, s.places...)}
+		s.oldest = 1 - s.oldest
+	}
+	return true
+}
+
+// locatedPlaces returns the places of a piece's keys if they are those of one of the last
+// pulls, and nil otherwise.
+func (s *stream) locatedPlaces(l *narrowLayer, keys pslite.Keys, p *piece) []uint32 {
+	if l.index.order == nil || p.lens != nil || p.width != l.index.width || p.keys != keys.Len() {
+		return nil
+	}
+	for i := range s.located {
+		if r := &s.located[i]; r.layer == l && bytes.Equal(r.keys, keys) {
+			return r.places
+		}
+	}
+	return nil
 }

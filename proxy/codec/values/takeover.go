@@ -132,10 +132,7 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	for _, l := range found {
 		maps.Copy(took, l.took)
 	}
-	// Values in transit come first: their arrival is recorded in the file that they go
-	// to, before the file that they come from is removed.
-	slices.SortStableFunc(found, func(a, b *left) int { return len(b.leaves) - len(a.leaves) })
-	for _, l := range found {
+	for _, l := range sourcesFirst(found) {
 		forget, failed := c.arrive(l, took)
 		err = errors.Join(err, failed)
 		// A proxy was killed after it had taken this file over and before it removed
@@ -158,6 +155,38 @@ func (c *Codec) takeOver(prefix string) (streams int, err error) {
 	}
 	c.taken.Add(uint64(streams))
 	return streams, err
+}
+
+// sourcesFirst orders files so that one with a note of what has arrived in it comes after
+// the file that this has come from. It is removed when its turn has come, and its notes
+// are gone with it: if this proxy were killed before the source is removed, too, the next
+// one would add the source's values again.
+func sourcesFirst(found []*left) []*left {
+	sources := map[[2]uint64]*left{}
+	for _, l := range found {
+		sources[halves(l.ID)] = l
+		for id := range l.leaves {
+			sources[id] = l
+		}
+	}
+	ordered, seen := make([]*left, 0, len(found)), map[*left]bool{}
+	var add func(l *left)
+	add = func(l *left) {
+		if seen[l] {
+			return
+		}
+		seen[l] = true
+		for id := range l.took {
+			if source := sources[id]; source != nil {
+				add(source)
+			}
+		}
+		ordered = append(ordered, l)
+	}
+	for _, l := range found {
+		add(l)
+	}
+	return ordered
 }
 
 // openAll opens the files whose names have this prefix and that no living proxy holds.
