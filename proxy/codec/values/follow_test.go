@@ -327,7 +327,7 @@ func TestKilledTwiceWhileTakingOver(t *testing.T) {
 			d.kill()
 		}
 	}
-	if cases < 200 {
+	if cases < 500 {
 		t.Errorf("%d cases are too few to tell anything", cases)
 	}
 }

@@ -17,12 +17,13 @@ import (
 type ends struct {
 	worker, server *Codec
 	links          uint64
-	unnamed        bool // listeners do not know the job
+	unnamed        bool          // listeners do not know the job
+	memory         *relay.Memory // of both; its own, since links of proxies that are killed return nothing
 }
 
 func newEnds(t testing.TB, rules ...Rule) *ends {
 	t.Helper()
-	e := &ends{}
+	e := &ends{memory: relay.NewMemory(1 << 30)}
 	for _, c := range []**Codec{&e.worker, &e.server} {
 		var err error
 		if *c, err = New(Options{Compact: compact.DefaultLimits, Rules: rules, Adds: true}); err != nil {
@@ -55,7 +56,7 @@ func (e *ends) dial(t testing.TB, from, to *Codec, node string) *way {
 func (e *ends) link() relay.Link {
 	e.links++
 	return relay.Link{
-		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
+		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: e.memory,
 		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.2:9000"), Origin: "here", Job: "198.18.0.1:8000",
 	}
 }
@@ -65,7 +66,7 @@ func (e *ends) dialServer(t testing.TB, server netip.AddrPort, routes relay.Rout
 	t.Helper()
 	e.links++
 	return e.open(t, relay.Link{
-		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
+		ID: e.links, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: e.memory,
 		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: server, Origin: "here", Job: "198.18.0.1:8000", Routes: routes,
 	}, e.worker, e.server, "ps9")
 }
