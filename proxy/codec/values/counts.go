@@ -11,7 +11,7 @@ type Reason string
 const (
 	ReasonEmpty      Reason = "empty"        // no keys or no values; not counted
 	ReasonType       Reason = "type"         // the values' type is unknown, or none that the rule names
-	ReasonShape      Reason = "shape"        // values do not divide by keys, or not into numbers
+	ReasonShape      Reason = "shape"        // values do not divide by keys, or not into numbers, or a key comes twice
 	ReasonLength     Reason = "length"       // a layer has another length than before
 	ReasonIdentity   Reason = "identity"     // the sender is unknown: no READY with a node id
 	ReasonMemory     Reason = "memory"       // --codec-memory is used up

@@ -360,6 +360,7 @@ func (s *stream) release() error {
 	if s.file == nil {
 		return nil
 	}
+	s.forgetLocated(nil)
 	var err error
 	s.guarded(func() {
 		for key, l := range s.dense {
