@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -166,7 +167,7 @@ func (j Job) Start(ctx context.Context) (*Running, error) {
 }
 
 // environment returns the variables that all nodes share. On loopback it picks a free port for
-// the scheduler; another process may take the port before the scheduler does.
+// the scheduler; another process that listens may take it before the scheduler does.
 func (j Job) environment() ([]string, error) {
 	port := j.Port
 	if port == 0 {
@@ -176,13 +177,9 @@ func (j Job) environment() ([]string, error) {
 	if len(j.Hosts) > 0 {
 		scheduler = cmp.Or(j.Apart, j.Hosts[0])
 	} else {
-		l, err := net.Listen("tcp", net.JoinHostPort(j.address(nil), "0"))
-		if err != nil {
+		var err error
+		if port, err = freePort(j.address(nil)); err != nil {
 			return nil, fmt.Errorf("looking for a free port: %w", err)
-		}
-		port = l.Addr().(*net.TCPAddr).Port
-		if err := l.Close(); err != nil {
-			return nil, err
 		}
 	}
 	return []string{
@@ -191,6 +188,22 @@ func (j Job) environment() ([]string, error) {
 		"DMLC_PS_ROOT_URI=" + j.address(scheduler),
 		"DMLC_PS_ROOT_PORT=" + strconv.Itoa(port),
 	}, nil
+}
+
+// The ports that freePort chooses from are below those that the kernel gives to connections
+// (ip_local_port_range): one of these may be in use again before the scheduler listens.
+const firstPort, lastPort = 20_000, 32_767
+
+// freePort returns a port of an address on which nobody listens.
+func freePort(address string) (port int, err error) {
+	for range 100 {
+		port = firstPort + rand.IntN(lastPort-firstPort+1)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, err
 }
 
 // address returns the address of a host in the job's address family, or loopback without a

@@ -115,7 +115,7 @@ func (x *index) locate(at []uint32, keys pslite.Keys, p *piece) (places []uint32
 	// A list that has hardly any runs in order is compared only now and then.
 	for i, alone := 0, 0; i < p.keys; i++ {
 		if alone < 8 || i%64 == 0 {
-			n := x.follow(keys[8*(p.first+i):8*(p.first+p.keys)], p)
+			n := x.matchRun(keys[8*(p.first+i):8*(p.first+p.keys)], p)
 			for k := x.next - n; k < x.next; k++ {
 				at = append(at, uint32(k*x.width)+1)
 			}
@@ -143,9 +143,9 @@ func (x *index) locate(at []uint32, keys pslite.Keys, p *piece) (places []uint32
 	return at, missing, values, same
 }
 
-// follow passes over the keys that are next in order, as far as they are those of a piece
+// matchRun passes over the keys that are next in order, as far as they are those of a piece
 // and have as many values there, and returns how many they are.
-func (x *index) follow(keys pslite.Keys, p *piece) (n int) {
+func (x *index) matchRun(keys pslite.Keys, p *piece) (n int) {
 	if p.lens != nil || p.width != x.width || x.next >= len(x.order) {
 		return 0
 	}
