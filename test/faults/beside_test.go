@@ -50,6 +50,8 @@ func TestReplacedBeside(t *testing.T) {
 			case <-time.After(took):
 			}
 			t.Logf("the longest step took %.0f ms, without replacements %.0f ms", 1000*disturbed, 1000*longestStep(r.exact()))
+			f.settled()
+			f.unguarded()
 		})
 	}
 }
