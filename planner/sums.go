@@ -37,12 +37,13 @@ func sumsAfter(took time.Duration) time.Duration {
 
 // sumPushes keeps the rules on sums up to date, until ctx ends.
 func (p *Planner) sumPushes(ctx context.Context) {
-	beat := p.opts.Health.Add("rules on sums", sumsRarely+health.Within)
+	beat := p.opts.Health.Add("rules on sums", sumsEvery+health.Within)
 	defer beat.End()
 	s := summer{state: p.state, rules: p.codecs, title: p.state.Title}
 	look := time.NewTimer(sumsEvery)
 	defer look.Stop()
 	for {
+		beat.Rest() // the wait may be long
 		select {
 		case <-ctx.Done():
 			return

@@ -45,7 +45,7 @@ func (c *cell) pulled() bool { return c.width&pulledBit != 0 }
 
 const (
 	firstCells = 64
-	// cellBytes is what a key counts for in memory, and the most that it takes: 51 bytes
+	// cellBytes is what a key counts for in memory, and about the most that it takes: 51 bytes
 	// right after the cells were doubled, and 10 in the order. It is part of the format of
 	// parts by key.
 	cellBytes = 64
