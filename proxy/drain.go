@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// The end of a proxy, in the order of Drain and Run:
+// The end of a proxy, in the order of PrepareEnd, Drain and Run:
 //
-//  1. listeners are closed, by the end of Run's context, and connections that are still being
+//  1. hosts that do not answer are waited for, and it is decided whether there is an heir;
+//  2. listeners are closed, by the end of Run's context, and connections that are still being
 //     set up are reset;
-//  2. sessions are not kept any more, and what codecs hold back of pushes is sent;
-//  3. summing of pushes ends, and with it what waits for answers;
-//  4. hosts that do not answer are waited for, and it is decided whether there is an heir;
+//  3. sessions are not kept any more, and what codecs hold back of pushes is sent;
+//  4. summing of pushes ends, and with it what waits for answers;
 //  5. connections that can change links are brought to stand, and handed over;
 //  6. messages for this host's processes are held on the others, so that they fall silent;
 //  7. clients are sent the end when all are silent, and what was held is released;
@@ -69,7 +69,7 @@ func (p *Proxy) Drain() {
 	}()
 	// Whoever ended the proxy waits for as long as the grace, whatever the pushes took.
 	// The time in which hosts were waited for counts.
-	left := max(p.opts.Grace-time.Since(began), p.opts.Grace/4)
+	left := max(p.opts.Grace-time.Since(p.passes.began), p.opts.Grace/4)
 	grace := time.NewTimer(left)
 	defer grace.Stop()
 	look := time.NewTicker(5 * time.Millisecond)

@@ -59,6 +59,11 @@ type passes struct {
 	halt chan struct{}        // closed when this proxy is about to end
 	// agentStays is the constant, but in tests.
 	agentStays time.Duration // the constant of that name; tests set less
+	// replaced: the agent has asked this proxy to make way for another one.
+	replaced atomic.Bool
+	// deciding is done when it is known whether an heir stays. It is about to end since began.
+	deciding sync.Once
+	began    time.Time
 	// endsWithin is how long this proxy may take to end, once it is told to. The heir's time begins
 	// after that, while another proxy's begins when a connection stands; and one whose host is cut
 	// off can delay this proxy's end.
@@ -288,32 +293,54 @@ func bare(c net.Conn) *net.TCPConn {
 // agentStays is how long a proxy that is about to end waits to see whether the agent ends too, as
 // it does where a pod ends that has both: then nobody would hold what it leaves. After that it asks
 // the agent, and drains its connections where there is no answer within agentAnswers. The job's
-// messages are carried meanwhile.
+// messages are carried meanwhile, and nobody notices ([Proxy.PrepareEnd]).
 const (
 	agentStays   = 500 * time.Millisecond
 	agentAnswers = 3 * time.Second
 )
 
-// stop begins the end of this proxy: connections that wait for a link are handed over. It returns
-// how long it has waited for hosts that do not answer.
+// PrepareEnd waits until it is known whether the agent holds this proxy's connections, and until the
+// hosts at the other ends of links answer. It blocks for half a second or, where a host does not
+// answer, for hostsBack at most. Everything goes on meanwhile: call it before the context of
+// [Proxy.Run] ends. Otherwise [Proxy.Drain] waits, when nothing is accepted any more, and a proxy of
+// another host that has just started cannot ask this one where keys are.
+func (p *Proxy) PrepareEnd() { p.passes.decide() }
+
+// Replaced notes that the agent has asked this proxy to make way for another one. So the agent is
+// not about to end, and need not be waited for.
+func (p *Proxy) Replaced() { p.passes.replaced.Store(true) }
+
+// decide finds out, once, whether an heir stays when this proxy ends.
+func (s *passes) decide() {
+	s.deciding.Do(func() {
+		s.began = time.Now()
+		stays := s.heirStays()
+		waited := s.awaitHosts()
+		// Without an agent connections are drained, which costs the job much more than asking
+		// once more.
+		if !stays && waited > s.agentStays {
+			stays = s.heirStays() // another agent may have come meanwhile
+		}
+		s.mu.Lock()
+		s.alone = !stays
+		s.mu.Unlock()
+	})
+}
+
+// stop begins the end of this proxy: connections that wait for a link are handed over.
 func (s *passes) stop() {
-	stays := s.heirStays()
-	waited := s.awaitHosts()
-	// Without an agent connections are drained, which costs the job much more than asking
-	// once more.
-	if !stays && waited > s.agentStays {
-		stays = s.heirStays() // another agent may have come meanwhile
-	}
-	s.mu.Lock()
-	s.alone = !stays
-	s.mu.Unlock()
+	s.decide()
 	close(s.halt)
 }
 
 // heirStays reports whether there is an heir that is not about to end too. It blocks for agentStays
-// at least, unless there is none.
+// at least, unless there is none or this proxy is replaced.
 func (s *passes) heirStays() bool {
-	late := time.NewTimer(s.agentStays)
+	within := s.agentStays
+	if s.replaced.Load() {
+		within = 0
+	}
+	late := time.NewTimer(within)
 	defer late.Stop()
 	for {
 		heir := s.heir.Load()

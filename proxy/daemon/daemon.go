@@ -120,6 +120,19 @@ func (d *Daemon) Proxy() *proxy.Proxy { return d.proxy }
 // Run carries connections until ctx ends, and then ends in order. The session with the agent
 // lasts until the last connection has ended: some are handed over by it.
 func (d *Daemon) Run(ctx context.Context) error {
+	carrying, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	// Other hosts' proxies can still ask this one while it is decided what becomes of its
+	// connections.
+	defer context.AfterFunc(ctx, func() {
+		d.proxy.PrepareEnd()
+		end()
+	})()
+	return d.run(carrying)
+}
+
+// run carries connections until ctx ends, and then ends at once, in order.
+func (d *Daemon) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	ended := make(chan struct{}) // closed when all connections have ended, or are the next proxy's
 	if client := d.client(ended); client != nil {
@@ -160,7 +173,10 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 		client.Keeps(d.proxy.TakeKept, d.proxy.Settled)
 		client.StayUntil(ended)
 		if d.opts.Yield != nil {
-			client.Yields(d.opts.Yield)
+			client.Yields(func() {
+				d.proxy.Replaced()
+				d.opts.Yield()
+			})
 		}
 	default:
 		return nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -112,6 +113,51 @@ func TestTwoHostsCarryAConnection(t *testing.T) {
 		if n := d.Proxy().State().Carried; n != 1 {
 			t.Errorf("%s proxy has carried %d connections", name, n)
 		}
+	}
+}
+
+// slowHeir is an agent that takes its time to say whether it stays.
+type slowHeir struct{ asked, answer chan struct{} }
+
+func (h slowHeir) Holds() (int, time.Duration)                { return 1, time.Minute }
+func (h slowHeir) Leave(uint64, *net.TCPConn, *os.File) error { return errors.ErrUnsupported }
+func (h slowHeir) Returned(uint64)                            {}
+func (h slowHeir) Stays(context.Context) error {
+	h.asked <- struct{}{}
+	<-h.answer
+	return errors.New("the agent ends as well")
+}
+
+// A proxy that finds out whether its agent ends as well takes links meanwhile.
+func TestAProxyThatIsAboutToEndTakesLinks(t *testing.T) {
+	server, mesh, in := echo(t), listen(t, serverHost+":0"), listen(t, workerHost+":0")
+	o := Options{Mesh: []net.Listener{mesh}, Proxy: proxy.Options{
+		MeshPort: addrOf(mesh).Port(), Reach: proxy.Reach{Ports: []proxy.PortRange{{First: 1, Last: 65535}}},
+		MemoryBytes: proxy.LeastMemory, MaxConnections: 16, Insecure: true, Health: &health.Loops{},
+	}}
+	far, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heir := slowHeir{make(chan struct{}), make(chan struct{})}
+	far.Proxy().LeaveTo(heir)
+	start(t, Options{Proxy: proxy.Options{MeshPort: o.Proxy.MeshPort, MeshOnly: true},
+		Forward: []proxy.Listener{{Listener: in, Destination: proxy.Fixed(addrOf(server))}}})
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- far.Run(ctx) }()
+	end()
+	<-heir.asked
+	if back, err := say(t, in.Addr(), "hello"); err != nil || back != "hello" {
+		t.Errorf("%q came back, %v", back, err)
+	}
+	close(heir.answer)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", mesh.Addr().String()); err == nil {
+		c.Close()
+		t.Error("a proxy that has ended takes links")
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 //	DIGEST/worker-ID      a worker's ledger (package ledger)
 //	DIGEST/owners         the owners of keys, see journal
 //	DIGEST/unfinished.json  left by an orderly end, see unfinished
+//	DIGEST/answered       left by an orderly end, see answeredFile
 //	DIGEST/asked          see askedFile
 //	.damaged-*            folders that were found damaged; in a job's folder, files
 //

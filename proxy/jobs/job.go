@@ -87,6 +87,7 @@ type job struct {
 	displaced        bool      // keys may be displaced, and job.json says so
 	unsupported      string    // why requests are not routed, for status; empty: they are
 	resumed          bool      // another proxy of this host carried the job before
+	answered         bool      // no Record call of that proxy is in flight
 	resuming         bool      // while resume opens ledgers, which must exist
 	unkept           error     // why the next proxy could not take the job up; nil: it could
 	keptSize         int64     // size of its file, in bytes

@@ -203,15 +203,16 @@ func (j *Jobs) Run(ctx context.Context) error {
 		beat := j.opts.Health.Add("the jobs' timers", health.Within)
 		defer beat.End()
 		for {
+			// At once where jobs were resumed: their requests wait until other hosts have answered.
+			for _, job := range j.allJobs() {
+				job.tick()
+			}
+			j.forgetEnded(time.Now())
 			beat.Beat()
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-ticker.C:
-				for _, job := range j.allJobs() {
-					job.tick()
-				}
-				j.forgetEnded(time.Now())
 			}
 		}
 	})
@@ -221,6 +222,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 		if err := job.leaveUnfinished(); err != nil {
 			j.log.Error("in-flight requests are lost", "job", job.name, "error", err)
 		}
+		job.leaveAnswered()
 		job.close()
 	}
 	return err

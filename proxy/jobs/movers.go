@@ -47,6 +47,7 @@ type movers struct {
 	refusedKeys uint64
 	held        durations
 	recording   map[route.Batch]bool // batches for which a Record call is in progress
+	unanswered  time.Time            // when a Record call last ended without an answer
 	probe       *probe               // nil: the handler is known, or may not be tested
 	notBefore   time.Time            // no move begins before
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
@@ -19,8 +18,6 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // plans is the proxy's side of the planner's protocol: it follows a Watch, which sends the owners
@@ -296,84 +293,4 @@ func displaced(d *api.Displaced) ([]plan.Range, error) {
 		}
 	}
 	return all, nil
-}
-
-// fetch asks the planner's store for the owners of keys, for a site that joins; the caller holds
-// x.mu. The answer comes by fetched.
-func (x *job) fetch() {
-	if x.jobs.plans == nil { // no key moves
-		x.site.Fetched(x.router.Table())
-		return
-	}
-	if x.fetching {
-		return
-	}
-	// A Record call of this host's previous proxy may still be on its way, and must not arrive
-	// after the answer.
-	x.fetching = x.jobs.start(func(ctx context.Context) {
-		// What this host had recorded before it was killed must have arrived.
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(settled - time.Since(x.learned)):
-		}
-		x.mu.Lock()
-		x.asking = true
-		x.mu.Unlock()
-		x.jobs.plans.again()
-	})
-}
-
-// settled is how long after its start a proxy waits until it takes the planner's table for final: a
-// Record call of the killed proxy that was still in flight has arrived by then.
-const settled = 400 * time.Millisecond
-
-// fetched gives the planner's table to the site that asked for it.
-func (x *job) fetched(t *route.Table) {
-	x.locked(func() error {
-		if x.asking {
-			x.fetching, x.asking = false, false
-			x.jobs.log.Debug("key owners received", "job", x.name)
-			x.site.Fetched(t)
-			if x.router.Ready() {
-				x.keepJournal()
-			}
-		}
-		return nil
-	})
-}
-
-// record has the planner's store write a move; the caller holds x.mu. Only the listed status codes
-// are an answer: they say that the move is on disk, or that it was refused for good. After any
-// other error, as a timeout, it may be on disk or not; the site repeats the record until it knows.
-func (x *job) record(r *migrate.Record) {
-	if x.recording[r.Batch] {
-		return
-	}
-	// The site repeats its record in each tick; one call at a time is enough.
-	x.recording[r.Batch] = true
-	first, last := ranges(r.Keys)
-	// The store refuses a record if it is not the store, or lacks a version, that this host has
-	// seen: it would not know what else has moved.
-	request := &api.RecordRequest{Job: x.name, Run: string(x.run), Host: x.jobs.opts.Host, Batch: r.Plan, From: r.From, To: r.To, First: first, Last: last, Store: x.seen.store, Version: x.seen.version}
-	x.jobs.start(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		recorded, err := x.jobs.plans.planner().Record(ctx, request)
-		x.jobs.log.Debug("recorded", "job", x.name, "batch", r.Batch, "from", r.From, "to", r.To, "keys", r.Keys, "error", err)
-		x.locked(func() error {
-			delete(x.recording, r.Batch)
-			if err == nil {
-				x.see(x.seen.store, recorded.GetVersion(), nil)
-			}
-			// Only these codes are an answer: the move is on disk, or never will be. After any
-			// other error, as a timeout, it may be either, and the site repeats the record until it
-			// knows.
-			switch status.Code(err) {
-			case codes.OK, codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument:
-				x.site.Recorded(r.Batch, err)
-			}
-			return nil // otherwise the site records it again
-		})
-	})
 }

@@ -204,6 +204,7 @@ func (x *job) resume() error {
 		x.addWorker(id)
 	}
 	x.resuming = false
+	x.answered = x.takeAnswered()
 	if err := x.takeUnfinished(); err != nil {
 		x.jobs.log.Error("in-flight requests of the previous proxy are lost", "job", x.name, "error", err)
 	}

@@ -162,14 +162,22 @@ const linkIdle = 5 * time.Minute
 
 var errIdle = errors.New("no letters")
 
+// errEnded means that the other host's proxy has ended a link, as when it is replaced.
+var errEnded = errors.New("the other proxy has closed the link")
+
 // sendQueued sends the queue over one connection after another, until ctx ends or there has
 // been nothing to send for linkIdle.
 func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
-	told := ""
-	for ctx.Err() == nil {
-		err := l.session(ctx, j, addr)
+	var next []byte // a letter that the last link has not taken
+	for told := ""; ctx.Err() == nil; {
+		var err error
+		began := time.Now()
+		next, err = l.session(ctx, j, addr, next)
 		if ctx.Err() != nil || errors.Is(err, errIdle) && j.dropLink(l, addr) {
 			return
+		}
+		if errors.Is(err, errEnded) && time.Since(began) > linkRetry {
+			continue // the next proxy may be there already
 		}
 		if text := err.Error(); text != told && !errors.Is(err, errIdle) {
 			told = text
@@ -183,45 +191,69 @@ func (l *siteLink) sendQueued(ctx context.Context, j *Jobs, addr netip.Addr) {
 	}
 }
 
-// session sends letters over one connection until it fails. It connects only when there is a
-// letter. Letters whose write has failed are dropped, and so is the first one if nobody can be
-// reached: it would be out of date.
-func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr) error {
+// nextLetter returns the next letter of the queue. It fails when ctx ends, when the link has ended
+// and when there has been no letter for linkIdle.
+func (l *siteLink) nextLetter(ctx context.Context, j *Jobs, ended <-chan struct{}) ([]byte, error) {
 	idle := time.NewTimer(j.linkIdle)
 	defer idle.Stop()
-	var first []byte
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
+	case <-ended:
+		return nil, errEnded
 	case <-idle.C:
-		return errIdle
-	case first = <-l.queue:
-		l.takeLetter(first)
+		return nil, errIdle
+	case b := <-l.queue:
+		return l.takeLetter(b), nil
+	}
+}
+
+// session sends letters over one connection until it fails; b is the first one, nil where the queue
+// has it. It connects only when there is a letter. Letters whose write has failed are dropped, and
+// so is the first one if nobody can be reached: it would be out of date. It returns a letter that
+// came too late for this connection.
+func (l *siteLink) session(ctx context.Context, j *Jobs, addr netip.Addr, b []byte) (late []byte, err error) {
+	if b == nil {
+		if b, err = l.nextLetter(ctx, j, nil); err != nil {
+			return nil, err
+		}
 	}
 	conn, err := j.opts.Dial(ctx, addr)
 	if err != nil {
 		j.letters.count(letterLink, 1)
-		return err
+		return nil, err
 	}
-	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	for b := first; ; {
+	ended := untilEnd(conn)
+	defer func() { conn.Close(); <-ended }()
+	for {
 		n, err := l.writeLetters(conn, b)
 		if err != nil {
 			j.letters.count(letterLink, n)
-			return err
+			return nil, err
 		}
-		idle.Reset(j.linkIdle)
+		if b, err = l.nextLetter(ctx, j, ended); err != nil {
+			return nil, err
+		}
+		// A write to a connection that the other end has closed would succeed once.
 		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-idle.C:
-			return errIdle
-		case b = <-l.queue:
-			l.takeLetter(b)
+		case <-ended:
+			return b, errEnded
+		default:
 		}
 	}
+}
+
+// untilEnd returns a channel that is closed when the other proxy, which sends nothing over a link
+// between sites, has ended it.
+func untilEnd(conn net.Conn) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		conn.Read(make([]byte, 1)) // whatever comes of it, the link is of no use any more
+	}()
+	return ended
 }
 
 // writeLetters writes a letter and all others that are queued, in one go, and returns their number.
