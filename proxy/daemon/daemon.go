@@ -128,11 +128,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.proxy.PrepareEnd()
 		end()
 	})()
-	return d.run(carrying)
+	return d.carryUntil(carrying)
 }
 
-// run carries connections until ctx ends, and then ends at once, in order.
-func (d *Daemon) run(ctx context.Context) error {
+// carryUntil carries connections until ctx ends, and then ends at once, in order.
+func (d *Daemon) carryUntil(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	ended := make(chan struct{}) // closed when all connections have ended, or are the next proxy's
 	if client := d.client(ended); client != nil {
