@@ -27,6 +27,7 @@ const (
 	notReady      = "not_ready"      // the job's hosts have not found each other yet
 	unfit         = "unfit"          // no push of the job's could be thresholded
 	fastLink      = "fast_link"      // encoding would take longer than it saves
+	busyHost      = "busy_host"      // the host's processors are busy, and the job is faster without encoding
 )
 
 // carried is the state of an open connection that a process of this host has made, as far as
@@ -48,6 +49,7 @@ type carried struct {
 	to       netip.AddrPort
 	summed   summed
 	payoff   *payoff.Figures // nil: messages are encoded in any case, or nothing is known yet
+	busy     bool            // messages pass as they are, since the host's processors are busy
 }
 
 // Measures returns, for each job that has open connections or whose requests are routed,
@@ -108,7 +110,7 @@ func (p *Proxy) carried() []carried {
 		one := carried{job: job, direct: c.kind == kindDirect, past: c.past, codec: c.codec, sameHost: c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, to: c.destination, summed: c.summed()}
 		one.none = p.opts.Titles.Of(c.origin, c.job).Wishes.Codec == noneCodec
 		if c.pipe.Payoff != nil {
-			one.payoff = c.pipe.Payoff.Figures()
+			one.payoff, one.busy = c.pipe.Payoff.Figures(), c.pipe.Payoff.Load.Passes()
 		}
 		list = append(list, one)
 		origins = append(origins, c.origin)
@@ -193,7 +195,11 @@ func (p *Proxy) encoded(c *carried) *measure.Gap {
 // compactLine returns the line of the codec for keys.
 func (p *Proxy) compactLine(job string, all []carried) measure.Line {
 	l := p.line(job, measure.Compact, all, func(c *carried) *measure.Gap {
-		if g := p.encoded(c); g != nil || c.payoff == nil || c.payoff.Encodes {
+		g := p.encoded(c)
+		switch {
+		case g == nil && c.busy:
+			return &measure.Gap{Reason: busyHost, Why: "this host's processors are busy, and the job sends more messages when they are not encoded", Do: "nothing; --codec compact always encodes"}
+		case g != nil || c.payoff == nil || c.payoff.Encodes:
 			return g
 		}
 		return &measure.Gap{Reason: fastLink, Why: "the link is fast: encoding takes longer than it saves", Do: "nothing; --codec compact always encodes"}

@@ -299,7 +299,7 @@ func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) erro
 	l = p.linkOf(c, l)
 	// All connections to one proxy share what is known of the path there.
 	if !p.encodesAlways(c) {
-		m := &payoff.Meter{Path: p.paths.To(c.peer)}
+		m := &payoff.Meter{Path: p.paths.To(c.peer), Load: &p.load}
 		c.pipe.Payoff, l.Pays = m, func() bool { return m.Encode(time.Now()) }
 	}
 	for _, codec := range p.opts.Codecs {

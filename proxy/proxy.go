@@ -200,6 +200,7 @@ type Proxy struct {
 	acceptor   link.Acceptor
 	peers      *peers
 	paths      payoff.Paths[relay.Instance] // costs per byte to each peer, with Options.Auto
+	load       payoff.Load                  // of this host's processors, with Options.Auto
 	entry      *admission                   // slots for connections
 	greeting   *handshake.Set               // connections to mesh ports before their hello
 	reach      *reach
@@ -296,6 +297,7 @@ func (p *Proxy) Run(ctx context.Context, job []Listener, mesh []net.Listener) er
 		g.Go(func() error { return p.ServeLinks(serving, l, 0) })
 	}
 	g.Go(func() error { p.lookAfter(serving); return nil })
+	g.Go(func() error { p.watchLoad(serving); return nil })
 	g.Go(func() error { p.restoreValues(serving); return nil })
 	// Requests are routed until the last connection has ended.
 	routing, stop := context.WithCancel(context.WithoutCancel(ctx))

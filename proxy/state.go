@@ -37,6 +37,9 @@ type State struct {
 	Aggregate   *aggregate.Counts `json:"aggregate,omitempty"` // with --aggregate host
 	Kept        *KeptState        `json:"kept,omitempty"`      // with --outlive
 	Passed      *PassState        `json:"passed,omitempty"`    // connections that were handed over in order
+	// Load has the last trial whether the job is faster without encoding, as this host's processors
+	// are busy; nil: with --codec auto there was none yet.
+	Load *payoff.LoadFigures `json:"load,omitempty"`
 	Refused     map[string]uint64 `json:"refused,omitempty"`   // claims of processes and proxies that were not believed, by kind
 }
 
@@ -86,7 +89,7 @@ type Direction struct {
 
 // State returns the current state.
 func (p *Proxy) State() State {
-	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Shared: p.sharedState(), Aggregate: p.aggregateState(), Kept: p.kept.state(), Passed: p.passes.state()}
+	s := State{Instance: p.String(), Stopping: p.conns.stopping.Load(), Errors: map[string]uint64{}, Connections: []ConnectionState{}, Measures: p.Measures(), Values: p.valuesState(), Shared: p.sharedState(), Aggregate: p.aggregateState(), Kept: p.kept.state(), Passed: p.passes.state(), Load: p.load.Figures()}
 	// One snapshot for all figures, so that they agree.
 	sums := p.conns.sums()
 	for r, n := range sums.errors {
@@ -124,7 +127,7 @@ func (c *connection) state() ConnectionState {
 	}
 	if m := c.pipe.Payoff; m != nil {
 		if f := m.Figures(); f != nil {
-			s.Payoff = &Payoff{f.Encodes, f.Saves.Seconds(), f.Costs.Seconds(), f.Switches}
+			s.Payoff = &Payoff{f.Encodes && !m.Load.Passes(), f.Saves.Seconds(), f.Costs.Seconds(), f.Switches}
 		}
 	}
 	if c.kind != kindDirect {

@@ -145,6 +145,7 @@ const (
 // be called by any.
 type Meter struct {
 	Path *Path
+	Load *Load // of the host; nil: its processors do not matter
 
 	spared, cost float64               // bytes and nanoseconds per message, smoothed
 	encoded      int                   // messages that these average
@@ -170,6 +171,8 @@ func (m *Meter) Figures() *Figures { return m.figures.Load() }
 // Encode reports whether the next message is to be encoded.
 func (m *Meter) Encode(now time.Time) bool {
 	switch {
+	case m.Load.Passes():
+		return false
 	case !m.passing:
 		return true
 	case m.probing > 0:

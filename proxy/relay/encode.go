@@ -252,6 +252,9 @@ func (e *encoder) encode(out *output) bool {
 	if sampled || e.payoff != nil {
 		began = time.Now()
 	}
+	if e.payoff != nil {
+		e.payoff.Load.Sent()
+	}
 	// The command's header is written when its size is known, into room for
 	// the longest.
 	start := len(out.scratch)

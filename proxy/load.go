@@ -1,0 +1,99 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/payoff"
+)
+
+// loadEvery is the period at which the use of the host's processors is read while messages pass,
+// and loadIdle that at which a proxy looks whether any do.
+const (
+	loadEvery = 250 * time.Millisecond
+	loadIdle  = time.Second
+)
+
+// watchLoad tells load how busy the host's processors are, until ctx ends.
+func (p *Proxy) watchLoad(ctx context.Context) {
+	var meter usageMeter
+	told, sent := false, p.load.Messages()
+	for every := loadIdle; pause(ctx, every); {
+		n := p.load.Messages()
+		if n == sent && every == loadIdle {
+			continue
+		}
+		if every = loadEvery; n == sent {
+			every = loadIdle
+		}
+		sent = n
+		u, err := meter.read(time.Now())
+		if err != nil {
+			if !told {
+				p.log.Info("the use of processors is unknown; --codec auto judges by links alone", "error", err)
+			}
+			told = true
+			continue
+		}
+		before := p.load.Figures()
+		p.load.Tick(u)
+		if f := p.load.Figures(); f != before {
+			p.log.Info("the host's processors are busy: tried whether the job is faster without encoding", "passes", f.Passes, "messages_per_second_encoded", f.Encoded, "plain", f.Plain, "trials", f.Trials)
+		}
+	}
+}
+
+// usageMeter reads what the host's processors and this process do.
+type usageMeter struct {
+	total, idle uint64        // of the host, in ticks of the kernel
+	own         time.Duration // of this process
+}
+
+// ticksPerSecond is USER_HZ, which is the same on all platforms of Linux that Go runs on.
+const ticksPerSecond = 100
+
+// read returns the usage since it was last called.
+func (m *usageMeter) read(now time.Time) (u payoff.Usage, err error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return u, err
+	}
+	total, idle, err := parseStat(text)
+	if err != nil {
+		return u, fmt.Errorf("/proc/stat: %w", err)
+	}
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		return u, err
+	}
+	own := time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	u.At = now
+	// Without ticks nothing was idle that is known of.
+	if d := float64(total - m.total); d > 0 {
+		u.Idle = float64(idle-m.idle) / d
+		u.Own = (own - m.own).Seconds() * ticksPerSecond / d
+	}
+	m.total, m.idle, m.own = total, idle, own
+	return u, nil
+}
+
+// parseStat returns the time of all processors, and how much of it they were idle, of the text of
+// /proc/stat.
+func parseStat(text []byte) (total, idle uint64, err error) {
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	// user nice system idle iowait irq softirq steal; what follows is contained in user and nice.
+	var t [8]uint64
+	if _, err := fmt.Sscanf(string(line), "cpu %d %d %d %d %d %d %d %d", &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]); err != nil {
+		return 0, 0, errors.New("its first line has no times of processors")
+	}
+	for _, n := range t {
+		total += n
+	}
+	return total, t[3] + t[4], nil
+}

@@ -1,0 +1,173 @@
+package payoff
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Load finds out whether a host whose processors are busy is better off when its messages pass as
+// they are. A [Meter] cannot tell: where processors are what the job waits for, round trips take as
+// long as on a slow link, and what encoding costs the job is more than its own time. So it is
+// measured: in turns messages are encoded and pass, and the way in which the job sends more of
+// them is kept for a while.
+//
+// A Load has no clock and reads no counters: [Load.Tick] is passed a [Usage] a few times per
+// second, by one goroutine. The rest may be called by any. The zero Load encodes.
+type Load struct {
+	off      atomic.Bool   // messages pass now
+	messages atomic.Uint64 // sent so far, either way
+
+	// Of the goroutine that calls Tick.
+	last    Usage
+	busy    int // ticks in succession at which a trial was worth while
+	free    int // ticks in succession at which processors were free
+	verdict bool
+	turn    int       // of the current trial, from 1; 0: there is none
+	began   time.Time // of this turn; zero: it begins at the next tick
+	before  uint64    // messages when it began
+	rate    float64   // messages per second in the turn before
+	until   time.Time // no trial before
+	hold    time.Duration
+
+	load atomic.Pointer[LoadFigures]
+}
+
+// Usage is what a host's processors did in the time before it was taken.
+type Usage struct {
+	At   time.Time
+	Idle float64 // share of the host's processors that did nothing
+	Own  float64 // share that this process has used
+}
+
+// LoadFigures are a [Load]'s decision and its reasons.
+type LoadFigures struct {
+	Passes bool `json:"passes"` // messages pass, since the host's processors are busy
+	Trials int  `json:"trials"`
+	// Messages per second in the last round of the last trial, encoded and as they are.
+	Encoded float64 `json:"encoded_per_second"`
+	Plain   float64 `json:"plain_per_second"`
+}
+
+const (
+	// A trial begins where the host's processors are idle for less than busyIdle, and encoding
+	// can matter: this process uses ownShare or more of them. It ends the time without encoding
+	// where they are idle for more than freeIdle, since then the job waits for the link.
+	busyIdle, freeIdle = 0.15, 0.3
+	ownShare           = 0.05
+	// steady is the number of ticks in succession at which that has to hold.
+	steady = 8
+	// trialsAt aligns the beginnings of trials by the clock, so that the hosts of a job, which
+	// wait for each other, try the same at the same time.
+	trialsAt = 5 * time.Second
+	// rounds is the number of turns each way; all of them have to show the gain.
+	rounds = 2
+	// gain is by which factor more messages have to be sent the other way.
+	gain = 1.05
+	// A turn lasts for turnTime, and until turnMessages were sent. After turnMost the trial ends
+	// without a verdict: the job is too slow for turns to be compared.
+	turnTime     = time.Second
+	turnMessages = 100
+	turnMost     = 5 * time.Second
+	// A verdict is kept for leastHold, and twice as long each time that it is confirmed, up to
+	// mostHold.
+	leastHold, mostHold = 30 * time.Second, 16 * time.Minute
+)
+
+// Sent counts a message, encoded or not. A nil Load does nothing.
+func (l *Load) Sent() {
+	if l != nil {
+		l.messages.Add(1)
+	}
+}
+
+// Messages returns how many messages were sent.
+func (l *Load) Messages() uint64 { return l.messages.Load() }
+
+// Passes reports whether messages pass as they are, since the host's processors are busy. Those of
+// a nil Load do not.
+func (l *Load) Passes() bool { return l != nil && l.off.Load() }
+
+// Figures returns the last verdict; nil before there was one.
+func (l *Load) Figures() *LoadFigures {
+	if l == nil {
+		return nil
+	}
+	return l.load.Load()
+}
+
+// Tick takes the usage since the last call. Calls have to be well below turnTime apart.
+func (l *Load) Tick(u Usage) {
+	last := l.last
+	l.last = u
+	l.busy, l.free = succeed(l.busy, u.Idle < busyIdle && (l.verdict || u.Own >= ownShare)), succeed(l.free, u.Idle > freeIdle)
+	switch sent := l.messages.Load(); {
+	case l.turn == 0 && l.verdict && l.free >= steady:
+		l.hold = 0
+		l.decide(u.At, false)
+	case l.turn == 0:
+		if l.busy >= steady && !u.At.Before(l.until) && u.At.Truncate(trialsAt).After(last.At) {
+			l.turn = 1
+		}
+	case l.began.IsZero(): // what was in flight when the turn changed is gone
+		l.began, l.before = u.At, sent
+	case u.At.Sub(l.began) > turnMost:
+		l.decide(u.At, l.verdict)
+	default:
+		l.judge(u.At, u.At.Sub(l.began), sent-l.before)
+	}
+	// In odd turns the verdict before holds, in even ones the opposite.
+	l.off.Store(l.verdict != (l.turn > 0 && l.turn%2 == 0))
+}
+
+// succeed counts ticks in succession.
+func succeed(n int, holds bool) int {
+	if !holds {
+		return 0
+	}
+	return n + 1
+}
+
+// judge checks whether a turn is over, and what follows.
+func (l *Load) judge(now time.Time, took time.Duration, sent uint64) {
+	if took < turnTime || sent < turnMessages {
+		return
+	}
+	rate := float64(sent) / took.Seconds()
+	before := l.rate
+	l.rate, l.began = rate, time.Time{}
+	if l.turn%2 == 1 {
+		l.turn++
+		return
+	}
+	f := &LoadFigures{Encoded: before, Plain: rate, Trials: 1}
+	if l.verdict {
+		f.Encoded, f.Plain = rate, before
+	}
+	if last := l.load.Load(); last != nil {
+		f.Trials += last.Trials
+	}
+	better := rate > gain*before
+	f.Passes = l.verdict != (better && l.turn == 2*rounds)
+	if better && l.turn < 2*rounds {
+		l.turn++
+		return
+	}
+	l.load.Store(f)
+	// One round without a gain suffices to leave things as they are: the job should not suffer
+	// from the rest.
+	l.decide(now, f.Passes)
+}
+
+// decide ends the trial with a verdict.
+func (l *Load) decide(now time.Time, passes bool) {
+	if passes != l.verdict {
+		l.hold = 0
+	}
+	l.hold = min(max(2*l.hold, leastHold), mostHold)
+	l.verdict, l.turn, l.began, l.until = passes, 0, time.Time{}, now.Add(l.hold)
+	if f := l.load.Load(); f != nil && f.Passes != passes {
+		next := *f
+		next.Passes = passes
+		l.load.Store(&next)
+	}
+}
