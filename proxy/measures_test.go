@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -12,10 +13,37 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
+
+// With --codec auto the line of the codec says on how many connections messages pass, and why.
+func TestMeasuresOfCodecAuto(t *testing.T) {
+	codec := thresholding(t)
+	p, err := New(Options{MeshPort: 9814, Codecs: []relay.Codec{codec}, Auto: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pays, not := &payoff.Figures{Encodes: true}, &payoff.Figures{}
+	l := lineOf(t, p.measures(measuredJob, []carried{
+		{codec: values.Name}, // nothing is known yet
+		{codec: values.Name, payoff: pays},
+		{codec: values.Name, payoff: not},
+		{codec: values.Name, payoff: pays, busy: true},
+		{codec: values.Name, payoff: not, busy: true},
+		{busy: true}, // its other end knows no codec
+	}), measure.Compact)
+	reasons := map[string]int{}
+	for _, g := range l.Not {
+		reasons[g.Reason] = g.Connections
+	}
+	want := map[string]int{fastLink: 1, busyHost: 2, noCodec: 1}
+	if l.On != 2 || !maps.Equal(reasons, want) || l.Setting != "--codec auto" {
+		t.Errorf("on %d, not: %v; want 2, %v: %+v", l.On, reasons, want, l)
+	}
+}
 
 // thresholding is a codec that holds back pushed values.
 func thresholding(t *testing.T) *values.Codec {

@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -39,8 +40,8 @@ type State struct {
 	Passed      *PassState        `json:"passed,omitempty"`    // connections that were handed over in order
 	// Load has the last trial whether the job is faster without encoding, as this host's processors
 	// are busy; nil: with --codec auto there was none yet.
-	Load *payoff.LoadFigures `json:"load,omitempty"`
-	Refused     map[string]uint64 `json:"refused,omitempty"`   // claims of processes and proxies that were not believed, by kind
+	Load    *payoff.LoadFigures `json:"load,omitempty"`
+	Refused map[string]uint64   `json:"refused,omitempty"` // claims of processes and proxies that were not believed, by kind
 }
 
 // ConnectionState describes one connection.

@@ -35,7 +35,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.Forward, "forward", nil, "LISTEN=DEST: forward connections to host:port LISTEN to host:port DEST; may be repeated")
 	flags.StringSliceVar(&f.Mesh, "mesh-listen", nil, "listen address for proxies on other hosts (default: --mesh-port on all addresses)")
 	flags.Uint16Var(&f.MeshPort, "mesh-port", 9814, "port on which proxies on other hosts listen; 0: always connect directly")
-	flags.StringSliceVar(&f.Codecs, "codec", []string{daemon.CompactCodec}, "codec, if the peer proxy supports it: compact encodes all messages; auto encodes only where that saves more time on the link than it takes; none disables encoding")
+	flags.StringSliceVar(&f.Codecs, "codec", []string{daemon.AutoCodec}, "codec, if the peer proxy supports it: compact encodes all messages; auto encodes only where that makes the job faster: where it saves more time on the link than it takes; none disables encoding")
 	flags.StringSliceVar(&f.Allow, "mesh-allow", nil, "additional CIDRs that other proxies may reach through this one, besides the address to which they connect")
 	flags.StringSliceVar(&f.Ports, "mesh-ports", nil, "additional ports of this host (8000, 7000-7999, any) that other proxies may reach through this one, besides the listening ports of jobs that the agent finds; required without an intercepting agent")
 	flags.StringVar(&f.TLS.Cert, "tls-cert", "", "PEM file with this proxy's certificate for links, reloaded when it changes")

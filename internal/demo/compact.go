@@ -56,7 +56,7 @@ func (s *stage) startProxy(ctx context.Context, h *hosts.Host, agent, args []str
 	}
 	s.fleet.agents = append(s.fleet.agents, a)
 	p, err := startService(ctx, h, proxyPort, s.options.Psidecar,
-		append([]string{"proxy", "--proxy-socket", socket, "--insecure", "--grace", grace, "--state-dir", filepath.Join(s.dir, h.Name+".state"),
+		append([]string{"proxy", "--proxy-socket", socket, "--insecure", "--codec", "compact", "--grace", grace, "--state-dir", filepath.Join(s.dir, h.Name+".state"),
 			"--control-socket", filepath.Join(s.dir, h.Name+".control")}, args...)...)
 	if err != nil {
 		return err

@@ -124,13 +124,13 @@ func portRanges(all []string) (ranges []proxy.PortRange, err error) {
 // ShareAuto has pulled values be shared where that is not slower.
 const ShareAuto = "auto"
 
-// AutoCodec is package compact's codec where package payoff finds that it pays.
+// AutoCodec, the default of --codec, is the same codec where package payoff finds that it pays.
 const AutoCodec = "auto"
 
 // DefaultSocket is where an agent hands over listeners by default.
 const DefaultSocket = handover.DefaultSocket
 
-// CompactCodec is the default of --codec.
+// CompactCodec encodes all messages.
 const CompactCodec = compact.Name
 
 // namedCodecs sets the codecs of --codec in o. With compact comes the codec for values, which
