@@ -193,7 +193,7 @@ func sendLess(h *house) {
 	agent := h.serve("psidecar agent --intercept --planner planner-host:9811", agentPage)
 	proxy := h.serve("psidecar proxy --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key", proxyPage)
 	stop := h.carriedJob(1, 2)
-	h.awaitOutput("psidecar status --proxy http://127.0.0.1:9813", "job "+address+":9003", "steps/s", "carried", "compact: on (flags: --codec compact)", "not enabled")
+	h.awaitOutput("psidecar status --proxy http://127.0.0.1:9813", "job "+address+":9003", "steps/s", "carried", "compact: on (flags: --codec auto)", "not enabled")
 	stop()
 	h.end(proxy)
 	h.end(agent)
