@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/cmd/psjob/van"
 )
 
 // local is a whole job of processes on this machine: a scheduler, servers and
@@ -145,7 +145,7 @@ func environOf(environ []string) []string {
 // get SIGTERM, and SIGKILL if they have not ended five seconds later. The error names
 // the node that failed first.
 func (l local) runAll(ctx context.Context, e env, args []string) error {
-	port, err := freePort(l.host)
+	port, err := van.FreePort(strings.Trim(l.host, "[]"))
 	if err != nil {
 		return fmt.Errorf("finding a port on %s: %w", l.host, err)
 	}
@@ -206,17 +206,6 @@ func numbered(path string, i int) string {
 		at = len(path)
 	}
 	return fmt.Sprintf("%s.%d%s", path[:at], i, path[at:])
-}
-
-// freePort returns a port that is free now. The scheduler binds it a moment later;
-// that another process takes it in between is unlikely, and an error that says so.
-func freePort(host string) (int, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(strings.Trim(host, "[]"), "0"))
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // lines joins the output of several processes line by line, so that no line of one is

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -38,12 +37,11 @@ type job struct {
 
 func freePort(t testing.TB, host string) int {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	port, err := van.FreePort(host)
 	if err != nil {
 		require.Missing(t, "no address on %s: %v", host, err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 func (j job) run(t testing.TB) []van.Statistics {

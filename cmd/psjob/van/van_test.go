@@ -33,9 +33,11 @@ func listen(t testing.TB) net.Listener {
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	l := listen(t)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	port, err := FreePort("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 func testConfig(role pslite.Role, port, servers, workers int) Config {
