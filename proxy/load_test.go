@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"os"
-	"strings"
 	"testing"
 	"time"
 )
@@ -22,9 +20,6 @@ func TestParseStat(t *testing.T) {
 
 // The shares of a host and of this process are those of the time since the last reading.
 func TestUsageOfProcessors(t *testing.T) {
-	if text, err := os.ReadFile("/proc/stat"); err != nil || !strings.HasPrefix(string(text), "cpu ") {
-		t.Skipf("/proc/stat: %v", err)
-	}
 	var m usageMeter
 	if _, err := m.read(time.Now()); err != nil {
 		t.Fatal(err)
