@@ -300,8 +300,8 @@ const (
 )
 
 // PrepareEnd waits until it is known whether the agent holds this proxy's connections, and until the
-// hosts at the other ends of links answer. It blocks for half a second or, where a host does not
-// answer, for hostsBack at most. Everything goes on meanwhile: call it before the context of
+// hosts at the other ends of links answer. It blocks for agentStays, and longer where the agent or a
+// host does not answer: for agentAnswers and hostsBack at most. Everything goes on meanwhile: call it before the context of
 // [Proxy.Run] ends. Otherwise [Proxy.Drain] waits, when nothing is accepted any more, and a proxy of
 // another host that has just started cannot ask this one where keys are.
 func (p *Proxy) PrepareEnd() { p.passes.decide() }

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/cmd/psjob/train"
-	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/internal/hosts"
 )
 
 // local is a whole job of processes on this machine: a scheduler, servers and
@@ -145,7 +145,7 @@ func environOf(environ []string) []string {
 // get SIGTERM, and SIGKILL if they have not ended five seconds later. The error names
 // the node that failed first.
 func (l local) runAll(ctx context.Context, e env, args []string) error {
-	port, err := van.FreePort(strings.Trim(l.host, "[]"))
+	port, err := hosts.FreePort(strings.Trim(l.host, "[]"))
 	if err != nil {
 		return fmt.Errorf("finding a port on %s: %w", l.host, err)
 	}

@@ -178,7 +178,7 @@ func (j Job) environment() ([]string, error) {
 		scheduler = cmp.Or(j.Apart, j.Hosts[0])
 	} else {
 		var err error
-		if port, err = freePort(j.address(nil)); err != nil {
+		if port, err = FreePort(j.address(nil)); err != nil {
 			return nil, fmt.Errorf("looking for a free port: %w", err)
 		}
 	}
@@ -190,12 +190,13 @@ func (j Job) environment() ([]string, error) {
 	}, nil
 }
 
-// The ports that freePort chooses from are below those that the kernel gives to connections
+// The ports that FreePort chooses from are below those that the kernel gives to connections
 // (ip_local_port_range): one of these may be in use again before the scheduler listens.
 const firstPort, lastPort = 20_000, 32_767
 
-// freePort returns a port of an address on which nobody listens.
-func freePort(address string) (port int, err error) {
+// FreePort returns a port of an address on which nobody listens. That another process takes it
+// before the caller does is unlikely.
+func FreePort(address string) (port int, err error) {
 	for range 100 {
 		port = firstPort + rand.IntN(lastPort-firstPort+1)
 		var l net.Listener

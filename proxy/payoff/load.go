@@ -12,7 +12,10 @@ import (
 // them is kept for a while.
 //
 // A Load has no clock and reads no counters: [Load.Tick] is passed a [Usage] a few times per
-// second, by one goroutine. The rest may be called by any. The zero Load encodes.
+// second while messages are sent, by one goroutine. The rest may be called by any. The zero Load
+// encodes.
+//
+//	encodes ──trial shows a gain──► passes ──trial, free processors or silence──► encodes
 type Load struct {
 	off      atomic.Bool   // messages pass now
 	messages atomic.Uint64 // sent so far, either way
@@ -22,14 +25,13 @@ type Load struct {
 	busy    int // ticks in succession at which a trial was worth while
 	free    int // ticks in succession at which processors were free
 	verdict bool
-	turn    int       // of the current trial, from 1; 0: there is none
-	began   time.Time // of this turn; zero: it begins at the next tick
-	before  uint64    // messages when it began
-	rate    float64   // messages per second in the turn before
-	until   time.Time // no trial before
-	hold    time.Duration
+	turn    int           // of the current trial, from 1; 0: there is none
+	began   time.Time     // of this turn; zero: it begins at the next tick
+	before  uint64        // messages when it began
+	rate    float64       // messages per second in the turn before
+	period  time.Duration // of trials; 0: leastPeriod
 
-	load atomic.Pointer[LoadFigures]
+	figures atomic.Pointer[LoadFigures]
 }
 
 // Usage is what a host's processors did in the time before it was taken.
@@ -50,15 +52,12 @@ type LoadFigures struct {
 
 const (
 	// A trial begins where the host's processors are idle for less than busyIdle, and encoding
-	// can matter: this process uses ownShare or more of them. It ends the time without encoding
-	// where they are idle for more than freeIdle, since then the job waits for the link.
+	// can matter: this process uses ownShare or more of them. Where they are idle for more than
+	// freeIdle the job waits for the link, and messages are encoded again without a trial.
 	busyIdle, freeIdle = 0.15, 0.3
 	ownShare           = 0.05
 	// steady is the number of ticks in succession at which that has to hold.
 	steady = 8
-	// trialsAt aligns the beginnings of trials by the clock, so that the hosts of a job, which
-	// wait for each other, try the same at the same time.
-	trialsAt = 5 * time.Second
 	// rounds is the number of turns each way; all of them have to show the gain.
 	rounds = 2
 	// gain is by which factor more messages have to be sent the other way.
@@ -68,9 +67,13 @@ const (
 	turnTime     = time.Second
 	turnMessages = 100
 	turnMost     = 5 * time.Second
-	// A verdict is kept for leastHold, and twice as long each time that it is confirmed, up to
-	// mostHold.
-	leastHold, mostHold = 30 * time.Second, 16 * time.Minute
+	// Trials begin when the clock shows a multiple of the period, which doubles each time that the
+	// verdict is confirmed. So the hosts of a job, which wait for each other, try at the same time,
+	// also where their periods differ: one that tries alone sees little of what all would gain.
+	leastPeriod, mostPeriod = 15 * time.Second, 16 * time.Minute
+	// silence is the time without a call of Tick after which all is forgotten: what sends next may
+	// be another job.
+	silence = 10 * time.Second
 )
 
 // Sent counts a message, encoded or not. A nil Load does nothing.
@@ -92,31 +95,40 @@ func (l *Load) Figures() *LoadFigures {
 	if l == nil {
 		return nil
 	}
-	return l.load.Load()
+	return l.figures.Load()
 }
 
 // Tick takes the usage since the last call. Calls have to be well below turnTime apart.
 func (l *Load) Tick(u Usage) {
 	last := l.last
 	l.last = u
+	if u.At.Sub(last.At) > silence {
+		l.forget()
+	}
 	l.busy, l.free = succeed(l.busy, u.Idle < busyIdle && (l.verdict || u.Own >= ownShare)), succeed(l.free, u.Idle > freeIdle)
 	switch sent := l.messages.Load(); {
 	case l.turn == 0 && l.verdict && l.free >= steady:
-		l.hold = 0
-		l.decide(u.At, false)
+		l.decide(false)
 	case l.turn == 0:
-		if l.busy >= steady && !u.At.Before(l.until) && u.At.Truncate(trialsAt).After(last.At) {
+		if l.busy >= steady && u.At.Truncate(max(l.period, leastPeriod)).After(last.At) {
 			l.turn = 1
 		}
 	case l.began.IsZero(): // what was in flight when the turn changed is gone
 		l.began, l.before = u.At, sent
 	case u.At.Sub(l.began) > turnMost:
-		l.decide(u.At, l.verdict)
+		l.decide(l.verdict)
 	default:
-		l.judge(u.At, u.At.Sub(l.began), sent-l.before)
+		l.judge(u.At.Sub(l.began), sent-l.before)
 	}
 	// In odd turns the verdict before holds, in even ones the opposite.
 	l.off.Store(l.verdict != (l.turn > 0 && l.turn%2 == 0))
+}
+
+// forget leaves nothing of the verdict and of a trial.
+func (l *Load) forget() {
+	l.busy, l.free = 0, 0
+	l.decide(false)
+	l.period = 0
 }
 
 // succeed counts ticks in succession.
@@ -128,7 +140,7 @@ func succeed(n int, holds bool) int {
 }
 
 // judge checks whether a turn is over, and what follows.
-func (l *Load) judge(now time.Time, took time.Duration, sent uint64) {
+func (l *Load) judge(took time.Duration, sent uint64) {
 	if took < turnTime || sent < turnMessages {
 		return
 	}
@@ -143,7 +155,7 @@ func (l *Load) judge(now time.Time, took time.Duration, sent uint64) {
 	if l.verdict {
 		f.Encoded, f.Plain = rate, before
 	}
-	if last := l.load.Load(); last != nil {
+	if last := l.figures.Load(); last != nil {
 		f.Trials += last.Trials
 	}
 	better := rate > gain*before
@@ -152,22 +164,23 @@ func (l *Load) judge(now time.Time, took time.Duration, sent uint64) {
 		l.turn++
 		return
 	}
-	l.load.Store(f)
+	l.figures.Store(f)
 	// One round without a gain suffices to leave things as they are: the job should not suffer
 	// from the rest.
-	l.decide(now, f.Passes)
+	l.decide(f.Passes)
 }
 
 // decide ends the trial with a verdict.
-func (l *Load) decide(now time.Time, passes bool) {
-	if passes != l.verdict {
-		l.hold = 0
+func (l *Load) decide(passes bool) {
+	if passes == l.verdict {
+		l.period = min(2*max(l.period, leastPeriod), mostPeriod)
+	} else {
+		l.period = leastPeriod
 	}
-	l.hold = min(max(2*l.hold, leastHold), mostHold)
-	l.verdict, l.turn, l.began, l.until = passes, 0, time.Time{}, now.Add(l.hold)
-	if f := l.load.Load(); f != nil && f.Passes != passes {
+	l.verdict, l.turn, l.began = passes, 0, time.Time{}
+	if f := l.figures.Load(); f != nil && f.Passes != passes {
 		next := *f
 		next.Passes = passes
-		l.load.Store(&next)
+		l.figures.Store(&next)
 	}
 }

@@ -103,6 +103,24 @@ func TestBusyHostsFollowTheJob(t *testing.T) {
 	}
 }
 
+// The next job begins as the first one did.
+func TestBusyHostsForgetAJobThatIsSilent(t *testing.T) {
+	var l payoff.Load
+	now := time.Unix(1000, 0)
+	live(&l, host{coded: 1000, plain: 1300, own: 0.4}, 10*time.Minute, &now, quiet)
+	if !l.Passes() {
+		t.Fatal("the faster way is not taken")
+	}
+	now = now.Add(11 * time.Second)
+	live(&l, host{coded: 1000, plain: 600, own: 0.4}, tick, &now, quiet)
+	if l.Passes() || l.Figures().Passes {
+		t.Errorf("messages of the next job pass: %+v", l.Figures())
+	}
+	if _, passed := live(&l, host{coded: 1000, plain: 600, own: 0.4}, time.Minute, &now, quiet); passed == 0 || l.Passes() {
+		t.Errorf("its trial: messages passed for %v, and now: %v", passed, l.Passes())
+	}
+}
+
 // Whatever the two ways are like, a host loses little against the better one, with rates that
 // change by a twentieth from tick to tick.
 func TestBusyHostsAreAsGoodAsTheBetter(t *testing.T) {
@@ -138,6 +156,27 @@ func TestTrialsOfHostsAreAligned(t *testing.T) {
 	other := begins(time.Unix(1001, 450e6))
 	if d := one.Sub(other).Abs(); d > 2*tick {
 		t.Errorf("trials begin %v apart", d)
+	}
+	// Also a host that has tried before, and so tries less often, tries when others do.
+	h := host{coded: 1000, plain: 600, own: 0.4}
+	var early, late payoff.Load
+	now, then := time.Unix(1000, 0), time.Unix(1070, 0)
+	live(&early, h, then.Sub(now), &now, quiet)
+	if early.Figures() == nil {
+		t.Fatal("there is no trial")
+	}
+	together := 0
+	for range 10 * time.Minute / tick {
+		_, one := live(&early, h, tick, &now, quiet)
+		_, other := live(&late, h, tick, &then, quiet)
+		if one > 0 && other > 0 {
+			together++
+		} else if one > 0 {
+			t.Fatal("the one that tries less often tries alone")
+		}
+	}
+	if together == 0 {
+		t.Error("they never try together")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -37,7 +38,7 @@ type job struct {
 
 func freePort(t testing.TB, host string) int {
 	t.Helper()
-	port, err := van.FreePort(host)
+	port, err := hosts.FreePort(host)
 	if err != nil {
 		require.Missing(t, "no address on %s: %v", host, err)
 	}

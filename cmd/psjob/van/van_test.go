@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
@@ -33,7 +34,7 @@ func listen(t testing.TB) net.Listener {
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	port, err := FreePort("127.0.0.1")
+	port, err := hosts.FreePort("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
