@@ -68,6 +68,16 @@ func (p *Proxy) Owns(cookie uint64, local, peer netip.AddrPort) bool {
 	return p.conns.cookies[cookie] || p.conns.ends[ends{local, peer}]
 }
 
+// line returns the router's part in the connection, nil where it has none.
+func (c *connection) line() jobs.Line {
+	for _, s := range []relay.Stage{c.pipe.Outbound, c.pipe.Inbound} {
+		if l, ok := s.(jobs.Line); ok {
+			return l
+		}
+	}
+	return nil
+}
+
 // maxClosed bounds the closed sockets that are remembered: an agent may ask later about what
 // they have sent.
 const maxClosed = 1 << 14

@@ -198,7 +198,7 @@ func (d *drain) sendEnds(all []*connection, now time.Time) {
 			clients = append(clients, c)
 		case c.silentFor(d.rest):
 			d.farewell[c] = false
-			closeWrite(c.pipe.Job)
+			c.pipe.EndJob()
 			closeWrite(c.pipe.Far)
 		}
 	}
@@ -208,7 +208,11 @@ func (d *drain) sendEnds(all []*connection, now time.Time) {
 	for _, c := range clients {
 		if half := c.oneWay(); half != nil && (silent || alone && c.silentFor(least)) {
 			d.farewell[c] = true
-			closeWrite(half)
+			if half == c.pipe.Job {
+				c.pipe.EndJob()
+			} else {
+				closeWrite(half)
+			}
 		}
 	}
 	if gone || alone {
@@ -245,9 +249,6 @@ func (p *Proxy) flushPushes() {
 // the kernel has a part of one.
 func (c *connection) silentFor(least time.Duration) bool {
 	if c.pipe.ToFar.Counts().InMessage || c.pipe.ToJob.Counts().InMessage {
-		return false
-	}
-	if m, ok := c.pipe.Job.(interface{ InMessage() bool }); ok && m.InMessage() {
 		return false
 	}
 	for _, half := range []net.Conn{c.pipe.Job, c.pipe.Far} {

@@ -97,7 +97,7 @@ func (p *Proxy) inbound(a arrival) error {
 	answer := link.Answer{Instance: p.instance, Accepted: p.accepted(hello.Offers)}
 	if err := p.openLink(c, matching(hello.Offers, answer.Accepted), relay.Link{ID: hello.ID, Dialer: hello.Instance, Acceptor: p.instance}); err != nil {
 		p.refuse(far, err)
-		relay.Reset(c.pipe.Job)
+		c.pipe.Abandon()
 		return err
 	}
 	if o, ok := offered(hello.Offers); ok {
@@ -117,7 +117,7 @@ func (p *Proxy) inbound(a arrival) error {
 	}
 	// From here on the connection is carried, if the answer gets through.
 	if err := link.Reply(far, &answer); err != nil {
-		relay.Reset(c.pipe.Job)
+		c.pipe.Abandon()
 		if c.transit != nil {
 			p.passes.removeTransit(c.transit)
 		}
@@ -181,8 +181,8 @@ func (p *Proxy) admit(c *connection, a arrival) (jobs.Scope, error) {
 		return scope, err
 	}
 	c.pipe.Job = job
-	if tcp, ok := job.(*net.TCPConn); ok && p.opts.Jobs != nil {
-		c.pipe.Job = p.opts.Jobs.Inbound(tcp, c.destination, scope, p.peer(a.far, a.hello))
+	if p.opts.Jobs != nil {
+		c.pipe.Inbound = p.opts.Jobs.Inbound(c.destination, scope, p.peer(a.far, a.hello))
 	}
 	return scope, nil
 }

@@ -140,8 +140,8 @@ type keptLink struct {
 // cannot be kept.
 func (k *kept) beginSession(c *connection, holder Keeper, m keep.Meta) *session {
 	job, ok := c.pipe.Job.(*net.TCPConn)
-	if !ok {
-		return nil
+	if !ok || c.line() != nil {
+		return nil // a line's messages could not be sent again
 	}
 	s, err := k.beginAt(c, job, holder, m)
 	if err != nil {

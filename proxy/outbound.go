@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/payoff"
@@ -26,7 +27,7 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 	c.pipe.Job = job
 	// The router has to see the connection from its first byte.
 	if p.opts.Jobs != nil {
-		c.pipe.Job = p.opts.Jobs.Outbound(job, destination, l.Scope, c.origin)
+		c.pipe.Outbound = p.opts.Jobs.Outbound(destination, l.Scope, c.origin)
 	}
 	established, err := p.viaPeer(c)
 	if err == nil && !established {
@@ -48,7 +49,7 @@ func (p *Proxy) outbound(job *net.TCPConn, l Listener, destination netip.AddrPor
 func (p *Proxy) abandonSetup(c *connection) {
 	p.log.Debug("resetting a connection that was still being set up", "client", c.client, "destination", c.destination)
 	p.passes.drains(drainNotSetUp)
-	relay.Reset(c.pipe.Job)
+	c.pipe.Abandon()
 }
 
 // carryOn carries a connection that is set up to its end, over one link after another where it can
@@ -158,13 +159,13 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint64) error {
 	p.peers.met(c.destination.Addr())
 	p.identities.noteAnswer(c.destination.Addr(), identity{answer.Instance, link.KeyOf(far)})
-	if r, ok := c.pipe.Job.(interface{ Linked() }); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
+	if r, ok := c.pipe.Outbound.(jobs.Line); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
 		r.Linked()
 	}
 	c.pipe.Far, c.peer, c.linkID = far, answer.Instance, id
 	l := relay.Link{ID: id, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}
-	// Only package jobs' connections route.
-	l.Routes, _ = c.pipe.Job.(relay.Routes)
+	// Only package jobs' lines route.
+	l.Routes, _ = c.pipe.Outbound.(relay.Routes)
 	return p.openLink(c, answer.Accepted, l)
 }
 
@@ -350,7 +351,7 @@ func (p *Proxy) carry(c *connection) error {
 	defer p.conns.remove(c)
 	ended, err := p.gather(c)
 	if err != nil {
-		relay.Reset(c.pipe.Job)
+		c.pipe.Abandon()
 		relay.Reset(c.pipe.Far)
 		c.closeCodec()
 		return reason.Wrap(err, "%s connection from %s to %s", c.kind, c.client, c.destination)

@@ -83,6 +83,7 @@ type passes struct {
 type transit struct {
 	keep.State
 	job   net.Conn     // to the process
+	line  jobs.Line    // nil: the router has no part in it
 	links chan arrival // of an accepted one: the link to go on with
 	waits bool         // it waits for one; guarded by passes.mu
 
@@ -124,7 +125,7 @@ func (s *passes) beginTransit(c *connection, st keep.State) {
 		return // it is unknown where a message begins
 	}
 	st.Client, st.Destination, st.Job, st.Origin = c.client, c.destination, c.job, c.origin
-	t := &transit{State: st, job: c.pipe.Job, links: make(chan arrival, 1)}
+	t := &transit{State: st, job: c.pipe.Job, line: c.line(), links: make(chan arrival, 1)}
 	if s.enter(t) {
 		s.attach(c, t, &relay.Passing{})
 	}
@@ -220,9 +221,9 @@ func (s *passes) resumeTransit(t *transit) (*connection, error) {
 		err = s.handOver(t)
 	}
 	if err != nil {
-		// Without mu: closing a connection of package jobs takes the locks of all jobs, and the
-		// goroutine that answers the agent's pings takes mu.
-		relay.Reset(t.job)
+		// Without mu: closing a line takes the locks of all jobs, and the goroutine that answers the
+		// agent's pings takes mu.
+		t.reset()
 		err = reason.Wrap(err, "%s to %s", t.Client, t.Destination)
 	}
 	s.mu.Lock()
@@ -247,15 +248,11 @@ func (s *passes) handOver(t *transit) error {
 	if heir == nil {
 		return reason.Errorf(reason.NotKept, "cannot hand over the connection: no agent")
 	}
-	// The router may have read ahead, and may have messages queued for the process.
-	if r, ok := t.job.(routed); ok {
-		left, err := r.Leave()
-		if err != nil {
+	// The router may have messages queued for the process.
+	if t.line != nil {
+		if err := t.line.Leave(t.job); err != nil {
 			return reason.Errorf(reason.ResetByJob, "handing the connection over: %w", err)
 		}
-		// After what the relay has read and not sent: of a server that answers on the asker's
-		// connection that may be the beginning of an answer.
-		t.Left = append(t.Left, left...)
 	}
 	// What the next proxy needs travels in a file in memory beside the socket, over the
 	// agent's Unix socket: nothing is on disk.
@@ -268,17 +265,18 @@ func (s *passes) handOver(t *transit) error {
 		return reason.Errorf(reason.NotKept, "handing the connection over: %w", err)
 	}
 	t.job.Close()
+	if t.line != nil {
+		t.line.Close()
+	}
 	return nil
 }
 
-// routed is a process's connection as wrapped by package jobs.
-type routed interface {
-	// Leave returns what was read of the process's messages and not passed on. Nothing is written
-	// to the process afterwards.
-	Leave() (left []byte, err error)
-	// GoOn lets the connection go on over a link of another proxy, which is verified anew where it
-	// matters.
-	GoOn(from jobs.Peer)
+// reset resets the process's connection.
+func (t *transit) reset() {
+	relay.Reset(t.job)
+	if t.line != nil {
+		t.line.Close()
+	}
 }
 
 // bare returns the TCP connection to the process, nil where there is none.
@@ -449,11 +447,11 @@ func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 func (s *passes) goOn(t *transit, known bool) error {
 	defer s.removeTransit(t)
 	if !known {
-		relay.Reset(t.job)
+		t.reset()
 		return reason.Errorf(reason.NotKept, "%s to %s: handed over twice", t.Client, t.Destination)
 	}
 	if err := s.p.enter(t.job.RemoteAddr()); err != nil {
-		relay.Reset(t.job)
+		t.reset()
 		return err
 	}
 	defer s.p.entry.leave()
@@ -462,9 +460,9 @@ func (s *passes) goOn(t *transit, known bool) error {
 	s.p.conns.know(t.job)
 	s.p.restoreOnce() // what waits of the process's pushes
 	if s.p.opts.Jobs != nil && t.Dialed {
-		job, err := s.p.opts.Jobs.ResumeOutbound(bare(t.job), t.Destination, t.scope(), t.Origin, t.Ready, t.Left)
-		if t.job, t.Left = job, nil; err != nil {
-			relay.Reset(t.job)
+		line, err := s.p.opts.Jobs.ResumeOutbound(t.Destination, t.scope(), t.Origin, t.Ready)
+		if t.line = line; err != nil {
+			t.reset()
 			return reason.Wrap(err, "%s to %s", t.Client, t.Destination)
 		}
 	}

@@ -97,8 +97,8 @@ func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer
 	}
 	// The dialer's end asks for no proof who is at the other: it has dialed the address
 	// itself.
-	if r, ok := t.job.(routed); ok {
-		r.GoOn(nil)
+	if t.line != nil {
+		t.line.GoOn(nil)
 	}
 	c := t.connection(kindLink)
 	s.attach(c, t, t.passing()) // before the codec is opened, which is told that the connection goes on
@@ -112,7 +112,14 @@ func (s *passes) follow(t *transit, far net.Conn, id uint64, answer *link.Answer
 // connection returns a connection for the transit's next link.
 func (t *transit) connection(k kind) *connection {
 	c := &connection{kind: k, client: t.Client, destination: t.Destination, job: t.Job, origin: t.Origin, scope: t.scope()}
-	c.pipe.Job = t.job
+	if c.pipe.Job = t.job; t.line == nil {
+		return c
+	}
+	if k == kindAccepted {
+		c.pipe.Inbound = t.line
+	} else {
+		c.pipe.Outbound = t.line
+	}
 	return c
 }
 
@@ -161,11 +168,11 @@ func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	if o.Kind == keep.Forget {
 		err = errors.New("the other proxy has given the connection up")
 	} else {
-		// The router must see the connection before the codec is opened: it wraps the socket.
+		// The router must see the connection before the codec is opened.
 		err = s.routes(a, t, o)
 	}
 	if err != nil {
-		relay.Reset(t.job)
+		t.reset()
 		err = reason.Errorf(reason.NotKept, "%w", err)
 		p.refuse(a.far, err)
 		return nil, err
@@ -190,11 +197,11 @@ func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 // now, or has it take the connection up.
 func (s *passes) routes(a arrival, t *transit, o keep.Pass) (err error) {
 	router, from := s.p.opts.Jobs, s.p.peer(a.far, a.hello)
-	switch r, ok := t.job.(routed); {
-	case ok:
-		r.GoOn(from)
+	switch {
+	case t.line != nil:
+		t.line.GoOn(from)
 	case router != nil:
-		t.job, err = router.ResumeInbound(bare(t.job), t.Destination, t.scope(), from, o.Ready)
+		t.line, err = router.ResumeInbound(t.Destination, t.scope(), from, o.Ready)
 	}
 	return err
 }

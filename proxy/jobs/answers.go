@@ -1,25 +1,21 @@
 package jobs
 
 import (
-	"net"
 	"net/netip"
 	"sync"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
-// answers is a connection to a process of this host, as the relay sees it: what the relay writes
-// goes to the process, without the messages that the router takes and with those that it makes.
+// answers is the [Line] of a connection to a process of this host, whose other end came over a link.
+// It merges answers to parts of requests, and takes out answers to the router's own requests.
 //
-// Whoever holds writing owns stream, rest, torn and what is learned of sender and job. A queued
-// message is written between two others, never inside one, by the relay's goroutine after its
-// message or by a goroutine of its own (wake) while the relay has nothing to write. Once over is
-// set nothing is queued any more: later messages wait in the job's pendingDown for the next
-// connection.
+// The fields above mu belong to the direction's goroutine, except for from. Messages are queued by
+// whichever goroutine the router runs in. Once over is set nothing is queued any more: later
+// messages wait in the job's pendingDown for the next connection.
 type answers struct {
-	net.Conn
-	tcp         *net.TCPConn
 	jobs        *Jobs
 	destination netip.AddrPort
 	scope       Scope // of the process
@@ -29,170 +25,59 @@ type answers struct {
 	job         *job
 	run         plan.Run // named for the node table that comes next
 
-	writing sync.Mutex // held during writes to the process; taken before mu
-	stream  stream
-	process handshake // handshake of the process; before its end nothing is put in
-	rest    []byte    // bytes received that are too few to be judged
-	torn    error     // error of a write that ended inside a message: nothing can follow
-
-	mu      sync.Mutex // guards the rest
-	queue   [][]byte   // messages to put in between, each whole
-	backlog backlog    // of queue, and of what is being written of it
-	holdsUp bool       // backlog was full: the job waits for room
-	retired bool       // the job has taken the queue
-	over    bool       // nothing more can be put in
-	closed  bool
-	vetted  *job           // job for which the sender was verified
-	refused error          // why it was not accepted
-	waking  bool           // a goroutine is about to write the queue
-	writers sync.WaitGroup // those goroutines
+	mu        sync.Mutex // guards the rest
+	queue     [][]byte   // messages to put in between, each whole
+	backlog   backlog    // of queue, and of what is being written of it
+	wake      func()     // see requests
+	receptive bool       // the process has sent its READY; before, nothing is put in
+	holdsUp   bool       // backlog was full: the job waits for room
+	retired   bool       // the job has taken the queue
+	over      bool       // nothing more can be put in
+	closed    bool
+	vetted    *job  // job for which the sender was verified
+	refused   error // why it was not accepted
 }
 
-// Inbound wraps the connection to a process of this host, of that scope, whose other end came over
-// a link from the proxy from. Answers to parts of requests are merged in it, and answers to the
-// router's own requests removed. The caller closes it like any other connection.
-func (j *Jobs) Inbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, from Peer) net.Conn {
-	c := &answers{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, from: from, sender: pslite.Empty, peer: pslite.Empty}
-	c.stream.watcher = c
-	return c
+// Inbound returns the line of a connection to the process of this host, of that scope, that listens
+// at the destination. Its other end came over a link from the proxy from.
+func (j *Jobs) Inbound(destination netip.AddrPort, scope Scope, from Peer) Line {
+	return j.inbound(destination, scope, from)
 }
 
-// NetConn returns the connection to the process.
-func (c *answers) NetConn() net.Conn { return c.tcp }
-
-// CloseWrite ends the stream that the process receives, after the queue. Where another goroutine is
-// writing, it is left to that to write the queue, or to put it back for the next connection.
-func (c *answers) CloseWrite() error {
-	c.mu.Lock()
-	c.over = true
-	c.mu.Unlock()
-	// Lock instead of TryLock could block for as long as the process does not read, and with it the
-	// end of the link.
-	if c.writing.TryLock() {
-		defer c.writing.Unlock()
-		return c.endWriting()
-	}
-	// The end must not come in the middle of the message that is being written.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil
-	}
-	c.writers.Go(func() {
-		c.writing.Lock()
-		defer c.writing.Unlock()
-		c.endWriting() // an error comes back to the next Read
-	})
-	return nil
+func (j *Jobs) inbound(destination netip.AddrPort, scope Scope, from Peer) *answers {
+	return &answers{jobs: j, destination: destination, scope: scope, from: from, sender: pslite.Empty, peer: pslite.Empty}
 }
 
-// endWriting writes the queue and ends the stream; the caller holds writing.
-func (c *answers) endWriting() error {
-	if err := c.writeQueued(); err != nil {
-		return err
-	}
-	return c.tcp.CloseWrite()
-}
+// Linked implements Line. Runs are named to this proxy, not by it.
+func (c *answers) Linked() {}
 
-// Read implements net.Conn, for one goroutine. What the process sends passes unseen, except for its
-// handshake.
-func (c *answers) Read(p []byte) (int, error) {
-	n, err := c.tcp.Read(p)
-	// The process has just said READY: what was queued for it before can go now.
-	if c.process.consume(p[:max(0, n)]) {
-		c.mu.Lock()
-		c.wakeWriter()
-		c.mu.Unlock()
-	}
-	return n, err
-}
-
-// Write implements net.Conn, for one goroutine. It follows the stream, writes what passes, and
-// holds back an incomplete beginning that cannot be judged yet; p counts as written all the same.
-// An error of the stream ends the connection.
-//
-// All bytes that may pass are written in one call, unless a queued message has to go between two of
-// them.
-func (c *answers) Write(p []byte) (int, error) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	b := p
-	if len(c.rest) > 0 {
-		c.rest = append(c.rest, p...)
-		b = c.rest
-	}
-	pass := 0 // the first bytes of b, looked at and to be written
-	for {
-		n, passes, _, err := c.stream.next(b[pass:])
-		if err != nil {
-			return 0, err
-		}
-		// Bytes that pass are collected, and written together. Only at the end of a message, and
-		// when something is queued, are they written now, so that the queued message comes between.
-		if n > 0 && passes {
-			pass += n
-			if c.stream.between() && c.hasQueued() {
-				if err := c.flush(b[:pass]); err != nil {
-					return 0, err
-				}
-				b, pass = b[pass:], 0
-			}
-			continue
-		}
-		if err := c.flush(b[:pass]); err != nil {
-			return 0, err
-		}
-		b, pass = b[pass+n:], 0
-		if n == 0 {
-			break
-		}
-	}
-	// A large message that the router took has made rest grow.
-	if len(b) == 0 && cap(c.rest) > 1<<20 {
-		c.rest = nil
-	}
-	c.rest = append(c.rest[:0], b...)
-	return len(p), nil
-}
-
-// flush writes bytes that pass, then the queue if they end a message.
-func (c *answers) flush(b []byte) error {
-	if len(b) > 0 {
-		if _, err := c.write(b); err != nil {
-			return err
-		}
-	}
-	return c.writeQueued()
-}
-
-// write writes to the process; the caller holds writing. After a failure inside a message it
-// refuses to write more: the process would take it for the rest of that message.
-func (c *answers) write(b []byte) (int, error) {
-	if c.torn != nil {
-		return 0, c.torn
-	}
-	n, err := c.tcp.Write(b)
-	if err != nil && n > 0 {
-		c.torn = err
-	}
-	return n, err
-}
-
-// Close implements net.Conn. It closes the socket first, so that writers end.
-func (c *answers) Close() error {
+// Close implements [relay.Stage].
+func (c *answers) Close() {
 	c.mu.Lock()
 	already := c.closed
 	c.closed = true
 	c.mu.Unlock()
-	err := c.tcp.Close()
 	if !already {
-		c.writers.Wait()
 		c.jobs.left(c)
 	}
-	return err
 }
 
-// ready implements watcher. A server's connection joins its job now, before its first message: the
+// Command implements [relay.Judge].
+func (c *answers) Command(name string, data []byte) (passes bool, err error) {
+	if id, ok := readyOf(name, data); ok {
+		return true, c.ready(id)
+	}
+	if name != commandRun {
+		return true, nil
+	}
+	// The proxies' own: no process ever sees it.
+	if run := plan.Run(data); run.Valid() {
+		c.run = run
+	}
+	return false, nil
+}
+
+// ready handles the READY of the process at the other end. A server's connection joins its job now, before its first message: the
 // router may have messages for it although the server is silent.
 func (c *answers) ready(id int32) error {
 	c.sender = id
@@ -212,11 +97,20 @@ func (c *answers) open() bool {
 	return !c.over && !c.closed
 }
 
-// named implements watcher.
-func (c *answers) named(run plan.Run) { c.run = run }
+// WantsKeys implements [relay.Judge]. An answer is routed by its meta alone.
+func (c *answers) WantsKeys(*pslite.Meta) bool { return false }
 
-// wantsKeys implements watcher. An answer is routed by its meta alone.
-func (c *answers) wantsKeys(*pslite.Meta) bool { return false }
+// Silent implements [relay.Judge]. No answer waits.
+func (c *answers) Silent() {}
+
+// Inspect implements [relay.Judge].
+func (c *answers) Inspect(m *pslite.Message, d pslite.Dialect) (relay.Taken, error) {
+	passes, err := c.inspect(m, d)
+	if passes || err != nil {
+		return relay.Passes, err
+	}
+	return relay.Took, nil
+}
 
 // known reports whether the job of this connection is known, and looks for it. If not, and w is not
 // nil, w joins once it is.
@@ -291,8 +185,8 @@ func (c *answers) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err
 	return true, nil
 }
 
-// takeMessage implements watcher, for messages that inspect did not pass.
-func (c *answers) takeMessage(m *pslite.Message, d pslite.Dialect) error {
+// Take implements [relay.Judge].
+func (c *answers) Take(m *pslite.Message, d pslite.Dialect) error {
 	if m.Meta.Control.Cmd != pslite.NoCommand {
 		return nil // an ACK that the router has taken in
 	}

@@ -21,41 +21,66 @@ func (b *backlog) takeAll(messages ...[]byte) {
 	}
 }
 
-// hasQueued reports whether messages of the router wait.
-func (c *answers) hasQueued() bool {
+// Attach implements [relay.Speaker].
+func (c *answers) Attach(wake func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue) > 0
+	c.wake = wake
 }
 
-// writeQueued writes the queue if the stream is between two messages; the caller holds writing.
-// Messages queued meanwhile are written too.
-func (c *answers) writeQueued() error {
-	if c.torn != nil || !c.stream.between() || !c.process.done.Load() {
-		return c.torn
+// Receptive implements [relay.Speaker].
+func (c *answers) Receptive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.receptive = true
+	c.wakeWriter()
+}
+
+// wakeWriter has the direction write the queue; the caller holds mu.
+func (c *answers) wakeWriter() {
+	if len(c.queue) > 0 && c.wake != nil {
+		c.wake()
 	}
-	for {
-		c.mu.Lock()
-		batch := c.queue
-		c.queue = nil
-		c.mu.Unlock()
-		if len(batch) == 0 {
-			return nil
-		}
-		// A batch of messages goes in one write.
-		n, err := c.write(slices.Concat(batch...))
-		c.noteWritten(batch, n)
-		if err != nil {
-			return err
-		}
+}
+
+// HasDue implements [relay.Speaker].
+func (c *answers) HasDue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.receptive && !c.over && len(c.queue) > 0
+}
+
+// Due implements [relay.Speaker].
+func (c *answers) Due() [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.receptive || c.over {
+		return nil
 	}
+	due := c.queue
+	c.queue = nil
+	return due
+}
+
+// Sent implements [relay.Speaker].
+func (c *answers) Sent(batch [][]byte, n int) { c.noteWritten(batch, n) }
+
+// End implements [relay.Speaker].
+func (c *answers) End(_, between bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) > 0 && between && c.receptive && !c.over {
+		return false
+	}
+	c.over = true
+	return true
 }
 
 // noteWritten notes that n bytes of a batch were written, which are all unless the write has
 // failed. What was not written as a whole is queued again, before what was queued meanwhile, and
 // waits for the next connection of the pair. That includes the message in which the write ended:
-// nothing can follow on this connection (torn), so the process never gets the rest of it, and
-// drops a message without an end. The caller holds writing.
+// nothing can follow on this connection, so the process never gets the rest of it, and drops a
+// message without an end.
 func (c *answers) noteWritten(batch [][]byte, n int) {
 	left := batch
 	for len(left) > 0 && n >= len(left[0]) {
@@ -127,27 +152,6 @@ func (c *answers) enqueue(b []byte) bool {
 	c.backlog.addAll(b)
 	c.wakeWriter()
 	return true
-}
-
-// wakeWriter has the queue written by a goroutine of its own, unless one is on its way; the caller
-// holds mu. Writing may block for as long as the process does not read, and the caller holds the
-// job's lock.
-func (c *answers) wakeWriter() {
-	if len(c.queue) > 0 && !c.waking && !c.over && !c.closed && c.process.done.Load() {
-		c.waking = true
-		c.writers.Go(c.wake)
-	}
-}
-
-// wake writes the queue. If the relay's goroutine is writing it waits for that, and mostly finds
-// the queue empty.
-func (c *answers) wake() {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	c.mu.Lock()
-	c.waking = false
-	c.mu.Unlock()
-	c.writeQueued() // an error comes back to the next Write or Read
 }
 
 // retire returns the queue, and has enqueue refuse more.

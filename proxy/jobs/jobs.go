@@ -116,14 +116,13 @@ type Options struct {
 //
 // Locks of this package are acquired in this order; any of them may be left out:
 //
-//	answers.writing   while a message of the job is followed and passed on
 //	Jobs.mu           the set of jobs, and the scopes and nodes of each
 //	job.mu            everything that a job's router, site and ledgers do
 //	answers.mu, requests.mu, plans.mu, folder.mu,
 //	Jobs.schedulersMu, Jobs.refusedMu     one of them, and of those below only losses.mu inside it
 //	Jobs.linksMu, Jobs.runMu, losses.mu   in this order, and nothing inside them
 //
-// Only answers.writing is held during network I/O. Files of a job are written under job.mu, those
+// None is held during network I/O. Files of a job are written under job.mu, those
 // of schedulers under schedulersMu.
 type Jobs struct {
 	opts   Options

@@ -1,91 +1,48 @@
 package jobs
 
 import (
-	"bytes"
-	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// errStands is returned by Read of a connection that was halted, at the place where it can change
-// links.
-var errStands = errors.New("the connection is quiesced at a message boundary")
-
 // ResumeOutbound is [Jobs.Outbound] for a connection that another proxy of this host has carried
-// before: ready is the body of the process's READY command, and left what was read of its next
-// messages and not passed on. An error means that the process is not accepted as the node that it
-// claims to be.
-func (j *Jobs) ResumeOutbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, origin string, ready, left []byte) (net.Conn, error) {
-	c := j.Outbound(conn, destination, scope, origin).(*requests)
-	c.stream.greeted = true
-	c.far.done.Store(true)
-	if len(left) > 0 {
-		c.buf = make([]byte, max(readAhead, len(left)))
-		c.w = copy(c.buf, left)
-	}
+// before: ready is the body of the process's READY command. An error means that the process is not
+// accepted as the node that it claims to be.
+func (j *Jobs) ResumeOutbound(destination netip.AddrPort, scope Scope, origin string, ready []byte) (Line, error) {
+	c := j.outbound(destination, scope, origin)
+	c.receptive = true
 	return c, c.ready(senderOf(ready))
 }
 
 // ResumeInbound is [Jobs.Inbound] likewise; ready is that of the process at the far end.
-func (j *Jobs) ResumeInbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, from Peer, ready []byte) (net.Conn, error) {
-	c := j.Inbound(conn, destination, scope, from).(*answers)
-	c.stream.greeted = true
-	c.process.done.Store(true)
+func (j *Jobs) ResumeInbound(destination netip.AddrPort, scope Scope, from Peer, ready []byte) (Line, error) {
+	c := j.inbound(destination, scope, from)
+	c.receptive = true
 	return c, c.ready(senderOf(ready))
 }
 
 // senderOf returns the node id in a READY command, and Empty where it has none.
 func senderOf(ready []byte) int32 {
-	if name, data, err := zmtp.ParseCommand(ready); err == nil && string(name) == zmtp.CommandReady {
-		if r, err := zmtp.ParseReady(data); err == nil {
-			if id, ok := pslite.ParseIdentity(r.Identity); ok {
-				return id
-			}
-		}
+	name, data, err := zmtp.ParseCommand(ready)
+	if err != nil {
+		name = nil
 	}
-	return pslite.Empty
+	id, _ := readyOf(string(name), data)
+	return id
 }
 
-// Halt implements [relay.Halter]. The deadline wakes a Read that waits for the process.
-func (c *requests) Halt() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.halt = true
-	c.tcp.SetReadDeadline(time.Unix(1, 0))
-}
+// GoOn implements Line. The process is the same as before.
+func (c *requests) GoOn(Peer) {}
 
-// Halted implements [relay.Halter].
-func (c *requests) Halted() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stands
-}
+// Leave implements Line. What the router has for the process at the far end waits for the next
+// connection.
+func (c *requests) Leave(net.Conn) error { return nil }
 
-// stand reports whether Read has to end here: it was halted, and is between two messages.
-func (c *requests) stand() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stands = c.halt && c.stream.between()
-	return c.stands
-}
-
-// GoOn lets a connection that was halted go on over another link.
-func (c *requests) GoOn(Peer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.halt, c.stands = false, false
-}
-
-// Leave returns a copy of what was read of the process's messages and not passed on, for the proxy
-// that goes on with the connection. Afterwards the connection can only be closed.
-func (c *requests) Leave() ([]byte, error) { return bytes.Clone(c.buf[c.r:c.w]), nil }
-
-// GoOn lets the connection go on over another link, which comes from another proxy: the sender has
-// to be verified again.
+// GoOn implements Line: the sender has to be verified again.
 func (c *answers) GoOn(from Peer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,24 +54,28 @@ func (c *answers) GoOn(from Peer) {
 // leaveWithin bounds how long the process may take to read the queue.
 const leaveWithin = 2 * time.Second
 
-// Leave writes the queue and then refuses more. What the router has for the process afterwards
-// waits for the next proxy. With an error the process may have got a part of a message, and the
-// connection must be closed.
-func (c *answers) Leave() ([]byte, error) {
-	if err := c.tcp.SetWriteDeadline(time.Now().Add(leaveWithin)); err != nil {
-		return nil, err
+// Leave implements Line. What the router has for the process afterwards waits for the next proxy.
+func (c *answers) Leave(process net.Conn) error {
+	if err := process.SetWriteDeadline(time.Now().Add(leaveWithin)); err != nil {
+		return err
 	}
-	c.writing.Lock()
-	defer c.writing.Unlock()
 	for {
-		err := c.writeQueued()
 		c.mu.Lock()
+		due := c.queue
 		// Checked with mu held, so that no message is queued between the last write and over.
-		done := len(c.queue) == 0 || err != nil || !c.stream.between() || !c.process.done.Load()
-		c.over = c.over || done
+		done := len(due) == 0 || !c.receptive || c.over
+		if c.over = c.over || done; !done {
+			c.queue = nil
+		}
 		c.mu.Unlock()
 		if done {
-			return nil, err
+			return nil
+		}
+		n, err := process.Write(slices.Concat(due...))
+		c.noteWritten(due, n)
+		if err != nil {
+			c.End(false, false)
+			return err
 		}
 	}
 }

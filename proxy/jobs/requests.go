@@ -1,33 +1,38 @@
 package jobs
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
-// readAhead is the size of the buffer in which messages are looked at.
-const readAhead = 64 << 10
+// Line is the stage of a connection of a process of this host: the router's part in it.
+type Line interface {
+	relay.Stage
+	// Linked notes that the far side is a proxy that runs may be named to. It must be called before
+	// the connection is carried.
+	Linked()
+	// GoOn lets the connection go on over another link, which comes from another proxy.
+	GoOn(from Peer)
+	// Leave writes what the router has for the process, for a connection that another proxy goes on
+	// with and nobody carries meanwhile. Afterwards the Line can only be closed. With an error the
+	// process may have got a part of a message, and the connection must be closed.
+	Leave(process net.Conn) error
+}
 
-// requests is a connection that a process of this host made, as the relay sees it: what the relay
-// reads is what the process sent, without the messages that the router takes and with those that it
-// makes.
+// requests is the [Line] of a connection that a process of this host has made. It takes requests
+// for displaced keys out of what the process sends, and puts their parts in where they belong.
 //
-// The buffer has, from r on: pass bytes that were looked at and may be handed on, then skip bytes
-// of a message that the router took, then bytes that were not looked at. due is a message of the
-// router, or a run's name, that is handed on after the first before bytes.
-//
-// The fields above mu belong to the reader, that is the relay's goroutine, except for far, which
-// belongs to the writer, and atomic ones. A message is queued by whichever goroutine the router
-// runs in; it then wakes the reader by a read deadline in the past.
+// The fields above mu belong to the direction's goroutine, except for atomic ones. A message is
+// queued by whichever goroutine the router runs in; it then wakes the direction.
 type requests struct {
-	net.Conn
-	tcp         *net.TCPConn
 	jobs        *Jobs
 	destination netip.AddrPort
 	scope       Scope  // of the process
@@ -36,88 +41,65 @@ type requests struct {
 	peer        int32  // node id of the destination
 	refused     error  // why nothing passes any more
 	job         *job
-	linked      bool     // the far side is a proxy that understands commandRun
-	run         plan.Run // sent over this connection, for the
-	table       uint64   // node table with that digest
-	stream      stream
-	buf         []byte // read and not looked at are buf[r:w]
-	r, w        int
-	due         []byte              // to be handed on, after
-	before      int                 // that many bytes of buf
-	pass        int                 // bytes from buf[r] on to be handed on
-	skip        int                 // bytes after those, which the router took
-	failed      error               // the error that follows what is to be handed on
-	later       bool                // the next message has to wait: see wait
-	ended       bool                // wait has found that the process sends nothing more
-	inMessage   atomic.Bool         // see InMessage
-	told        atomic.Bool         // the process was sent the end of its stream
+	linked      bool                // the far side is a proxy that understands commandRun
+	run         plan.Run            // sent over this connection, for the
+	table       uint64              // node table with that digest
+	name        []byte              // command that goes before the message just looked at
+	ended       bool                // the process sends nothing more
 	hungUp      atomic.Bool         // the process has ended the connection, and was not told to
-	far         handshake           // handshake of the far process; before its end nothing is put in
 	routes      atomic.Pointer[job] // its job, once this is known to be a worker's connection to a server
 
-	mu      sync.Mutex // guards the rest; fields above belong to the reader, far to the writer
-	queue   [][]byte   // messages to put in between, each whole
-	queued  int        // their bytes
-	expires bool       // the relay has set a deadline
-	halt    bool       // Read has to end between two messages
-	stands  bool       // Read has ended so
-	over    bool       // nothing more can be put in
-	holdsUp bool       // the queue was full: the job waits for room
-	closed  bool
+	mu        sync.Mutex // guards the rest
+	queue     [][]byte   // messages to put in between, each whole
+	queued    int        // their bytes
+	wake      func()     // has the direction look at the queue; nil: nobody carries the connection
+	receptive bool       // the far process has sent its READY; before, nothing is put in
+	over      bool       // nothing more can be put in
+	holdsUp   bool       // the queue was full: the job waits for room
+	closed    bool
 }
 
-// Outbound wraps the connection that a process of this host, of that scope, has made to a
-// destination. Requests for displaced keys are taken out of it, and their parts put in where they
-// belong. Codecs know the process by origin.
-func (j *Jobs) Outbound(conn *net.TCPConn, destination netip.AddrPort, scope Scope, origin string) net.Conn {
+// Outbound returns the line of a connection that a process of this host, of that scope, has made to
+// a destination. Codecs know the process by origin.
+func (j *Jobs) Outbound(destination netip.AddrPort, scope Scope, origin string) Line {
+	return j.outbound(destination, scope, origin)
+}
+
+func (j *Jobs) outbound(destination netip.AddrPort, scope Scope, origin string) *requests {
 	j.noteDialled(scope, destination)
-	c := &requests{Conn: conn, tcp: conn, jobs: j, destination: destination, scope: scope, origin: origin, sender: pslite.Empty, peer: pslite.Empty}
-	c.stream.watcher = c
-	return c
+	return &requests{jobs: j, destination: destination, scope: scope, origin: origin, sender: pslite.Empty, peer: pslite.Empty}
 }
 
-// Linked notes that the far side is a proxy that runs may be named to. It must be called before the
-// first Read.
+// Linked implements Line.
 func (c *requests) Linked() { c.linked = true }
 
-// NetConn returns the connection to the process.
-func (c *requests) NetConn() net.Conn { return c.tcp }
-
-// Write implements net.Conn, for one goroutine. What comes for the process passes unseen, except
-// for the far process's handshake: after it the queue may be read.
-func (c *requests) Write(p []byte) (int, error) {
-	n, err := c.tcp.Write(p)
-	if c.far.consume(p[:max(0, n)]) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if len(c.queue) > 0 && !c.closed {
-			c.tcp.SetReadDeadline(time.Unix(1, 0))
-		}
-	}
-	return n, err
-}
-
-// CloseWrite ends the stream that the process receives. A process then closes the connection, too.
-func (c *requests) CloseWrite() error {
-	c.told.Store(true)
-	return c.tcp.CloseWrite()
-}
-
-// SetReadDeadline implements net.Conn, for deadlines in the past only, by which the relay is woken.
-// It is remembered, since deadlines also wake Read for the queue: see read.
-func (c *requests) SetReadDeadline(t time.Time) error {
+// Attach implements [relay.Speaker].
+func (c *requests) Attach(wake func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.expires = !t.IsZero()
-	return c.tcp.SetReadDeadline(t)
+	c.wake = wake
 }
 
-// InMessage reports whether the process has sent a part of a message. The relay need not know of
-// that part: a message that does not pass is held back until all of it has come.
-func (c *requests) InMessage() bool { return c.inMessage.Load() }
+// Receptive implements [relay.Speaker]. libzmq ends a connection on which a message arrives before
+// it has sent READY itself, and the message is lost.
+func (c *requests) Receptive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.receptive = true
+	if len(c.queue) > 0 {
+		c.wakeUp()
+	}
+}
 
-// enqueue queues a message for the destination and wakes the reader. It reports false where the
-// connection takes none any more.
+// wakeUp has the direction look at the queue, and at a message that waits; the caller holds c.mu.
+func (c *requests) wakeUp() {
+	if c.wake != nil {
+		c.wake()
+	}
+}
+
+// enqueue queues a message for the destination, and reports false where the connection takes none
+// any more.
 func (c *requests) enqueue(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,9 +108,63 @@ func (c *requests) enqueue(b []byte) bool {
 	}
 	c.queue = append(c.queue, b)
 	c.queued += len(b)
-	c.tcp.SetReadDeadline(time.Unix(1, 0))
+	c.wakeUp()
 	return true
 }
+
+// HasDue implements [relay.Speaker].
+func (c *requests) HasDue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.name) > 0 || c.receptive && len(c.queue) > 0
+}
+
+// dueBytes bounds what Due returns at once, beyond one message. What is not due yet counts as
+// queued.
+const dueBytes = 64 << 10
+
+// Due implements [relay.Speaker]. A run's name is for the far proxy, not for the process.
+func (c *requests) Due() (due [][]byte) {
+	c.mu.Lock()
+	if len(c.name) > 0 {
+		due, c.name = append(due, c.name), nil
+	}
+	for n := 0; c.receptive && len(c.queue) > 0 && n < dueBytes; {
+		m := c.queue[0]
+		c.queue[0] = nil // the array may stay for long
+		c.queue = c.queue[1:]
+		c.queued -= len(m)
+		n += len(m)
+		due = append(due, m)
+	}
+	room := c.hasRoom()
+	c.mu.Unlock()
+	if x := c.routes.Load(); room && x != nil {
+		x.letGo()
+	}
+	return due
+}
+
+// Sent implements [relay.Speaker]. Of a link that breaks it is unknown what has arrived.
+func (c *requests) Sent([][]byte, int) {}
+
+// End implements [relay.Speaker].
+func (c *requests) End(told, between bool) bool {
+	// A reset says nothing: a connection that this proxy resets looks the same.
+	if !told {
+		c.hungUp.Store(true)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) > 0 && between && c.receptive {
+		return false
+	}
+	c.over = true
+	return true
+}
+
+// Silent implements [relay.Judge].
+func (c *requests) Silent() { c.ended = true }
 
 // retire returns the queue, and has enqueue refuse more.
 func (c *requests) retire() [][]byte {
@@ -139,8 +175,8 @@ func (c *requests) retire() [][]byte {
 	return left
 }
 
-// Close implements net.Conn.
-func (c *requests) Close() error {
+// Close implements [relay.Stage].
+func (c *requests) Close() {
 	c.mu.Lock()
 	already := c.closed
 	c.closed = true
@@ -148,11 +184,34 @@ func (c *requests) Close() error {
 	if !already {
 		c.jobs.left(c)
 	}
-	return c.tcp.Close()
 }
 
-// ready implements watcher. A worker's connection joins its job now, before its first message: the
-// router may have messages for the server although the worker is silent.
+// Command implements [relay.Judge]. Only proxies name runs; no name is taken from a process.
+func (c *requests) Command(name string, data []byte) (passes bool, err error) {
+	if id, ok := readyOf(name, data); ok {
+		return true, c.ready(id)
+	}
+	return name != commandRun, nil
+}
+
+// readyOf returns the node id in a command, Empty where it has none; ok is false unless the command
+// is a READY.
+func readyOf(name string, data []byte) (id int32, ok bool) {
+	if name != zmtp.CommandReady {
+		return pslite.Empty, false
+	}
+	r, err := zmtp.ParseReady(data)
+	if err != nil {
+		return pslite.Empty, false
+	}
+	if id, ok = pslite.ParseIdentity(r.Identity); !ok {
+		id = pslite.Empty
+	}
+	return id, true
+}
+
+// ready handles the process's READY, with its node id. With an error the connection ends. A worker's
+// connection joins its job now, before its first message: the router may have messages for the server although the worker is silent.
 func (c *requests) ready(id int32) error {
 	c.sender = id
 	// Before the READY passes: the far process would replace the connection of the real node by
@@ -176,16 +235,25 @@ func (c *requests) open() bool {
 	return !c.over && !c.closed
 }
 
-// wantsKeys implements watcher: the router needs the keys of requests.
-func (c *requests) wantsKeys(m *pslite.Meta) bool {
+// WantsKeys implements [relay.Judge]: the router needs the keys of requests.
+func (c *requests) WantsKeys(m *pslite.Meta) bool {
 	return m.Data() && m.Request && c.known(nil) && c.routed()
 }
 
-// named implements watcher. Only proxies name runs; a process that does is ignored.
-func (c *requests) named(plan.Run) {}
+// Inspect implements [relay.Judge].
+func (c *requests) Inspect(m *pslite.Message, d pslite.Dialect) (relay.Taken, error) {
+	passes, err := c.inspect(m, d)
+	switch {
+	case errors.Is(err, errLater):
+		return relay.Waits, nil
+	case passes || err != nil:
+		return relay.Passes, err
+	}
+	return relay.Took, nil
+}
 
-// inspect implements watcher: it decides about a message of the process before any of it goes on;
-// passes means that it goes on unchanged.
+// inspect decides about a message of the process before any of it goes on; passes means that it
+// goes on unchanged. With errLater it has to be shown again.
 func (c *requests) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, err error) {
 	if c.refused != nil {
 		return false, c.refused
@@ -219,8 +287,8 @@ func (c *requests) inspect(m *pslite.Message, d pslite.Dialect) (passes bool, er
 	return true, nil
 }
 
-// takeMessage implements watcher, for messages that inspect did not pass.
-func (c *requests) takeMessage(m *pslite.Message, d pslite.Dialect) error {
+// Take implements [relay.Judge].
+func (c *requests) Take(m *pslite.Message, d pslite.Dialect) error {
 	if m.Meta.Control.Cmd != pslite.NoCommand {
 		return nil // an ACK that the router has taken in
 	}

@@ -94,7 +94,7 @@ func (c *requests) nameRun(m *pslite.Meta) {
 		c.run = run
 	}
 	if c.run != "" {
-		c.due = zmtp.AppendCommand(c.due, commandRun, []byte(c.run))
+		c.name = zmtp.AppendCommand(nil, commandRun, []byte(c.run))
 	}
 }
 

@@ -2,10 +2,6 @@ package jobs
 
 import (
 	"errors"
-	"os"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -29,7 +25,7 @@ const (
 )
 
 // errLater means that a message cannot be judged or taken yet. It stays unread, as does all behind
-// it; see [requests.wait].
+// it. Of a process that has ended its side all is read at once: otherwise nobody would see its end.
 var errLater = errors.New("the message has to wait")
 
 // wholeRequest shows the router a request that cannot be split; passes means that it goes on
@@ -95,56 +91,14 @@ func (x *job) letGo() {
 // another connection, and in each tick, as for what may be known of keys by then.
 func (x *job) wakeHeldUp() {
 	for c := range x.heldUp {
-		c.wakeUp()
+		c.lookAgain()
 	}
 	clear(x.heldUp)
 }
 
-// wakeUp has the reader look again at what it waits for.
-func (c *requests) wakeUp() {
+// lookAgain has the direction look again at the message that waits.
+func (c *requests) lookAgain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tcp.SetReadDeadline(time.Unix(1, 0))
-}
-
-// wait waits, without reading, until something is to be looked at again: a queue that has room,
-// this connection's own queue, a Halt. Of a process that has ended its side what is left is read
-// at once, which is no more than the kernel holds of it: otherwise nobody would see its end. Errors
-// are those of read.
-func (c *requests) wait() error {
-	c.inMessage.Store(true)
-	raw, err := c.tcp.SyscallConn()
-	if err != nil {
-		return err
-	}
-	// Each segment and the end of the stream are reasons to be called, of which only the end
-	// counts.
-	err = raw.Read(func(fd uintptr) bool {
-		if c.ended {
-			return false
-		}
-		c.ended = ended(int(fd))
-		return c.ended
-	})
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return c.woken(err)
-	}
-	return err
-}
-
-// The kernel's states of a connection whose peer has ended its side, or that is over.
-var endedStates = [...]uint8{unix.BPF_TCP_CLOSE, unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING, unix.BPF_TCP_TIME_WAIT}
-
-// ended reports whether the process at the other end of a connection sends nothing more.
-func ended(fd int) bool {
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil {
-		return true
-	}
-	for _, s := range endedStates {
-		if info.State == s {
-			return true
-		}
-	}
-	return false
+	c.wakeUp()
 }

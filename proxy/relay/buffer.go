@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/keep"
+	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // A direction reads into a buffer of baseBuffer bytes while nothing larger must be held. Buffers
@@ -168,6 +169,20 @@ func (in *input) grow(ctx context.Context, need int) error {
 	in.replace(class)
 	return nil
 }
+
+// growWithin is grow for at most memoryPatience; what is what the room is for.
+func (in *input) growWithin(ctx context.Context, need int, what string) error {
+	ctx, cancel := context.WithTimeout(ctx, memoryPatience)
+	defer cancel()
+	if err := in.grow(ctx, need); err != nil {
+		return reason.Errorf(reason.Memory, "holding %s, %d bytes: no memory within the bound for %s: %w", what, need, memoryPatience, err)
+	}
+	return nil
+}
+
+// memoryPatience is how long a message that must be held waits for memory before its connection
+// ends.
+const memoryPatience = 30 * time.Second
 
 // replace moves the unconsumed bytes into a buffer of another class, for which the bound has been
 // charged.

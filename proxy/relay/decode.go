@@ -24,6 +24,7 @@ type decoder struct {
 	flow     *Flow
 	passing  *Passing // nil: it may not end between two messages
 	skim
+	received
 	// Of an encoded message that is not yet passed on whole:
 	frames [][]byte // by index; those that come from the link are ignored
 	plain  uint32   // bit i: frames[i] comes from the link
@@ -41,13 +42,22 @@ func newDecoder(r Receiver, flow *Flow) *decoder {
 
 // step is like [encoder.step].
 func (d *decoder) step(in *input, out *output) (verdict, error) {
-	for in.r < in.w {
+	if d.receiver == nil && d.stage == nil && d.receptive == nil && d.between() {
+		return verdict{raw: true}, nil // nobody has to see the rest
+	}
+	for {
 		if out.full() {
 			return verdict{flush: true}, nil
 		}
+		if d.ownDue() {
+			return verdict{flush: true, own: true}, nil
+		}
+		if in.r == in.w {
+			break
+		}
 		if d.left > 0 {
 			if !d.body(in, out) {
-				return verdict{move: d.left}, nil
+				break
 			}
 			if err := d.proceed(out); err != nil {
 				return verdict{}, err
@@ -59,7 +69,23 @@ func (d *decoder) step(in *input, out *output) (verdict, error) {
 			return v, err
 		}
 	}
+	if d.takes {
+		return verdict{}, nil
+	}
 	return verdict{move: d.left}, nil
+}
+
+// body passes buffered bytes of the current frame's body, and reports whether that is complete.
+func (d *decoder) body(in *input, out *output) bool {
+	if !d.takes {
+		return d.skim.body(in, out)
+	}
+	b := in.bytes()
+	b = b[:min(uint64(len(b)), d.left)]
+	d.addTaken(b)
+	in.r += len(b)
+	d.left -= uint64(len(b))
+	return d.left == 0
 }
 
 // header starts the next frame of the link. For one that belongs to an encoded message it writes a
@@ -79,15 +105,30 @@ func (d *decoder) header(in *input, out *output) (verdict, error) {
 	if !d.hearPlain(b, h, n) {
 		return verdict{need: n + int(h.Size)}, nil
 	}
-	if d.next < len(d.frames) { // a frame of an encoded message
+	switch ok, err := d.judgePlain(b, h, n); {
+	case err != nil:
+		return verdict{}, err
+	case !ok:
+		return verdict{need: n + int(h.Size)}, nil
+	}
+	d.receives() // not a handshake as libzmq's: there is nothing to wait for
+	if !d.inside && len(d.frames) == 0 {
+		d.flow.messages.Add(1)
+	}
+	encoded := d.next < len(d.frames) // a frame of an encoded message
+	if encoded {
 		d.next++
 		d.open = h.More()
-		out.taken(zmtp.AppendHeader(out.space(), zmtp.FrameHeader(int(h.Size), d.next < len(d.frames) || d.open)))
-	} else {
-		out.lend(b[:n])
-		if !d.inside {
-			d.flow.messages.Add(1)
+	}
+	switch {
+	case d.takes:
+		if err := d.beginFrame(h.Size); err != nil {
+			return verdict{}, err
 		}
+	case encoded:
+		out.taken(zmtp.AppendHeader(out.space(), zmtp.FrameHeader(int(h.Size), d.next < len(d.frames) || d.open)))
+	default:
+		out.lend(b[:n])
 	}
 	in.r += n
 	d.left, d.inside = h.Size, h.More()
@@ -109,7 +150,7 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 		return verdict{need: known}, nil
 	}
 	switch {
-	case !isOurs(b[n:min(total, len(b))]):
+	case d.receiver == nil || !isOurs(b[n:min(total, len(b))]):
 		if h.Size > zmtp.MaxCommand {
 			return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: a command of %d bytes, at most %d are allowed", h.Size, zmtp.MaxCommand)
 		}
@@ -117,9 +158,12 @@ func (d *decoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 			return verdict{need: total}, nil
 		}
 		d.hearReady(b[n:total])
-		out.lend(b[:total])
+		passes, err := d.hear(b[n:total])
+		if passes {
+			out.lend(b[:total])
+		}
 		in.r += total
-		return verdict{}, nil
+		return verdict{raw: d.receiver == nil && d.stage == nil && d.receptive == nil && d.between()}, err
 	case d.inside || h.Size < uint64(commandExtra):
 		return verdict{}, reason.Errorf(reason.MalformedLink, "from the link: an encoded message inside another")
 	case len(b) < total:
@@ -172,6 +216,10 @@ func (d *decoder) encoded(flags byte, head []byte, out *output) (verdict, error)
 		return verdict{}, nil
 	}
 	d.hears(frames, plain)
+	d.receives()
+	if err := d.judgeDecoded(frames, plain); err != nil {
+		return verdict{}, err
+	}
 	d.plain, d.next, d.open = plain, 0, follow
 	d.frames = append(d.frames[:0], frames...)
 	d.inside = follow
@@ -213,6 +261,13 @@ func (d *decoder) proceed(out *output) error {
 	for d.next < len(d.frames) && d.plain&(1<<d.next) == 0 {
 		f := d.frames[d.next]
 		d.next++
+		if d.takes {
+			if err := d.beginFrame(uint64(len(f))); err != nil {
+				return err
+			}
+			d.addTaken(f)
+			continue
+		}
 		out.taken(zmtp.AppendHeader(out.space(), zmtp.FrameHeader(len(f), d.next < len(d.frames) || d.open)))
 		out.add(f)
 	}
@@ -222,7 +277,35 @@ func (d *decoder) proceed(out *output) error {
 	case !d.open:
 		return reason.Errorf(reason.Codec, "from the link: an encoded message is missing frames")
 	}
-	return nil
+	return d.endTaken()
+}
+
+// hear shows a command to the stages, and reports whether it passes.
+func (d *decoder) hear(body []byte) (passes bool, err error) {
+	if d.stage == nil && d.receptive == nil {
+		return true, nil
+	}
+	name, data, err := zmtp.ParseCommand(body)
+	if err != nil {
+		return true, nil
+	}
+	if d.stage != nil {
+		if passes, err := d.stage.Command(string(name), data); !passes || err != nil {
+			return false, err
+		}
+	}
+	if string(name) == zmtp.CommandReady {
+		d.receives()
+	}
+	return true, nil
+}
+
+// receives notes that the far process takes messages.
+func (d *decoder) receives() {
+	if d.receptive != nil {
+		d.receptive()
+		d.receptive = nil
+	}
 }
 
 // moved accounts for n bytes of a body that the kernel moved.
@@ -235,21 +318,17 @@ func (d *decoder) moved(n uint64, out *output) error {
 
 // noRoom waits for memory: an encoded message can only be passed on decoded, and so must be held.
 func (d *decoder) noRoom(ctx context.Context, in *input, need int) error {
-	ctx, cancel := context.WithTimeout(ctx, memoryPatience)
-	defer cancel()
-	if err := in.grow(ctx, need); err != nil {
-		return reason.Errorf(reason.Memory, "holding an encoded message of %d bytes: no memory within the bound for %s: %w", need, memoryPatience, err)
-	}
-	return nil
+	return in.growWithin(ctx, need, "an encoded message")
 }
-
-// memoryPatience is how long an encoded message waits for memory before its connection ends.
-const memoryPatience = 30 * time.Second
 
 // rest handles bytes that are still buffered when the stream ends: a piece of a plain frame's
 // header passes, one of an encoded message is lost, which is an error.
 func (d *decoder) rest(in *input, out *output) error {
 	b := in.bytes()
+	if d.takes { // nobody gets a part of it
+		in.r = in.w
+		return nil
+	}
 	if h, n, err := zmtp.CutHeader(b); d.next < len(d.frames) || err == nil && n > 0 && h.Command() && isOurs(b[n:]) {
 		return reason.Errorf(reason.ResetByFarSide, "the link ended inside an encoded message")
 	}
@@ -259,7 +338,12 @@ func (d *decoder) rest(in *input, out *output) error {
 }
 
 // between reports whether the direction stands between two messages.
-func (d *decoder) between() bool { return !d.inside && d.left == 0 }
+func (d *decoder) between() bool { return !d.inside && d.left == 0 && !d.named }
+
+// atFirst reports whether the next frame of the link is the first of a message.
+func (d *decoder) atFirst() bool {
+	return !d.inside && len(d.frames) == 0 || len(d.frames) > 0 && d.next == 0
+}
 
 // written releases the memory of decoded frames, once none of them is waiting to be written.
 func (d *decoder) written() {
@@ -268,4 +352,8 @@ func (d *decoder) written() {
 	}
 }
 
-func (d *decoder) close() { d.receiver.Close() }
+func (d *decoder) close() {
+	if d.receiver != nil {
+		d.receiver.Close()
+	}
+}

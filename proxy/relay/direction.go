@@ -105,6 +105,10 @@ type direction struct {
 	initiator Initiator
 	gatherer  Gatherer // nil: none
 	waking    *waking
+	// Where a stage decides about messages:
+	stage  Stage       // nil: none
+	told   func() bool // the source was sent the end of its own stream
+	silent bool        // the source sends nothing more
 	// Of a connection that is kept:
 	keeping *Keeping     // nil: it is not
 	window  *keep.Window // of the direction to Far
@@ -155,6 +159,11 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 			return err
 		case v.pass:
 			return d.heard(d.heardBy)
+		case v.own:
+			if err := d.sendOwn(); err != nil {
+				return err
+			}
+			continue
 		case v.flush:
 			continue
 		case v.wait:
@@ -163,8 +172,8 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 			if d.passDue() {
 				return d.stand()
 			}
-			if err := d.gatherer.Wait(); err != nil {
-				return &sideError{write: true, err: err}
+			if err := d.awaitTurn(); err != nil {
+				return err
 			}
 			continue
 		case v.raw:
@@ -191,12 +200,20 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 			return d.stand()
 		}
 		if err := d.await(); err != nil {
-			if d.halted(err) {
-				return d.stand()
-			}
 			return d.end(err)
 		}
 	}
+}
+
+// awaitTurn waits until the message that waits can be looked at again.
+func (d *direction) awaitTurn() error {
+	if d.gatherer == nil {
+		return d.awaitStage()
+	}
+	if err := d.gatherer.Wait(); err != nil {
+		return &sideError{write: true, err: err}
+	}
+	return nil
 }
 
 // greet passes the greeting on as it comes, and reports whether it is that of a stream whose frames
@@ -350,6 +367,9 @@ func (d *direction) end(cause error) error {
 		return err
 	}
 	if err := d.sendGathered(); err != nil {
+		return err
+	}
+	if err := d.endStage(); err != nil {
 		return err
 	}
 	if err := d.side.rest(&d.in, &d.out); err != nil {

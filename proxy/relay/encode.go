@@ -39,10 +39,12 @@ type encoder struct {
 	sharer   Sharer   // sender, where it is one
 	observer Observer // nil: none, or no longer
 	gather
+	staged
 	flow    *Flow
 	decided bool          // the first message was PS-lite's, so the stream is
 	asked   bool          // holder was asked about the current message
-	whole   bool          // and wants all of it
+	whole   bool          // and wants all of it, or the stage does
+	odd     bool          // the current message is not as PS-lite makes them
 	payoff  *payoff.Meter // nil: messages are encoded whether it pays or not
 	far     pathSampler   // with payoff
 	skim
@@ -75,14 +77,23 @@ type verdict struct {
 	move  uint64 // pass on that many bytes, none of which is buffered
 	raw   bool   // splice all the rest
 	pass  bool   // the other end stands between two messages, and nothing more comes
-	wait  bool   // messages that the gatherer took must go first
+	wait  bool   // messages that the gatherer took must go first, or the stage lets none pass
+	own   bool   // then write the stage's own messages
 }
 
 // step consumes what it can of in and adds what it becomes to out. Slices that it lends to out
 // refer to in's buffer, so the direction flushes before it reads again.
 func (e *encoder) step(in *input, out *output) (verdict, error) {
+	if e.idle() {
+		return verdict{raw: true}, nil
+	}
 	if full, err := e.due(out); full || err != nil {
 		return verdict{flush: full}, err
+	}
+	if e.between() {
+		if flush, err := e.sendsOwn(out); flush || err != nil {
+			return verdict{flush: flush}, err
+		}
 	}
 	for in.r < in.w {
 		if out.full() {
@@ -107,7 +118,7 @@ func (e *encoder) step(in *input, out *output) (verdict, error) {
 				return verdict{flush: true}, err
 			}
 		}
-		if err != nil && e.sender == nil {
+		if err != nil && e.sender == nil && e.stage == nil {
 			return verdict{raw: true}, nil // it is the destination's business
 		}
 		if err != nil || v != (verdict{}) {
@@ -115,6 +126,11 @@ func (e *encoder) step(in *input, out *output) (verdict, error) {
 		}
 	}
 	return verdict{move: e.left}, nil
+}
+
+// idle reports whether nobody has to see the rest of the stream.
+func (e *encoder) idle() bool {
+	return e.sender == nil && e.observer == nil && e.stage == nil && e.receptive == nil
 }
 
 // body passes buffered bytes of the current frame's body, and reports whether that is complete.
@@ -162,39 +178,68 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	if isOurs(b[n:total]) {
 		return verdict{}, reason.Errorf(reason.Reserved, "the job sent a command %q, which is reserved for proxies", commandName)
 	}
+	passes, err := e.hear(b[n:total])
+	if err != nil {
+		return verdict{}, err
+	}
 	e.greet(b[n:total])
-	out.lend(b[:total])
+	if passes {
+		out.lend(b[:total])
+	}
 	in.r += total
 	return verdict{}, nil
+}
+
+// hear shows a command to the stages, and reports whether it passes.
+func (e *encoder) hear(body []byte) (passes bool, err error) {
+	if e.stage == nil && e.receptive == nil {
+		return true, nil
+	}
+	name, data, err := zmtp.ParseCommand(body)
+	if err != nil {
+		return true, nil
+	}
+	if e.stage != nil {
+		if passes, err := e.stage.Command(string(name), data); !passes || err != nil {
+			return passes, err
+		}
+	}
+	if string(name) == zmtp.CommandReady {
+		e.receives()
+	}
+	return true, nil
+}
+
+// receives notes that the process takes messages.
+func (e *encoder) receives() {
+	if e.receptive != nil {
+		e.receptive()
+		e.receptive = nil
+	}
 }
 
 // message handles the start of a message or command: it holds as much as scan asks for, and then
 // encodes the message, gives it to the gatherer or passes it.
 func (e *encoder) message(in *input, out *output) (verdict, error) {
+	if e.fate == undecided {
+		if flush, err := e.sendsOwn(out); flush || err != nil {
+			return verdict{flush: flush}, err
+		}
+	}
 	if e.unheld {
 		if e.isWaiting() {
 			return verdict{wait: true}, nil
 		}
-		e.inside, e.asked, e.whole, e.unheld = true, false, false, false
+		e.inside, e.unheld = true, false
+		e.next()
 		return verdict{}, nil
 	}
 	held, v, err := e.scan(in.bytes())
-	if err != nil {
-		return verdict{}, err
-	}
-	if v.need > 0 {
-		return v, nil
+	if err != nil || v.need > 0 {
+		return v, err
 	}
 	if len(e.frames) == 0 {
-		if e.isWaiting() {
-			return verdict{wait: true}, nil
-		}
-		h, n, err := zmtp.CutHeader(in.bytes())
-		if err == nil && h.Command() {
-			return e.command(h, n, in, out)
-		}
-		e.inside, e.asked, e.whole = true, false, false
-		return verdict{}, nil
+		return e.passUnseen(in, out)
 	}
 	if !e.decided {
 		// The first message decides about the stream. The command tells the far end to stop parsing
@@ -208,6 +253,16 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		}
 		e.decided = true
 	}
+	e.receives() // not a handshake as libzmq's: there is nothing to wait for
+	if v, done, err := e.route(held, in, out); done {
+		return v, err
+	}
+	if e.odd {
+		return e.passUnseen(in, out)
+	}
+	if e.shown.Rest && e.wants(held) {
+		return verdict{}, nil // scanned again, with all of it
+	}
 	// The codec may block until the far end has used what it was sent; what is in out must reach it
 	// first, or both would wait.
 	if e.sharer != nil && out.waiting > 0 && e.sharer.MayWait(held) {
@@ -216,7 +271,7 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 	switch e.take() {
 	case Took:
 		in.r += held
-		e.asked, e.whole = false, false
+		e.next()
 		return verdict{}, nil
 	case Waits:
 		return verdict{wait: true}, nil
@@ -226,8 +281,22 @@ func (e *encoder) message(in *input, out *output) (verdict, error) {
 		out.lend(in.bytes()[:held])
 	}
 	in.r += held
-	e.inside, e.asked, e.whole = e.shown.Rest, false, false
-	return verdict{raw: seen && e.sender == nil}, nil
+	e.inside = e.shown.Rest
+	e.next()
+	return verdict{raw: seen && e.idle()}, nil
+}
+
+// passUnseen passes a command, or begins to pass a message without showing it to the codec.
+func (e *encoder) passUnseen(in *input, out *output) (verdict, error) {
+	if e.isWaiting() {
+		return verdict{wait: true}, nil
+	}
+	if h, n, err := zmtp.CutHeader(in.bytes()); err == nil && h.Command() {
+		return e.command(h, n, in, out)
+	}
+	e.inside = true
+	e.next()
+	return verdict{}, nil
 }
 
 // observe shows e.shown to the observer, and reports whether there is none or it has seen enough.
@@ -312,14 +381,23 @@ func (e *encoder) encode(out *output) bool {
 // more than encoding a short one.
 const timedOneIn = 16
 
-// noRoom is called when there is no memory to hold the next message: it passes unencoded.
-func (e *encoder) noRoom(context.Context, *input, int) error {
+// noRoom is called when there is no memory to hold the next message: it passes unencoded. One that a
+// stage has not let pass waits for memory.
+func (e *encoder) noRoom(ctx context.Context, in *input, need int) error {
+	if e.stage != nil && e.fate != toPass {
+		if e.fate == undecided && !e.tight {
+			e.tight = true
+			return nil
+		}
+		return in.growWithin(ctx, need, "a message that may have displaced keys")
+	}
 	e.flow.unheld.Add(1)
 	if e.gatherer != nil {
 		e.unheld = true // what was taken goes first
 		return nil
 	}
-	e.inside, e.asked, e.whole = true, false, false
+	e.inside = true
+	e.next()
 	return nil
 }
 
@@ -332,13 +410,16 @@ func (e *encoder) moved(n uint64, _ *output) error {
 // rest handles bytes that are still buffered when the stream ends, such as an incomplete message:
 // they pass.
 func (e *encoder) rest(in *input, out *output) error {
-	out.lend(in.bytes())
+	if e.fate != toTake { // nobody gets a part of it
+		out.lend(in.bytes())
+	}
 	in.r = in.w
 	return nil
 }
 
-// between reports whether the encoder is between two messages of those that it has consumed.
-func (e *encoder) between() bool { return !e.inside && e.left == 0 }
+// between reports whether the encoder is between two messages of those that it has consumed. A
+// message about which a stage has decided counts as begun.
+func (e *encoder) between() bool { return !e.inside && e.left == 0 && e.fate == undecided }
 
 // written is called when all output has been written. That is a good moment to sample the path: the
 // link has something to do.

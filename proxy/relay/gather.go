@@ -107,8 +107,7 @@ func (d *decoder) hears(frames [][]byte, plain uint32) {
 // unchanged; b starts with its header of n bytes. It returns false where the frame is not
 // completely buffered yet.
 func (d *decoder) hearPlain(b []byte, h zmtp.Header, n int) bool {
-	first := !d.inside && len(d.frames) == 0 || len(d.frames) > 0 && d.next == 0
-	if d.hearer == nil || !first || h.Size > maxMeta {
+	if d.hearer == nil || !d.atFirst() || h.Size > maxMeta {
 		return true
 	}
 	if len(b) < n+int(h.Size) {

@@ -45,15 +45,6 @@ func (p *Passing) HeldFor() time.Duration {
 	return time.Duration(max(p.holds.Load(), p.theirs.Load()))
 }
 
-// Halter is a job's connection that reads ahead of the relay, as that of a router does. Only it
-// knows where its stream can stop.
-type Halter interface {
-	// Halt has Read fail once the stream is between two messages and everything that was read ahead
-	// has been returned. Halted reports whether Read has failed for that reason.
-	Halt()
-	Halted() bool
-}
-
 // Passes reports whether Pass can end the link in order: as far as is known, both directions are
 // streams of messages, and neither has ended.
 func (c *Conn) Passes() bool {
@@ -65,10 +56,6 @@ func (c *Conn) Passes() bool {
 func (c *Conn) Pass(holds time.Duration) {
 	if holds > 0 {
 		c.Passing.holds.Store(int64(holds))
-	}
-	if h, ok := c.Job.(Halter); ok {
-		h.Halt()
-		return
 	}
 	c.Passing.asked.Store(true)
 	c.Wake()
@@ -106,17 +93,11 @@ func (d *direction) passDue() bool {
 	return d.passing != nil && d.side.between() && d.passing.asked.Load() && (d.gatherer == nil || d.gatherer.Rests())
 }
 
-// halted reports whether a read failed because the job's connection was halted.
-func (d *direction) halted(err error) bool {
-	h, ok := d.src.(Halter)
-	return err != nil && ok && d.passing != nil && h.Halted()
-}
-
 // stand ends the direction to Far between two messages, and announces that to the other end. What
 // was read of messages that come next is kept in Left. The sender's own messages go before: they
 // exist nowhere else, and the next link has another sender.
 func (d *direction) stand() error {
-	if _, ahead := d.src.(Halter); !d.side.between() || ahead && d.in.r < d.in.w {
+	if !d.side.between() {
 		return reason.Errorf(reason.Internal, "a connection was moved to another link in the middle of a message")
 	}
 	if d.initiator != nil {

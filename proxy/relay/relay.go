@@ -21,7 +21,7 @@
 // writes the output (output.go). Sides are state machines over buffers: they do no I/O, and tell
 // the direction by a verdict what has to happen next.
 //
-// What a connection may have beside: a [Keeping] lets it survive a broken link (keep.go), a
+// What a connection may have beside: a [Stage] that decides where messages go (stage.go), a [Keeping] lets it survive a broken link (keep.go), a
 // [Passing] lets it change links between two messages (pass.go), a [Gatherer] delays and changes
 // messages (gather.go), and a hold keeps messages from the process for a while (hold.go).
 //
@@ -60,6 +60,10 @@ type Conn struct {
 	Gatherer Gatherer // of the direction to Far, where there is a Sender; nil: none
 	Hearer   Hearer   // of the direction to Job, where there is a Receiver; nil: none
 
+	// Outbound and Inbound decide where messages go, those of the job's process and those for it;
+	// nil: they go where they came for. Beside a Keeping or a Gatherer there are none.
+	Outbound, Inbound Stage
+
 	// Payoff decides which messages to Far are encoded, among those that no rule asks to have
 	// encoded; nil: all are.
 	Payoff *payoff.Meter
@@ -71,10 +75,12 @@ type Conn struct {
 
 	ToFar, ToJob Flow
 
-	waking waking // of the direction to Far
-	hold   hold   // of the direction to Job
+	waking    waking // of the direction to Far
+	wakingJob waking // of the direction to Job, where there is an Inbound
+	hold      hold   // of the direction to Job
 
 	jobEnded, farEnded atomic.Bool // the stream from there has
+	jobTold            atomic.Bool // see EndJob
 
 	failing sync.Once // the first direction that fails, or Break, sets failed
 	failed  error
@@ -88,8 +94,18 @@ type Conn struct {
 // cleared, and another Conn can go on with it. Memory is shared with other connections and may be
 // used for as long as Run runs. Run may be called once.
 func (c *Conn) Run(ctx context.Context, m *Memory) error {
+	err := c.run(ctx, m)
+	c.detach()
+	if !errors.Is(err, ErrPassed) && !errors.Is(err, ErrBroken) {
+		c.closeStages()
+	}
+	return err
+}
+
+func (c *Conn) run(ctx context.Context, m *Memory) error {
 	stop := context.AfterFunc(ctx, c.reset)
 	defer stop()
+	c.attach()
 	var g sync.WaitGroup
 	g.Go(func() { c.ended(c.up(ctx, m), true, reason.ResetByJob, reason.ResetByFarSide) })
 	g.Go(func() { c.ended(c.down(ctx, m), false, reason.ResetByFarSide, reason.ResetByJob) })
@@ -125,7 +141,7 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
 	k := c.Keeping
-	if c.Sender == nil && c.Observer == nil {
+	if c.Sender == nil && c.Observer == nil && c.Outbound == nil && c.Inbound == nil {
 		if err := c.sendLeft(); err != nil {
 			return err
 		}
@@ -138,11 +154,15 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	e := newEncoder(c.Sender, &c.ToFar)
 	e.observer, e.gatherer = c.Observer, c.Gatherer
 	e.payoff, e.far.conn = c.Payoff, c.Far
+	if e.stage = c.Outbound; c.Inbound != nil {
+		e.receptive = c.Inbound.Receptive
+	}
 	d := direction{src: c.Job, dst: c.Far, flow: &c.ToFar, side: e, ended: &c.jobEnded}
-	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil || c.Passing != nil || c.Gatherer != nil {
+	if d.initiator, _ = c.Sender.(Initiator); d.initiator != nil || c.Passing != nil || c.Gatherer != nil || c.Outbound != nil {
 		d.waking = &c.waking
 	}
-	d.gatherer = c.Gatherer
+	d.gatherer, d.stage = c.Gatherer, c.Outbound
+	d.told = func() bool { return c.farEnded.Load() || c.jobTold.Load() }
 	if k != nil {
 		d.keeping, d.window, d.greeted = k, k.Window, k.Begun
 	}
@@ -158,7 +178,7 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 	defer survive(&err)
 	k := c.Keeping
-	if c.Receiver == nil {
+	if c.Receiver == nil && c.Inbound == nil && c.Outbound == nil {
 		if k == nil {
 			return splice(c.Job, c.Far, &c.ToJob, &c.farEnded)
 		}
@@ -167,7 +187,14 @@ func (c *Conn) down(ctx context.Context, m *Memory) (err error) {
 	}
 	side := newDecoder(c.Receiver, &c.ToJob)
 	side.hearer = c.Hearer
+	if side.stage = c.Inbound; c.Outbound != nil {
+		side.receptive = c.Outbound.Receptive
+	}
 	d := direction{src: c.Far, dst: c.Job, flow: &c.ToJob, side: side, ended: &c.farEnded, hold: &c.hold}
+	d.told = func() bool { return false }
+	if d.stage = c.Inbound; d.stage != nil {
+		d.waking = &c.wakingJob
+	}
 	if k != nil {
 		d.keeping, d.skip, d.greeted = k, k.Skip, k.FarBegun
 	}

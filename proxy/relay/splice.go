@@ -58,7 +58,7 @@ func disconnect(fd uintptr) {
 // of the stream. It works below TLS, and where another process has a duplicate of the socket.
 func Reset(c net.Conn) {
 	under := c
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS, or watched by package jobs
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		under = t.NetConn()
 	}
 	if t, ok := under.(*net.TCPConn); ok {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// waking interrupts a direction that waits for the job's next bytes, by its read deadline. A Wake
+// waking interrupts a direction that waits for its source's next bytes, by the read deadline. A Wake
 // is never lost: wanted stays set until the direction is about to wait, or has been woken.
 type waking struct {
 	mu     sync.Mutex // guards the rest
@@ -19,8 +19,10 @@ type waking struct {
 // Wake has the direction to Far run soon, also while the job sends nothing, so that it asks its
 // [Initiator] and [Gatherer] and sees a Pass. It may be called by any goroutine, before, during and
 // after Run.
-func (c *Conn) Wake() {
-	w := &c.waking
+func (c *Conn) Wake() { c.waking.wake() }
+
+// wake has the direction run soon.
+func (w *waking) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wanted = true
@@ -59,7 +61,7 @@ func (d *direction) await() error {
 	if n := d.in.w - d.in.r; d.window != nil && n >= lacksRoom {
 		d.window.MakeRoom(n)
 	}
-	if d.waking == nil || !d.side.between() || d.passing == nil && d.gatherer == nil && d.in.r < d.in.w {
+	if d.waking == nil || !d.side.between() || d.passing == nil && d.gatherer == nil && d.stage == nil && d.in.r < d.in.w {
 		return d.fill()
 	}
 	if d.initiator != nil && d.in.r == d.in.w {
