@@ -1,8 +1,6 @@
 package jobs
 
 import (
-	"errors"
-	"io"
 	"net/netip"
 	"testing"
 
@@ -18,9 +16,7 @@ func TestRequestsOfAWorkerThatEnds(t *testing.T) {
 	for _, told := range []bool{false, true} {
 		x := oneJob(t, Options{})
 		connect(t, x) // an answer has come
-		process, tcp := connected(t)
-		c := &requests{Conn: tcp, tcp: tcp, jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
-		c.stream.watcher = c
+		c := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
 		c.join(x, c.peer)
 		if passes, err := x.request(c, messageOf(1, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
 			t.Fatalf("a request passes: %v, %v", passes, err)
@@ -30,16 +26,14 @@ func TestRequestsOfAWorkerThatEnds(t *testing.T) {
 			x.router.Hold(batch, []plan.Keys{plan.One(7)})
 			return nil
 		})
+		over := carry(t, c, true)
 		if told {
-			if err := c.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			over.conn.EndJob()
 		}
-		process.Close()
-		if _, err := c.Read(make([]byte, 100)); !errors.Is(err, io.EOF) {
-			t.Fatalf("the worker's end is read as %v", err)
+		over.end(t)
+		if over.err != nil {
+			t.Fatal(over.err)
 		}
-		c.Close()
 		if n := len(x.router.UnderWay()); (n == 0) == told {
 			t.Errorf("told to end: %v: %d requests are in flight", told, n)
 		}
@@ -47,7 +41,6 @@ func TestRequestsOfAWorkerThatEnds(t *testing.T) {
 			t.Errorf("told to end: %v: %d requests are counted, the connection is followed: %v", told, n, x.flights[c])
 		}
 		again := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
-		_, again.tcp = connected(t)
 		again.join(x, again.peer)
 		x.tick()
 		if x.router.Quiet(batch) {
@@ -66,7 +59,6 @@ func TestRequestsOnTheNextConnectionStay(t *testing.T) {
 	x := oneJob(t, Options{})
 	old := connect(t, x)[0]
 	next := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
-	_, next.tcp = connected(t)
 	if passes, err := x.request(old, messageOf(1, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
 		t.Fatalf("a request passes: %v, %v", passes, err)
 	}
@@ -160,7 +152,6 @@ func TestAWorkerCameBackAndAServerHearsFirst(t *testing.T) {
 	}
 	t.Cleanup(x.close)
 	worker, p := &requests{jobs: j, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}, pair{pslite.WorkerID(0), 0}
-	_, worker.tcp = connected(t)
 	ask := func(timestamp int32) {
 		t.Helper()
 		if passes, err := x.request(worker, messageOf(timestamp, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
@@ -170,14 +161,12 @@ func TestAWorkerCameBackAndAServerHearsFirst(t *testing.T) {
 	ask(1)
 	// A connection of the server to the old process, with an answer that nobody has read.
 	old := &answers{jobs: j, job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0), destination: first}
-	_, old.tcp = connected(t)
 	old.join(x, old.peer)
 	x.mu.Lock()
 	say(x, x.down, x.pendingDown, p, []byte("answered"))
 	x.mu.Unlock()
 	tell(server, "", nodes(next, true)[2])
 	again := &answers{jobs: j, job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0), destination: next}
-	_, again.tcp = connected(t)
 	again.join(x, again.peer)
 	if n := len(x.router.UnderWay()) + len(again.queue) + len(x.pendingDown); n > 0 || x.state().Abandoned["worker_restarted"] != 1 {
 		t.Errorf("%d things are left of the old process; %v", n, x.state().Abandoned)

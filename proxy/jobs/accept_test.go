@@ -51,10 +51,9 @@ func tableOf(port int32, servers int) *pslite.Message {
 // scheduler.
 func tell(t *testing.T, j *Jobs, m *pslite.Message, to netip.AddrPort, s Scope, from Peer) error {
 	t.Helper()
-	_, tcp := connected(t)
-	c := j.Inbound(tcp, to, s, from).(*answers)
+	c := j.inbound(to, s, from)
 	c.ready(pslite.SchedulerID)
-	c.named(testRun)
+	c.run = testRun
 	_, err := c.inspect(m, pslite.DMLC)
 	return err
 }
@@ -62,8 +61,7 @@ func tell(t *testing.T, j *Jobs, m *pslite.Message, to netip.AddrPort, s Scope, 
 // dialFrom has a process of a scope connect to a destination.
 func dialFrom(t *testing.T, j *Jobs, to netip.AddrPort, s Scope) *requests {
 	t.Helper()
-	_, tcp := connected(t)
-	return j.Outbound(tcp, to, s, "here").(*requests)
+	return j.outbound(to, s, "here")
 }
 
 func TestNodeTablesComeFromTheScheduler(t *testing.T) {
@@ -225,8 +223,7 @@ func TestAnswersComeFromTheirServer(t *testing.T) {
 		}
 		x := j.allJobs()[0]
 		t.Cleanup(x.close)
-		_, tcp := connected(t)
-		c := j.Inbound(tcp, workerAt, mine, from).(*answers)
+		c := j.inbound(workerAt, mine, from)
 		c.ready(pslite.ServerID(0))
 		var m pslite.Message
 		m.Meta.Push = true

@@ -66,7 +66,7 @@ func TestRequestsForMovingKeysHoldUp(t *testing.T) {
 			})
 			var wg, writing sync.WaitGroup
 			a := workerLine(t, x, 0)
-			a.reading(&wg)
+			a.reading(t, &wg)
 			n := c.full * 5 / 4
 			a.pushes(t, &writing, 7, c.values, n)
 			awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
@@ -96,7 +96,7 @@ func TestPartsWithoutAConnectionHoldUp(t *testing.T) {
 	x.router.Table().Set([]plan.Range{{Keys: plan.One(7), Owner: 1}})
 	var wg, writing sync.WaitGroup
 	a := workerLine(t, x, 0)
-	a.reading(&wg)
+	a.reading(t, &wg)
 	const n = 6 * mostQueued
 	a.pushes(t, &writing, 7, 1, n)
 	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
@@ -104,7 +104,7 @@ func TestPartsWithoutAConnectionHoldUp(t *testing.T) {
 		t.Errorf("%d parts wait, the bound is %d", got, mostQueued)
 	}
 	b := workerLine(t, x, 1)
-	b.reading(&wg)
+	b.reading(t, &wg)
 	writing.Wait()
 	awaitState(t, x, "all on their way", func() bool { return x.router.Counts().Parts == n })
 	a.process.Close()
@@ -123,17 +123,14 @@ func TestPartsWithoutAConnectionHoldUp(t *testing.T) {
 func TestUnreadAnswersHoldUp(t *testing.T) {
 	x := oneJob(t, Options{})
 	x.router.Table().Set([]plan.Range{{Keys: plan.One(7), Owner: 1}})
-	c, process := answersTo(t, x)
-	defer c.Close()
-	c.writing.Lock() // nothing is written for now
+	c := answersTo(t, x) // nobody writes for now
 	message := make([]byte, 1<<10)
 	x.mu.Lock()
 	for range mostQueued {
 		x.enqueueOut(&route.Out{Worker: c.peer, Server: 0, ToWorker: true, Frames: [][]byte{message}})
 	}
 	x.mu.Unlock()
-	_, tcp := connected(t)
-	worker := &requests{tcp: tcp, jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+	worker := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
 	ask := func() error {
 		passes, err := x.request(worker, messageOf(1, true, []uint64{7}, []float32{1}), pslite.DMLC)
 		if passes {
@@ -147,8 +144,7 @@ func TestUnreadAnswersHoldUp(t *testing.T) {
 	if passes, err := x.request(worker, messageOf(2, true, []uint64{8}, []float32{1}), pslite.DMLC); !passes || err != nil {
 		t.Errorf("a request that needs no answer of the router: %v, %v", passes, err)
 	}
-	c.writing.Unlock()
-	if _, err := io.ReadFull(process, make([]byte, mostQueued*len(appendMessage(nil, [][]byte{message})))); err != nil {
+	if _, err := io.ReadFull(carry(t, c, true).process, make([]byte, mostQueued*len(appendMessage(nil, [][]byte{message})))); err != nil {
 		t.Fatal(err)
 	}
 	awaitState(t, x, "woken", func() bool { return len(x.heldUp) == 0 })
@@ -162,8 +158,7 @@ func TestUnreadAnswersHoldUp(t *testing.T) {
 func TestSplitRequestsInFlightHoldUp(t *testing.T) {
 	x := oneJob(t, Options{})
 	x.router.Table().Set([]plan.Range{{Keys: plan.One(7), Owner: 1}})
-	_, tcp := connected(t)
-	worker := &requests{tcp: tcp, jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+	worker := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
 	ask := func(timestamp int32) error {
 		t.Helper()
 		m := messageOf(timestamp, true, []uint64{7}, []float32{1})

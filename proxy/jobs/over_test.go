@@ -1,13 +1,11 @@
 package jobs
 
 import (
-	"net"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -18,12 +16,7 @@ type servers struct {
 	x *job
 }
 
-func (s servers) ready(int32) error                                     { return nil }
-func (s servers) named(plan.Run)                                        {}
-func (s servers) wantsKeys(*pslite.Meta) bool                           { return false }
-func (s servers) inspect(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
-
-func (s servers) takeMessage(m *pslite.Message, d pslite.Dialect) error {
+func (s servers) take(m *pslite.Message, d pslite.Dialect) error {
 	m.Meta.Request = false
 	if m.Meta.Push {
 		m.Data = nil
@@ -42,8 +35,7 @@ func (s servers) answer(all []*requests) {
 			for ; len(c.queue) > 0; n++ {
 				b := c.queue[0]
 				c.queue = c.queue[1:]
-				follow := stream{watcher: s}
-				if err := follow.takeWhole(b); err != nil {
+				if err := takeFrom(b, s.take); err != nil {
 					s.t.Fatal(err)
 				}
 			}
@@ -142,17 +134,8 @@ func TestMovesOfAJobThatIsOver(t *testing.T) {
 // connect gives a job its worker's connections to the servers, theirs to the worker, and a request that is answered already.
 func connect(t *testing.T, x *job) (all []*requests) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
 	for rank := range x.servers {
-		tcp, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &requests{tcp: tcp.(*net.TCPConn), jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(rank)}
+		c := &requests{jobs: x.jobs, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(rank)}
 		t.Cleanup(func() { c.Close() })
 		c.join(x, c.peer)
 		all = append(all, c)
@@ -175,8 +158,7 @@ func connect(t *testing.T, x *job) (all []*requests) {
 // back gives a job a server's connection to its worker.
 func back(t *testing.T, x *job, rank int) *answers {
 	t.Helper()
-	_, tcp := connected(t)
-	c := &answers{Conn: tcp, tcp: tcp, jobs: x.jobs, job: x, sender: pslite.ServerID(rank), peer: pslite.WorkerID(0)}
+	c := &answers{jobs: x.jobs, job: x, sender: pslite.ServerID(rank), peer: pslite.WorkerID(0)}
 	t.Cleanup(func() { c.Close() })
 	c.join(x, c.peer)
 	return c

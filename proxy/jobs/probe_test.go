@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 )
@@ -18,12 +17,7 @@ type handling struct {
 	fail  int // this many answers have no values
 }
 
-func (h *handling) ready(int32) error                                     { return nil }
-func (h *handling) named(plan.Run)                                        {}
-func (h *handling) wantsKeys(*pslite.Meta) bool                           { return false }
-func (h *handling) inspect(*pslite.Message, pslite.Dialect) (bool, error) { return false, nil }
-
-func (h *handling) takeMessage(m *pslite.Message, d pslite.Dialect) error {
+func (h *handling) take(m *pslite.Message, d pslite.Dialect) error {
 	key := m.Keys().At(0)
 	m.Meta.Request = false
 	switch {
@@ -50,8 +44,7 @@ func (h *handling) answerOne(t *testing.T, x *job, all []*requests) bool {
 		}
 		b := c.queue[0]
 		c.queue = c.queue[1:]
-		follow := stream{watcher: h}
-		if err := follow.takeWhole(b); err != nil {
+		if err := takeFrom(b, h.take); err != nil {
 			t.Fatal(err)
 		}
 		return true

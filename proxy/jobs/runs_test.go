@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -217,20 +215,9 @@ func TestRunOnTheWire(t *testing.T) {
 
 	pass := func(said []byte) []byte {
 		t.Helper()
-		process, tcp := connected(t)
-		up := j.Outbound(tcp, worker, Scope{}, "here").(*requests)
+		up := j.outbound(worker, Scope{}, "here")
 		up.Linked()
-		if _, err := process.Write(said); err != nil {
-			t.Fatal(err)
-		}
-		if err := process.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
-		onLink, err := io.ReadAll(up)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return onLink
+		return passed(t, up, said)
 	}
 	// Also where all comes at once, and where another message goes before it.
 	other := appendMessage(nil, [][]byte{(&pslite.Meta{Head: 7, Body: []byte("hello")}).Append(nil, pslite.DMLC)})
@@ -247,15 +234,9 @@ func TestRunOnTheWire(t *testing.T) {
 		t.Fatalf("on the link is %q, want %q", onLink, want)
 	}
 
-	process, tcp := connected(t)
-	down := j.Inbound(tcp, worker, Scope{}, nil).(*answers)
-	if _, err := down.Write(onLink); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, len(hello)+len(table))
-	if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, slices.Concat(hello, table)) {
-		t.Errorf("the worker gets %q, %v", got, err)
-	}
+	over := carry(t, j.inbound(worker, Scope{}, nil), false)
+	sayTo(t, over.far, onLink)
+	expect(t, over.process, "to the worker", slices.Concat(hello, table))
 	x := j.named("10.0.0.1:9000", "")
 	if x == nil || x.run != run {
 		t.Fatalf("the worker's host knows %+v, want run %s", x, run)
@@ -285,16 +266,8 @@ func TestRunIsNotToldPastTheMesh(t *testing.T) {
 	g := zmtp.NewGreeting(0, 0)
 	m, _ := nodeTable()
 	sent := slices.Concat(zmtp.AppendReady(g[:], "DEALER", []byte("ps1")), appendMessage(nil, [][]byte{m.Append(nil, pslite.DMLC)}))
-	process, tcp := connected(t)
-	up := j.Outbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, "here")
-	if _, err := process.Write(sent); err != nil {
-		t.Fatal(err)
-	}
-	if err := process.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := io.ReadAll(up); err != nil || !bytes.Equal(got, sent) {
-		t.Errorf("on goes %q, %v, want %q", got, err, sent)
+	if got := passed(t, j.outbound(netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, "here"), sent); !bytes.Equal(got, sent) {
+		t.Errorf("on goes %q, want %q", got, sent)
 	}
 }
 
@@ -349,8 +322,7 @@ func TestARunThatNobodyHasNamed(t *testing.T) {
 				x.router.Hold(b, []plan.Keys{plan.One(7)})
 			}
 			j.restarted(x)
-			_, tcp := connected(t)
-			c := j.Outbound(tcp, server, Scope{}, "here").(*requests)
+			c := j.outbound(server, Scope{}, "here")
 			c.ready(pslite.WorkerID(0))
 			var r pslite.Message
 			r.Meta.Reset()

@@ -21,8 +21,7 @@ func TestStrayAnswersDoNotReachWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	process, tcp := connected(t)
-	down := j.Inbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil)
+	over := carry(t, j.inbound(netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil), false)
 	g := zmtp.NewGreeting(0, 0)
 	ready := zmtp.AppendReady(g[:], "DEALER", []byte("ps8"))
 	message := func(timestamp int32, request bool, data ...[]byte) []byte {
@@ -37,21 +36,16 @@ func TestStrayAnswersDoNotReachWorkers(t *testing.T) {
 	request := message(route.FirstOwn+8, true)
 	sent := slices.Concat(ready, first, stray, last, request, stray, second)
 	for i := range sent { // however it is cut
-		if _, err := down.Write(sent[i : i+1]); err != nil {
-			t.Fatal(err)
-		}
+		sayTo(t, over.far, sent[i:i+1])
 	}
-	if err := down.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+	if err := over.far.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := io.ReadAll(process)
+	got, err := io.ReadAll(over.process)
 	if want := slices.Concat(ready, first, request, second); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the process gets %q, %v, want %q", got, err, want)
 	}
 	if n := j.Folder().StrayAnswers; n != 3 {
 		t.Errorf("%d stray answers were dropped, want 3", n)
-	}
-	if err := down.Close(); err != nil {
-		t.Error(err)
 	}
 }

@@ -1,8 +1,6 @@
 package jobs
 
 import (
-	"bytes"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -29,42 +27,19 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 		return zmtp.AppendReady(g[:], "DEALER", []byte(identity))
 	}
 
-	process, tcp := connected(t)
-	down := j.Inbound(tcp, worker, Scope{}, nil).(*answers)
-	if _, err := down.Write(greeting("ps8")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(process, make([]byte, len(greeting("ps8")))); err != nil {
-		t.Fatal(err)
-	}
+	down := j.inbound(worker, Scope{}, nil)
+	in := carry(t, down, false)
+	sayTo(t, in.far, greeting("ps8"))
+	expect(t, in.process, "a greeting", greeting("ps8"))
+	sayTo(t, in.process, greeting("ps9"))
+	expect(t, in.far, "a greeting", greeting("ps9"))
 
-	far, tcp := connected(t)
-	up := j.Outbound(tcp, server, Scope{}, "here").(*requests)
-	if _, err := far.Write(greeting("ps9")); err != nil {
-		t.Fatal(err)
-	}
-	for read := 0; read < len(greeting("ps9")); {
-		n, err := up.Read(make([]byte, 1<<10))
-		if err != nil {
-			t.Fatal(err)
-		}
-		read += n
-	}
-	if _, err := up.Write(greeting("ps8")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := process.Write(greeting("ps9")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(down, make([]byte, len(greeting("ps9")))); err != nil {
-		t.Fatal(err)
-	}
-	reads := make(chan []byte, 1)
-	go func() {
-		b := make([]byte, 1<<10)
-		n, _ := up.Read(b)
-		reads <- b[:n]
-	}()
+	up := j.outbound(server, Scope{}, "here")
+	out := carry(t, up, false)
+	sayTo(t, out.process, greeting("ps9"))
+	expect(t, out.far, "a greeting", greeting("ps9"))
+	sayTo(t, out.far, greeting("ps8"))
+	expect(t, out.process, "a greeting", greeting("ps8"))
 
 	var table pslite.Meta
 	table.Control.Cmd = pslite.AddNode
@@ -89,23 +64,10 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 	}
 	x.mu.Unlock()
 	want := appendMessage(nil, said)
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(process, got); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the worker gets %q, %v", got, err)
-	}
-	select {
-	case b := <-reads:
-		if !bytes.Equal(b, want) {
-			t.Errorf("to the server goes %q", b)
-		}
-	case <-time.After(time.Minute):
-		t.Error("nothing goes to the server")
-	}
-	for _, c := range []net.Conn{up, down} {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}
+	expect(t, in.process, "to the worker", want)
+	expect(t, out.far, "to the server", want)
+	in.end(t)
+	out.end(t)
 	if len(x.up)+len(x.down) != 0 {
 		t.Error("closed connections are the job's")
 	}
@@ -117,15 +79,12 @@ func TestWaitingConnectionsLeave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, tcp := connected(t)
-	c := j.Inbound(tcp, netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil).(*answers)
+	c := j.inbound(netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil)
 	c.ready(pslite.ServerID(0))
 	if len(j.waiting) != 1 {
 		t.Fatalf("%d wait", len(j.waiting))
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.Close()
 	if len(j.waiting) != 0 {
 		t.Errorf("%d wait", len(j.waiting))
 	}
@@ -134,8 +93,7 @@ func TestWaitingConnectionsLeave(t *testing.T) {
 // A connection that closes while its job is being looked for does not wait for the job.
 func TestAClosedConnectionDoesNotWait(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
-	_, tcp := connected(t)
-	c := j.Inbound(tcp, workerAt, Scope{}, nil).(*answers)
+	c := j.inbound(workerAt, Scope{}, nil)
 	c.Close()
 	c.ready(pslite.ServerID(0))
 	if len(j.waiting) > 0 {

@@ -3,7 +3,6 @@ package jobs
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"io"
 	"maps"
 	"net"
@@ -44,52 +43,50 @@ func wholePush(timestamp int32, key uint64, size int) []byte {
 	return appendMessage(nil, [][]byte{m.Append(nil, pslite.BytePSRaw), pslite.AppendKeys(nil, []uint64{key}), vals, binary.LittleEndian.AppendUint32(nil, uint32(size))})
 }
 
-// wholeLine is the worker's connection to one of the servers.
+// wholeLine is the worker's connection to one of the servers. It is carried once it is read.
 type wholeLine struct {
 	*requests
+	mesh    *mesh
 	process net.Conn
-	head    int // bytes of greeting and READY
 
 	mu  sync.Mutex // guards got and err
-	got []byte     // what was read, without the head
+	got []byte     // what has come to the server
 	err error
 }
 
-// workerLine makes the worker's connection to a server.
+// workerLine makes the worker's connection to a server, after its greetings.
 func workerLine(t *testing.T, x *job, rank int) *wholeLine {
 	t.Helper()
-	process, tcp := connected(t)
 	at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(9001+rank))
-	l := &wholeLine{requests: x.jobs.Outbound(tcp, at, Scope{}, "here").(*requests), process: process}
-	l.far.done.Store(true)
-	g := zmtp.NewGreeting(0, 0)
-	greeting := zmtp.AppendReady(g[:], "DEALER", []byte("ps9"))
-	l.head = len(greeting)
-	if _, err := process.Write(greeting); err != nil {
+	next, err := x.jobs.ResumeOutbound(at, Scope{}, "here", zmtp.AppendReady(nil, "DEALER", []byte("ps9"))[2:])
+	if err != nil {
 		t.Fatal(err)
 	}
-	for n := 0; n < l.head; {
-		m, err := l.Read(make([]byte, l.head-n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n += m
-	}
-	t.Cleanup(func() { l.requests.Close() })
+	l := &wholeLine{requests: next.(*requests)}
+	l.mesh = newMesh(t, l.requests)
+	l.mesh.near.Passing.Begun, l.mesh.far.Passing.Begun = true, true
+	l.process = l.mesh.process
+	t.Cleanup(func() {
+		l.process.Close()
+		l.mesh.destination.Close()
+		l.mesh.running.Wait()
+	})
 	return l
 }
 
-// reading reads until the end.
-func (l *wholeLine) reading(wg *sync.WaitGroup) {
+// reading carries the connection, and reads until the end.
+func (l *wholeLine) reading(t *testing.T, wg *sync.WaitGroup) {
+	l.mesh.carry(t)
 	wg.Go(func() {
 		p := make([]byte, 64<<10)
 		for {
-			n, err := l.Read(p)
+			n, err := l.mesh.destination.Read(p)
 			l.mu.Lock()
 			l.got = append(l.got, p[:n]...)
 			l.err = err
 			l.mu.Unlock()
 			if err != nil {
+				l.mesh.destination.CloseWrite()
 				return
 			}
 		}
@@ -165,7 +162,7 @@ func TestWholeRequestsTakeTheOwnersConnection(t *testing.T) {
 	x, keys := crossing(t)
 	var wg sync.WaitGroup
 	a := workerLine(t, x, 0)
-	a.reading(&wg)
+	a.reading(t, &wg)
 	send := func(from, to int32) {
 		for i := from; i < to; i++ {
 			if _, err := a.process.Write(wholePush(i, []uint64{keys[0], 2}[i%2], 5000)); err != nil {
@@ -176,7 +173,7 @@ func TestWholeRequestsTakeTheOwnersConnection(t *testing.T) {
 	send(0, 10)
 	awaitState(t, x, "rerouted before there is a connection", x.rerouted(5))
 	b := workerLine(t, x, 1)
-	b.reading(&wg)
+	b.reading(t, &wg)
 	send(10, 20)
 	awaitState(t, x, "rerouted", x.rerouted(10))
 	a.process.Close()
@@ -216,7 +213,7 @@ func TestFullQueueHoldsUp(t *testing.T) {
 			if c.connects {
 				b = workerLine(t, x, 1)
 			}
-			a.reading(&wg)
+			a.reading(t, &wg)
 			n := int32(c.full * 5 / 4)
 			a.write(t, &writing, keys[0], c.size, 0, n)
 			awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
@@ -241,7 +238,7 @@ func TestFullQueueHoldsUp(t *testing.T) {
 			if !c.connects {
 				b = workerLine(t, x, 1)
 			}
-			b.reading(&wg)
+			b.reading(t, &wg)
 			writing.Wait()
 			awaitState(t, x, "all rerouted", x.rerouted(uint64(n)))
 			a.process.Close()
@@ -263,9 +260,9 @@ func TestHeldUpForEachOther(t *testing.T) {
 	for i, l := range lines {
 		l.write(t, &writing, keys[i], 1000, 0, n)
 	}
-	lines[0].reading(&wg)
+	lines[0].reading(t, &wg)
 	awaitState(t, x, "held up", func() bool { return x.heldUp[lines[0].requests] })
-	lines[1].reading(&wg)
+	lines[1].reading(t, &wg)
 	writing.Wait()
 	awaitState(t, x, "all rerouted", x.rerouted(2*n))
 	for i, l := range lines {
@@ -284,7 +281,7 @@ func TestEndWhileHeldUp(t *testing.T) {
 	x, keys := crossing(t)
 	var wg, writing sync.WaitGroup
 	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
-	a.reading(&wg)
+	a.reading(t, &wg)
 	const full = mostQueued
 	a.write(t, &writing, keys[0], 100, 0, full+20)
 	writing.Wait()
@@ -296,7 +293,7 @@ func TestEndWhileHeldUp(t *testing.T) {
 	if a.err != io.EOF {
 		t.Errorf("the end is %v", a.err)
 	}
-	b.reading(&wg)
+	b.reading(t, &wg)
 	b.process.Close()
 	wg.Wait()
 	if got := b.timestamps(t); !slices.Equal(got, upTo(0, full+20)) {
@@ -310,34 +307,23 @@ func TestHandOverWhileHeldUp(t *testing.T) {
 	x, keys := crossing(t)
 	var wg, writing sync.WaitGroup
 	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
-	a.reading(&wg)
+	a.reading(t, &wg)
 	const n = mostQueued + 100
 	a.write(t, &writing, keys[0], 100, 0, n)
 	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
-	a.Halt()
-	wg.Wait()
-	if !errors.Is(a.err, errStands) || !a.Halted() {
-		t.Fatalf("halted, it ends with %v", a.err)
-	}
-	left, err := a.Leave()
-	if err != nil || len(left) == 0 {
-		t.Fatalf("%d bytes are left, %v", len(left), err)
-	}
-	if err := a.tcp.SetReadDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	ready := zmtp.AppendReady(nil, "DEALER", []byte("ps9"))
-	_, head, err := zmtp.CutHeader(ready)
+	ready := zmtp.AppendReady(nil, "DEALER", []byte("ps9"))[2:]
+	next, err := x.jobs.ResumeOutbound(a.destination, Scope{}, "here", ready)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := x.jobs.ResumeOutbound(a.tcp, a.destination, Scope{}, "here", ready[head:], left)
-	if err != nil {
-		t.Fatal(err)
+	if !a.mesh.pass(t, next) {
+		t.Fatal("the connection has ended")
 	}
-	c := &wholeLine{requests: next.(*requests), process: a.process}
-	c.reading(&wg)
-	b.reading(&wg)
+	if len(a.mesh.near.Passing.Left) == 0 {
+		t.Error("nothing is left of what was read")
+	}
+	a.mesh.carry(t)
+	b.reading(t, &wg)
 	writing.Wait()
 	awaitState(t, x, "all rerouted", x.rerouted(n))
 	a.process.Close()
@@ -358,8 +344,8 @@ func TestWholeRequestWaitsForTheRouter(t *testing.T) {
 	x.mu.Unlock()
 	var wg, writing sync.WaitGroup
 	a, b := workerLine(t, x, 0), workerLine(t, x, 1)
-	a.reading(&wg)
-	b.reading(&wg)
+	a.reading(t, &wg)
+	b.reading(t, &wg)
 	a.write(t, &writing, keys[0], 1000, 0, 3)
 	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
 	x.mu.Lock()
@@ -431,7 +417,7 @@ func TestRecordingIsRerouted(t *testing.T) {
 	want := [2]map[uint64][]byte{{}, {}} // by the server that has it, and key
 	rerouted := uint64(0)
 	for _, l := range lines {
-		l.reading(&wg)
+		l.reading(t, &wg)
 	}
 	for _, a := range asked {
 		owner := a.rank
@@ -455,7 +441,7 @@ func TestRecordingIsRerouted(t *testing.T) {
 			}
 		}
 		wg.Go(func() {
-			if n, err := l.Write(back); n != len(back) || err != nil {
+			if n, err := l.mesh.destination.Write(back); n != len(back) || err != nil {
 				t.Errorf("%d bytes of answers passed, %v; want %d", n, err, len(back))
 			}
 		})
@@ -472,9 +458,13 @@ func TestRecordingIsRerouted(t *testing.T) {
 	for i, l := range lines {
 		got := map[uint64][]byte{}
 		for rest := l.got; len(rest) > 0; {
-			total, need, err := new(stream).cut(rest)
-			if err != nil || need > 0 {
-				t.Fatal("no whole message", err)
+			total := 0
+			for more := true; more; {
+				h, n, err := zmtp.CutHeader(rest[total:])
+				if err != nil || n == 0 || len(rest) < total+n+int(h.Size) {
+					t.Fatal("no whole message", err)
+				}
+				total, more = total+n+int(h.Size), h.More()
 			}
 			frames, err := cutMessage(rest[:total])
 			if err != nil {

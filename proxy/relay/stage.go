@@ -194,8 +194,11 @@ func (e *encoder) sendOwn(b []byte, out *output) (sent bool, err error) {
 // message that the stage takes. done means that the message is not to be handled now: it is
 // consumed, or the verdict says what is needed first.
 func (e *encoder) route(held int, in *input, out *output) (v verdict, done bool, err error) {
-	if e.stage == nil || e.fate == toPass {
+	if e.stage == nil {
 		return v, false, nil
+	}
+	if e.fate == toPass {
+		return e.letPass(in, out)
 	}
 	d := e.shown.decode()
 	if d.meta != nil { // not PS-lite's
@@ -238,7 +241,7 @@ func (e *encoder) route(held int, in *input, out *output) (v verdict, done bool,
 // letPass sends what the stage has due before a message that passes. It may be earlier requests of
 // the process, which waited until just now: this one passes because none waits any more.
 func (e *encoder) letPass(in *input, out *output) (v verdict, done bool, err error) {
-	if !e.stage.HasDue() {
+	if len(e.pending) == 0 && !e.stage.HasDue() {
 		return v, false, nil
 	}
 	if flush, err := e.sendsOwn(out); flush || err != nil {
@@ -430,15 +433,28 @@ func (d *direction) endStage() error {
 	if d.stage == nil {
 		return nil
 	}
-	for !d.stage.End(d.told(), d.side.between()) {
-		if e, ok := d.side.(*encoder); ok {
-			if _, err := e.sendsOwn(&d.out); err != nil {
-				return err
-			}
-		} else if err := d.sendOwn(); err != nil {
+	for {
+		if err := d.drainStage(); err != nil || d.stage.End(d.told(), d.side.between()) {
 			return err
 		}
-		if err := d.flush(); err != nil {
+	}
+}
+
+// drainStage sends what the stage has due now, if messages can be put in here.
+func (d *direction) drainStage() error {
+	e, outbound := d.side.(*encoder)
+	for more := d.side.between(); more; {
+		more = false
+		var err error
+		if outbound {
+			more, err = e.sendsOwn(&d.out)
+		} else {
+			err = d.sendOwn()
+		}
+		if flushed := d.flush(); flushed != nil {
+			return flushed
+		}
+		if err != nil {
 			return err
 		}
 	}
