@@ -1,24 +1,25 @@
 // Package jobs knows the jobs whose connections a proxy carries, and routes their workers' requests
 // to the owners of the keys.
 //
-// It sits between the job's sockets and the relay: [Jobs.Outbound] wraps the connections that
-// processes of this host make, [Jobs.Inbound] those to processes of this host. The relay reads and
-// writes the wrapped connections as if they were the processes'; messages that the router takes do
-// not reach it, and messages that the router makes appear between two of the job's.
+// It is a stage of the relay's pipeline ([relay.Stage]): [Jobs.Outbound] makes the stage of a
+// connection that a process of this host has made, [Jobs.Inbound] that of one to a process of this
+// host. The relay reads, parses and writes. A stage is shown each message; those that the router
+// takes go no further, and those that it makes are sent between two of the job's.
 //
-//	process ── requests (Outbound) ──► relay ──► link
-//	              │ stream: follows the frames, shows meta and keys
-//	              ▼
+//	process ──► requests (Outbound) ──► codec ──► link
+//	              │ Inspect, Take   ▲ Due
+//	              ▼                 │
 //	             job ── route.Router, migrate.Site, ledgers
-//	              ▲
-//	process ◄── answers (Inbound) ◄── relay ◄── link
+//	              ▲                 │
+//	              │ Inspect, Take   ▼ Due
+//	process ◄── answers (Inbound) ◄── codec ◄── link
 //
 // # Parts
 //
 // A [Jobs] has a job for each run that has nodes on this host. A job is learned from the node table
 // as that passes on its way to a node (takeNodeTable), and the run from a name that the proxy on
 // the scheduler's host puts before the table (runs.go). From then on requests and answers are shown
-// to the job's [route.Router] (connections.go, requests.go, answers.go, stream.go).
+// to the job's [route.Router] (connections.go, requests.go, answers.go).
 //
 // Keys move by plans of the planner (plans.go, movers.go, progress.go) or to divide large values
 // (parting.go, parts.go). The [migrate.Site] of each host exchanges letters with those of other

@@ -121,7 +121,7 @@ func (a *asking) Encode(dst []byte, m *Message) ([]byte, uint32, bool) {
 	return dst, 0, false
 }
 
-// The relay decodes a message's meta once, that of a stream's first message too,
+// The relay decodes a message's meta once, for its stage and its codec, that of a stream's first message too,
 // by which it finds out what the stream is.
 func TestMetaDecodedOnce(t *testing.T) {
 	const messages = 50
@@ -130,13 +130,17 @@ func TestMetaDecodedOnce(t *testing.T) {
 	for range messages {
 		sent = push(sent, rng, 4, 16, false)
 	}
-	a := &asking{}
+	a, stage := &asking{}, newSieve(-1)
 	e := newEncoder(a, &Flow{})
+	e.stage = stage // it takes none
 	if out, errs := pump(sent, e); errs[0] != nil || !bytes.Equal(out, sent) {
 		t.Fatalf("%d bytes came out of %d, %v", len(out), len(sent), errs[0])
 	}
 	if n := e.detector.Decoded(); a.asked != 3*messages || n != messages {
 		t.Errorf("%d metas were decoded for %d messages, of which a codec asked %d times", n, messages, a.asked)
+	}
+	if len(stage.inspected) == 0 {
+		t.Error("the stage has seen none")
 	}
 }
 

@@ -90,3 +90,34 @@ func FuzzLink(f *testing.F) {
 		}
 	})
 }
+
+// FuzzStages: whatever a job sends, stages see each message once, and what they let pass comes out
+// as it was; nothing panics, and every error has its reason.
+func FuzzStages(f *testing.F) {
+	for seed := range uint64(3) {
+		b := greetingAndReady("DEALER")
+		for _, m := range numbered(seed, 12) {
+			b = append(b, m[:min(len(m), 1000)]...)
+		}
+		f.Add(b, seed)
+		f.Add(stream(seed, 5)[:3000], seed)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
+		up := newEncoder(&plainCodec{rng: rand.New(rand.NewPCG(seed, 0))}, &Flow{})
+		down := newDecoder(&plainCodec{}, &Flow{})
+		outbound, inbound := newSieve(2), newSieve(4)
+		up.stage, down.stage = outbound, inbound
+		out, errs := pump(b, up, down)
+		for i, err := range errs {
+			if err != nil && !reason.Has(err) {
+				t.Errorf("side %d has no reason: %v", i, err)
+			}
+		}
+		if len(out) > len(b) {
+			t.Errorf("%d bytes in, %d out", len(b), len(out))
+		}
+		if len(outbound.taken)+len(inbound.taken) == 0 && errs[0] == nil && errs[1] == nil && !bytes.Contains(b, []byte("SECRET")) && !bytes.Equal(out, b) {
+			t.Errorf("%d bytes in, and others out, although nothing was taken", len(b))
+		}
+	})
+}

@@ -21,16 +21,18 @@
 // writes the output (output.go). Sides are state machines over buffers: they do no I/O, and tell
 // the direction by a verdict what has to happen next.
 //
-// What a connection may have beside: a [Stage] that decides where messages go (stage.go), a [Keeping] lets it survive a broken link (keep.go), a
-// [Passing] lets it change links between two messages (pass.go), a [Gatherer] delays and changes
-// messages (gather.go), and a hold keeps messages from the process for a while (hold.go).
+// What a connection may have beside: a [Stage] decides where its messages go (stage.go), a
+// [Keeping] lets it survive a broken link (keep.go), a [Passing] lets it change links between two
+// messages (pass.go), a [Gatherer] delays and changes messages (gather.go), and a hold keeps
+// messages from the process for a while (hold.go). All of them see messages that were parsed and
+// decoded once.
 //
 // # Memory
 //
 // A direction holds 64 KiB of buffer while it has unconsumed bytes, and none while it waits for
 // bare TCP. Larger buffers count in a [Memory], which many connections share. No message has to be
-// held whole to pass: without memory it passes unencoded, and only an encoded message waits for
-// memory.
+// held whole to pass: without memory it passes unencoded. Only an encoded message waits for memory,
+// and one whose keys a stage has to see.
 package relay
 
 import (

@@ -1,0 +1,431 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
+
+// sieve is a stage that takes every third message of those with an even timestamp, from first on,
+// and lets some wait once.
+type sieve struct {
+	first int32
+	waits bool
+
+	mu        sync.Mutex // guards the rest
+	wake      func()
+	receptive bool
+	early     bool // messages were due before the process was receptive
+	over      bool
+	closed    int
+	ready     string
+	waited    map[int32]bool
+	inspected map[int32]int
+	queue     [][]byte
+	unsent    int
+	taken     [][]byte
+}
+
+func newSieve(first int32) *sieve {
+	return &sieve{first: first, waited: map[int32]bool{}, inspected: map[int32]int{}}
+}
+
+func (s *sieve) takes(timestamp int32) bool { return timestamp < 100000 && timestamp%6 == s.first }
+
+func (s *sieve) Command(name string, data []byte) (bool, error) {
+	if name == zmtp.CommandReady {
+		if r, err := zmtp.ParseReady(data); err == nil {
+			s.ready = string(r.Identity)
+		}
+	}
+	return name != "SECRET", nil
+}
+
+func (s *sieve) WantsKeys(m *pslite.Meta) bool { return m.Request }
+
+func (s *sieve) Inspect(m *pslite.Message, _ pslite.Dialect) (Taken, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := m.Meta.Timestamp
+	if s.waits && at%4 == 0 && !s.waited[at] {
+		s.waited[at] = true
+		go s.look()
+		return Waits, nil
+	}
+	s.inspected[at]++
+	if s.takes(at) {
+		return Took, nil
+	}
+	return Passes, nil
+}
+
+func (s *sieve) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wake != nil {
+		s.wake()
+	}
+}
+
+func (s *sieve) Take(m *pslite.Message, d pslite.Dialect) error {
+	var b []byte
+	frames := append([][]byte{m.Meta.Append(nil, d)}, m.Data...)
+	for i, f := range frames {
+		b = appendFrame(b, f, i < len(frames)-1)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = append(s.taken, b)
+	return nil
+}
+
+func (s *sieve) Silent() {}
+
+func (s *sieve) HasDue() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.receptive && len(s.queue) > 0
+}
+
+func (s *sieve) Due() [][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.receptive || len(s.queue) == 0 {
+		return nil
+	}
+	due := s.queue[:1+len(s.queue)/2]
+	s.queue = s.queue[len(due):]
+	return due
+}
+
+func (s *sieve) Sent(batch [][]byte, n int) {
+	for _, b := range batch {
+		n -= len(b)
+	}
+	s.unsent -= n
+}
+
+func (s *sieve) End(_, between bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) > 0 && between && s.receptive {
+		return false
+	}
+	s.over = true
+	return true
+}
+
+func (s *sieve) Attach(wake func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake = wake
+}
+
+func (s *sieve) Receptive() {
+	s.mu.Lock()
+	s.receptive = true
+	s.mu.Unlock()
+	s.look()
+}
+
+func (s *sieve) Close() { s.closed++ }
+
+// say queues a message, and returns false where none is taken any more.
+func (s *sieve) say(b []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	s.queue = append(s.queue, b)
+	if s.wake != nil {
+		s.wake()
+	}
+	return true
+}
+
+// numbered returns messages with their numbers as timestamps: small, with large keys, with values
+// that are streamed.
+func numbered(seed uint64, n int) (all [][]byte) {
+	rng := rand.New(rand.NewPCG(seed, 5))
+	for i := range n {
+		keys, values := rng.IntN(50), rng.IntN(5000)
+		switch rng.IntN(8) {
+		case 0:
+			values = 300<<10 + rng.IntN(1<<20)
+		case 1:
+			keys = 20<<10 + rng.IntN(50<<10)
+		}
+		meta := pslite.Meta{Head: 1, Request: true, Push: true, Timestamp: int32(i), DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char, pslite.Int32}}
+		b := appendFrame(nil, meta.Append(nil, pslite.DMLC), true)
+		b = appendFrame(b, bytes.Repeat([]byte{byte(i)}, 8*keys), true)
+		lens := make([]byte, 4*keys)
+		if keys > 0 {
+			binary.LittleEndian.PutUint32(lens, uint32(values))
+		} else {
+			values = 0
+		}
+		b = appendFrame(b, bytes.Repeat([]byte{byte(i)}, values), true)
+		all = append(all, appendFrame(b, lens, false))
+	}
+	return all
+}
+
+// own is a message of a stage's own.
+func own(timestamp int32) []byte {
+	meta := pslite.Meta{Timestamp: timestamp}
+	return appendFrame(nil, meta.Append(nil, pslite.DMLC), false)
+}
+
+// newStagedPath returns a path with stages for what the client sends.
+func newStagedPath(t *testing.T, seed uint64, codec bool, memory *Memory, outbound, inbound Stage) *path {
+	p := &path{ended: make(chan error, 2)}
+	p.dialer, p.acceptor = &Conn{Outbound: outbound}, &Conn{Inbound: inbound}
+	nearJob, farJob := p.dialer, p.acceptor
+	p.client, nearJob.Job = asConn(tcpPair(t))
+	nearJob.Far, farJob.Far = tcpPair(t)
+	p.server, farJob.Job = asConn(tcpPair(t))
+	if codec {
+		random := func(n uint64) *plainCodec { return &plainCodec{rng: rand.New(rand.NewPCG(seed, n))} }
+		p.dialer.Sender, p.dialer.Receiver = random(1), random(2)
+		p.acceptor.Sender, p.acceptor.Receiver = random(3), random(4)
+	}
+	for _, c := range []*Conn{p.dialer, p.acceptor} {
+		go func() { p.ended <- c.Run(context.Background(), memory) }()
+	}
+	return p
+}
+
+// Stages at both ends take what they want, whole, and nothing else; what they put in stands between
+// two messages; the rest comes as it was, in order.
+func TestStagesTakeAndPutIn(t *testing.T) {
+	for seed := range uint64(8) {
+		outbound, inbound := newSieve(2), newSieve(4)
+		outbound.waits = seed%4 > 1
+		p := newStagedPath(t, seed, seed%2 == 0, NewMemory(64<<20), outbound, inbound)
+		messages := numbered(seed, 120)
+		sent := zmtp.AppendCommand(greetingAndReady("DEALER"), "SECRET", []byte("for a stage"))
+		want := [3][]byte{greetingAndReady("DEALER")} // at the server, taken by outbound, by inbound
+		for i, m := range messages {
+			sent = append(sent, m...)
+			to := 0
+			if outbound.takes(int32(i)) {
+				to = 1
+			} else if inbound.takes(int32(i)) {
+				to = 2
+			}
+			want[to] = append(want[to], m...)
+		}
+		var speaking sync.WaitGroup
+		said := [2]int32{}
+		for i, s := range []*sieve{outbound, inbound} {
+			speaking.Go(func() {
+				for said[i] < 40 && s.say(own(int32(i+1)*100000+said[i])) {
+					said[i]++
+				}
+			})
+		}
+		speaking.Go(func() {
+			if err := writeCut(p.client, sent, rand.New(rand.NewPCG(seed, 6))); err != nil {
+				t.Error(err)
+			}
+			speaking.Go(func() { io.Copy(io.Discard, p.client) })
+			p.client.CloseWrite()
+		})
+		speaking.Go(func() {
+			if err := writeCut(p.server, greetingAndReady("ROUTER"), rand.New(rand.NewPCG(seed, 7))); err != nil {
+				t.Error(err)
+			}
+		})
+		got, err := io.ReadAll(p.server)
+		p.server.CloseWrite()
+		speaking.Wait()
+		if errs := p.wait(t); errs != [2]error{} || err != nil {
+			t.Fatalf("seed %d: %v, %v", seed, errs, err)
+		}
+		rest, owns := apart(t, got)
+		if !bytes.Equal(rest, want[0]) {
+			t.Errorf("seed %d: %d bytes came to the server, otherwise than %d", seed, len(rest), len(want[0]))
+		}
+		for i, s := range []*sieve{outbound, inbound} {
+			if b := slices.Concat(s.taken...); !bytes.Equal(b, want[i+1]) {
+				t.Errorf("seed %d: stage %d took %d bytes, otherwise than %d", seed, i, len(b), len(want[i+1]))
+			}
+			if n := int32(len(owns[i])); n != said[i] || !slices.IsSorted(owns[i]) {
+				t.Errorf("seed %d: stage %d said %d messages, %d came", seed, i, said[i], n)
+			}
+			for at, n := range s.inspected {
+				if n != 1 {
+					t.Errorf("seed %d: stage %d decided %d times about message %d", seed, i, n, at)
+				}
+			}
+			if s.ready != "ps9" || s.closed != 1 {
+				t.Errorf("seed %d: stage %d was told of %q, and was closed %d times", seed, i, s.ready, s.closed)
+			}
+		}
+		if inbound.unsent != 0 {
+			t.Errorf("seed %d: %d bytes of the stage's own were not sent", seed, inbound.unsent)
+		}
+	}
+}
+
+// apart returns b, frames after a greeting, without the messages of stages, and the timestamps of
+// those, by stage.
+func apart(t *testing.T, b []byte) (rest []byte, owns [2][]int32) {
+	t.Helper()
+	rest = slices.Clone(b[:64])
+	inside := false
+	for b = b[64:]; len(b) > 0; {
+		h, n, err := zmtp.CutHeader(b)
+		if err != nil || n == 0 || len(b) < n+int(h.Size) {
+			t.Fatalf("%d bytes of no whole frame: %v", len(b), err)
+		}
+		frame := b[:n+int(h.Size)]
+		b = b[len(frame):]
+		var m pslite.Meta
+		if !inside && !h.Command() && m.Decode(frame[n:], pslite.DMLC) == nil && m.Timestamp >= 100000 {
+			owns[m.Timestamp/100000-1] = append(owns[m.Timestamp/100000-1], m.Timestamp)
+			continue
+		}
+		inside = h.More()
+		rest = append(rest, frame...)
+	}
+	return rest, owns
+}
+
+// A message that a stage may take does not pass for lack of memory: what passes does, undelayed, and
+// what it takes waits, and ends the connection at last.
+func TestStageWithoutMemory(t *testing.T) {
+	stage := newSieve(2)
+	stage.receptive = true
+	memory := NewMemory(0)
+	e := newEncoder(&plainCodec{never: true}, &Flow{})
+	e.stage = stage
+	sent := slices.Concat(greetingAndReady("DEALER"), withValues(0, 100), withValues(6, 200<<10), withValues(7, 1<<20))
+	d := newPumped(e, memory)
+	if got, err := d.run(t, sent); err != nil || !bytes.Equal(got, sent) {
+		t.Errorf("%d of %d bytes pass, %v", len(got), len(sent), err)
+	}
+	e = newEncoder(&plainCodec{never: true}, &Flow{})
+	e.stage = newSieve(2)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	d = newPumped(e, memory)
+	d.ctx = ctx
+	if _, err := d.run(t, slices.Concat(greetingAndReady("DEALER"), withValues(2, 200<<10))); reason.Of(err) != reason.Memory {
+		t.Errorf("a message that is taken ends the connection with %v, want one of memory", err)
+	}
+}
+
+// withValues is a message of one key.
+func withValues(timestamp int32, bytes int) []byte {
+	meta := pslite.Meta{Head: 1, Request: true, Push: true, Timestamp: timestamp, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char}}
+	b := appendFrame(nil, meta.Append(nil, pslite.DMLC), true)
+	b = appendFrame(b, make([]byte, 8), true)
+	return appendFrame(b, make([]byte, bytes), false)
+}
+
+// What cannot be followed does not pass a stage that would have to route it.
+func TestStageRefusesWhatItCannotFollow(t *testing.T) {
+	meta := pslite.Meta{Head: 1, Request: true, Push: true, Timestamp: 2, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char}}
+	first := appendFrame(nil, meta.Append(nil, pslite.DMLC), true)
+	many := bytes.Clone(first)
+	for range maxFrames {
+		many = appendFrame(many, make([]byte, 8), true)
+	}
+	for name, b := range map[string][]byte{
+		"keys of odd size":      appendFrame(appendFrame(bytes.Clone(first), make([]byte, 9), true), nil, false),
+		"keys beyond the bound": zmtp.AppendHeader(bytes.Clone(first), zmtp.FrameHeader(maxKeys+8, true)),
+		"a long header":         append(append(zmtp.AppendHeader(bytes.Clone(first), zmtp.Header{Flags: zmtp.Long | zmtp.More, Size: 8}), make([]byte, 8)...), appendFrame(nil, []byte{1}, false)...),
+		"many frames":           appendFrame(many, nil, false),
+	} {
+		e := newEncoder(nil, &Flow{})
+		stage := newSieve(2)
+		e.stage = stage
+		sent := append(greetingAndReady("DEALER"), b...)
+		out, errs := pump(sent, e)
+		if reason.Of(errs[0]) != reason.MalformedJob || len(stage.taken) > 0 || len(out) > len(greetingAndReady("DEALER")) {
+			t.Errorf("%s: %d bytes pass, %d messages are taken, %v", name, len(out), len(stage.taken), errs[0])
+		}
+	}
+}
+
+// A stage sees a READY up to the size that a command may have; with its error the command does not
+// pass.
+func TestStageSeesReady(t *testing.T) {
+	refuses := errors.New("another node")
+	for _, which := range []string{"encoder", "decoder"} {
+		for _, err := range []error{nil, refuses} {
+			stage := &picky{sieve: newSieve(2), err: err}
+			var s side
+			if which == "encoder" {
+				e := newEncoder(nil, &Flow{})
+				e.stage, s = stage, e
+			} else {
+				d := newDecoder(nil, &Flow{})
+				d.stage, s = stage, d
+			}
+			sent := append(greetingAndReady("DEALER"), own(7)...)
+			out, errs := pump(sent, s)
+			if err == nil && (!bytes.Equal(out, sent) || errs[0] != nil) || err != nil && (len(out) > 64 || !errors.Is(errs[0], refuses)) {
+				t.Errorf("%s, refused with %v: %d of %d bytes pass, %v", which, err, len(out), len(sent), errs[0])
+			}
+		}
+	}
+}
+
+// picky refuses a READY.
+type picky struct {
+	*sieve
+	err error
+}
+
+func (p *picky) Command(name string, data []byte) (bool, error) {
+	if name == zmtp.CommandReady && p.err != nil {
+		return false, p.err
+	}
+	return p.sieve.Command(name, data)
+}
+
+// pumped runs bytes through a direction with a bound on memory.
+type pumped struct {
+	ctx    context.Context
+	side   side
+	memory *Memory
+}
+
+func newPumped(s side, m *Memory) *pumped { return &pumped{context.Background(), s, m} }
+
+func (p *pumped) run(t *testing.T, b []byte) (out []byte, err error) {
+	t.Helper()
+	from, src := tcpPair(t)
+	dst, to := tcpPair(t)
+	d := &direction{src: src, dst: dst, side: p.side, flow: &Flow{}}
+	var running sync.WaitGroup
+	running.Go(func() {
+		err = d.run(p.ctx, p.memory)
+		src.Close()
+		dst.Close()
+	})
+	running.Go(func() {
+		from.Write(b) // fails where the side gives up
+		from.CloseWrite()
+	})
+	out, _ = io.ReadAll(to)
+	running.Wait()
+	return out, err
+}
+
+// asConn has a pair's second half as a Conn has it.
+func asConn(a, b *net.TCPConn) (*net.TCPConn, net.Conn) { return a, b }
