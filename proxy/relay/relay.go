@@ -96,7 +96,7 @@ type Conn struct {
 // cleared, and another Conn can go on with it. Memory is shared with other connections and may be
 // used for as long as Run runs. Run may be called once.
 func (c *Conn) Run(ctx context.Context, m *Memory) error {
-	err := c.run(ctx, m)
+	err := c.runDirections(ctx, m)
 	c.detach()
 	if !errors.Is(err, ErrPassed) && !errors.Is(err, ErrBroken) {
 		c.closeStages()
@@ -104,7 +104,8 @@ func (c *Conn) Run(ctx context.Context, m *Memory) error {
 	return err
 }
 
-func (c *Conn) run(ctx context.Context, m *Memory) error {
+// runDirections is Run without the end of the stages.
+func (c *Conn) runDirections(ctx context.Context, m *Memory) error {
 	stop := context.AfterFunc(ctx, c.reset)
 	defer stop()
 	c.attach()

@@ -1,0 +1,235 @@
+package relay
+
+import (
+	"errors"
+	"os"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"golang.org/x/sys/unix"
+)
+
+// fate is what a [Stage] has decided about a message.
+type fate int
+
+const (
+	undecided fate = iota
+	toPass
+	toTake
+)
+
+// staged is an encoder's state for a [Stage].
+type staged struct {
+	stage   Stage    // nil: there is none
+	fate    fate     // of the current message
+	tight   bool     // without memory for more than its keys
+	pending [][]byte // of the stage's own, to be sent first
+	// receptive is called when the process is known to take messages; nil: it was.
+	receptive func()
+}
+
+// sendsOwn adds the stage's own messages to out, and reports whether out has to be written first.
+// It is called between two messages.
+func (e *encoder) sendsOwn(out *output) (flush bool, err error) {
+	if e.stage == nil {
+		return false, nil
+	}
+	for {
+		if len(e.pending) == 0 {
+			if e.pending = e.stage.Due(); len(e.pending) == 0 {
+				return false, nil
+			}
+		}
+		for len(e.pending) > 0 {
+			sent, err := e.sendOwn(e.pending[0], out)
+			if err != nil || !sent {
+				return true, err
+			}
+			e.pending[0] = nil // the array may stay for long
+			e.pending = e.pending[1:]
+		}
+	}
+}
+
+// sendOwn adds a message of the stage's own to out, or a command. It returns false where out has to
+// be written first.
+func (e *encoder) sendOwn(b []byte, out *output) (sent bool, err error) {
+	if out.full() {
+		return false, nil
+	}
+	// The message of the process that comes next may be scanned in part.
+	asked, whole := e.asked, e.whole
+	defer func() { e.asked, e.whole = asked, whole }()
+	e.asked, e.whole = false, false
+	held, v, err := e.scan(b)
+	if err == nil && len(e.frames) > 0 && e.shown.Rest && e.wants(held) {
+		held, v, err = e.scan(b)
+	}
+	switch {
+	case err != nil || v.need > 0:
+		return false, reason.Errorf(reason.Internal, "a message of the router's is not whole: %w", err)
+	case len(e.frames) == 0: // a command
+		out.lend(b)
+		return true, nil
+	case e.sharer != nil && out.waiting > 0 && e.sharer.MayWait(held):
+		return false, nil
+	}
+	e.decided = true
+	e.observe()
+	if e.sender == nil || !e.encode(out) {
+		out.lend(b[:held])
+	}
+	out.lend(b[held:])
+	return true, nil
+}
+
+// route asks the stage about the scanned message, of which held bytes are there. It consumes a
+// message that the stage takes. done means that the message is not to be handled now: it is
+// consumed, or the verdict says what is needed first.
+func (e *encoder) route(held int, in *input, out *output) (v verdict, done bool, err error) {
+	if e.stage == nil {
+		return v, false, nil
+	}
+	if e.fate == toPass {
+		return e.letPass(in, out)
+	}
+	d := e.shown.decode()
+	if d.meta != nil { // not PS-lite's
+		return v, false, nil
+	}
+	if e.fate == undecided {
+		if e.lacksKeys(&d.message) {
+			return v, true, reason.Errorf(reason.MalformedJob, "from the job: the keys of a message cannot be followed: they are not a frame of at most %d bytes, a multiple of 8", maxKeys)
+		}
+		taken, err := e.stage.Inspect(&d.message, d.dialect)
+		switch {
+		case err != nil:
+			return v, true, err
+		case taken == Waits:
+			return verdict{wait: true}, true, nil
+		case taken == Passes:
+			e.fate = toPass
+			return e.letPass(in, out)
+		}
+		e.fate = toTake
+	}
+	if e.odd {
+		return v, true, reason.Errorf(reason.MalformedJob, "from the job: a message with displaced keys that is not as PS-lite makes them")
+	}
+	if e.shown.Rest {
+		if e.whole || e.shown.Next > uint64(maxTaken-held) {
+			return v, true, reason.Errorf(reason.Memory, "a message of more than %d bytes has displaced keys and cannot be held", maxTaken)
+		}
+		e.asked, e.whole = true, true
+		return verdict{}, true, nil // scanned again, with all of it
+	}
+	if err := takeWhole(e.stage, &e.detector, e.frames); err != nil {
+		return v, true, err
+	}
+	in.r += held
+	e.next()
+	return verdict{}, true, nil
+}
+
+// letPass sends what the stage has due before a message that passes. It may be earlier requests of
+// the process, which waited until just now: this one passes because none waits any more.
+func (e *encoder) letPass(in *input, out *output) (v verdict, done bool, err error) {
+	if len(e.pending) == 0 && !e.stage.HasDue() {
+		return v, false, nil
+	}
+	if flush, err := e.sendsOwn(out); flush || err != nil {
+		return verdict{flush: true}, true, err
+	}
+	_, v, err = e.scan(in.bytes()) // the frames shown were those of the stage's own
+	return v, err != nil, err
+}
+
+// lacksKeys reports whether the stage wants to see the keys of e.shown, and they are not there.
+func (e *encoder) lacksKeys(m *pslite.Message) bool {
+	if len(m.Data) == 0 && !e.shown.Rest || len(m.Data) > 0 && len(m.Data[0])%8 == 0 {
+		return false
+	}
+	return e.stage.WantsKeys(&m.Meta)
+}
+
+// next begins with the next message.
+func (e *encoder) next() { e.asked, e.whole, e.fate, e.tight = false, false, undecided, false }
+
+// endStage sends what the stage has due, at the end of the stream.
+func (d *direction) endStage() error {
+	if d.stage == nil {
+		return nil
+	}
+	for {
+		if err := d.drainStage(); err != nil || d.stage.End(d.told(), d.side.between()) {
+			return err
+		}
+	}
+}
+
+// drainStage sends what the stage has due now, if messages can be put in here.
+func (d *direction) drainStage() error {
+	e, outbound := d.side.(*encoder)
+	for more := d.side.between(); more; {
+		more = false
+		var err error
+		if outbound {
+			more, err = e.sendsOwn(&d.out)
+		} else {
+			err = d.sendOwn()
+		}
+		if flushed := d.flush(); flushed != nil {
+			return flushed
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitStage waits, without reading, until the stage has something due or lets the message pass that
+// waits. Of a process that has ended its side what is left is read at once, which is no more than
+// the kernel holds of it: otherwise nobody would see its end.
+func (d *direction) awaitStage() error {
+	if !d.waking.park(d.src) {
+		return nil
+	}
+	// Each segment and the end of the stream are reasons to be called, of which only the end
+	// counts.
+	silent := false
+	err := d.in.raw.Read(func(fd uintptr) bool {
+		if d.silent {
+			return false
+		}
+		silent = sendsNoMore(int(fd))
+		return silent
+	})
+	d.waking.unpark()
+	if silent {
+		d.silent = true
+		d.stage.Silent()
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return &sideError{err: err}
+	}
+	return nil
+}
+
+// endedStates are the kernel's states of a connection whose peer has ended its side, or that is
+// over.
+var endedStates = [...]uint8{unix.BPF_TCP_CLOSE, unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING, unix.BPF_TCP_TIME_WAIT}
+
+// sendsNoMore reports whether the process at the other end of a connection has ended its side.
+func sendsNoMore(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return true
+	}
+	for _, s := range endedStates {
+		if info.State == s {
+			return true
+		}
+	}
+	return false
+}
