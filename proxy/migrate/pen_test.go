@@ -209,7 +209,7 @@ var (
 // bare reports whether a type's values say nothing that matters: counts for
 // people, and lists of keys longer than there are here.
 func bare(t reflect.Type) bool {
-	return t == reflect.TypeFor[route.Counts]() || t.Name() == "verdicts"
+	return t == reflect.TypeFor[route.Counts]() || t.Name() == "verdicts" || t.Name() == "ownerLists"
 }
 
 func (p *pen) write(v reflect.Value) {

@@ -28,8 +28,8 @@ type Judge interface {
 	// until it returns something else than Waits: that message, and all behind it, then wait. With
 	// an error the connection ends.
 	Inspect(m *pslite.Message, d pslite.Dialect) (Taken, error)
-	// Take is given the whole of a message for which Inspect has returned Took. The memory is the
-	// stage's to keep.
+	// Take is given the whole of a message for which Inspect has returned Took. The memory of one
+	// for the job's process is the stage's to keep; that of one from it is valid during the call.
 	Take(m *pslite.Message, d pslite.Dialect) error
 	// Silent is called where a message waits and the process sends nothing more.
 	Silent()
@@ -109,29 +109,12 @@ func (c *Conn) EndJob() {
 	_ = closeWrite(c.Job) // it ends by itself
 }
 
-// takeWhole gives the stage a copy of a message's frames.
-func takeWhole(s Stage, detector *pslite.Detector, frames [][]byte) error {
-	size := 0
-	for _, f := range frames {
-		size += len(f)
-	}
-	own, all := make([]byte, 0, size), make([][]byte, len(frames))
-	for i, f := range frames {
-		start := len(own)
-		own = append(own, f...)
-		all[i] = own[start:len(own):len(own)]
-	}
-	return takeOwn(s, detector, all)
-}
-
-// takeOwn gives the stage a message in memory that nobody else uses.
-func takeOwn(s Stage, detector *pslite.Detector, frames [][]byte) error {
-	var m pslite.Message
-	d, err := m.Decode(detector, frames)
+// giveTo gives the stage a message that was decoded with an error, or without.
+func giveTo(s Stage, m *pslite.Message, d pslite.Dialect, err error) error {
 	if err != nil {
 		return reason.Errorf(reason.MalformedJob, "a message with displaced keys: %w", err)
 	}
-	if err := s.Take(&m, d); err != nil {
+	if err := s.Take(m, d); err != nil {
 		return reason.Errorf(reason.Route, "%w", err)
 	}
 	return nil

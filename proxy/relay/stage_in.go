@@ -103,7 +103,9 @@ func (d *decoder) endTaken() error {
 	}
 	frames := d.taken
 	d.takes, d.taken = false, nil
-	return takeOwn(d.stage, &d.detector, frames)
+	var m pslite.Message
+	dialect, err := m.Decode(&d.detector, frames)
+	return giveTo(d.stage, &m, dialect, err)
 }
 
 // ownDue reports whether the stage's own messages can be written now.

@@ -123,7 +123,7 @@ func (e *encoder) route(held int, in *input, out *output) (v verdict, done bool,
 		e.asked, e.whole = true, true
 		return verdict{}, true, nil // scanned again, with all of it
 	}
-	if err := takeWhole(e.stage, &e.detector, e.frames); err != nil {
+	if err := giveTo(e.stage, &d.message, d.dialect, d.err); err != nil {
 		return v, true, err
 	}
 	in.r += held

@@ -154,8 +154,8 @@ func (w *worker) differs(m *pslite.Meta, keys int) bool {
 	return width != w.width
 }
 
-// Take handles a whole data request for which [Router.Request] returned false. The router keeps m's
-// frames, which must not change. The request is sent, or joins its queue when a key of it is held,
+// Take handles a whole data request for which [Router.Request] returned false. Its memory must not
+// change until the outputs are carried out; what waits longer is copied. The request is sent, or joins its queue when a key of it is held,
 // when an earlier request of the worker to the server waits, or when other slices of its timestamp
 // are expected. An error means that the request can never be sent, and nothing of it was.
 func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialect) error {
@@ -184,9 +184,8 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 	if !held && !r.waitsForSlices(w, id, m) {
 		return r.dispatch(w, q)
 	}
-	// From here on it waits. The meta's slices are the caller's, and are reused for the next
-	// message.
-	q.message.Meta = m.Meta.Clone()
+	// From here on it waits, and the caller's memory is reused for the next message.
+	q.message = cloneMessage(m)
 	w.queues[server] = append(w.queues[server], q)
 	if held {
 		r.counts.Held++
@@ -200,6 +199,18 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 		w.ledger.Keep(q.kept())
 	}
 	return nil
+}
+
+// cloneMessage returns a copy of a message in memory of its own.
+func cloneMessage(m *pslite.Message) pslite.Message {
+	c := pslite.Message{Identity: slices.Clone(m.Identity), Meta: m.Meta.Clone(), Data: make([][]byte, len(m.Data))}
+	own := make([]byte, 0, total(m.Data))
+	for i, f := range m.Data {
+		start := len(own)
+		own = append(own, f...)
+		c.Data[i] = own[start:len(own):len(own)]
+	}
+	return c
 }
 
 // waits reports whether the request is in its queue.
@@ -252,8 +263,7 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 	owners, distinct, parted := make([][]int32, len(all)), make([][]int32, len(all)), false
 	for i := range all {
 		m := &all[i].message
-		owners[i] = r.table.AppendOwners(nil, m.Keys())
-		distinct[i] = ranks(owners[i])
+		owners[i], distinct[i] = r.owners.of(r.table, m.Keys())
 		parted = anyParted(distinct[i]) // of several requests none is
 		if parted {
 			var err error

@@ -86,6 +86,7 @@ type Out struct {
 type Router struct {
 	table    *Table
 	verdicts verdicts
+	owners   ownerLists
 	holds    map[Batch]*hold
 	workers  map[int32]*worker
 	resend   bool // the job uses PS_RESEND
@@ -140,7 +141,7 @@ func (r *Router) Resend() bool { return r.resend }
 
 // Open replaces the table, which becomes the router's, and sends what has waited.
 func (r *Router) Open(t *Table) {
-	r.table, r.verdicts, r.closed = t, verdicts{}, false
+	r.table, r.verdicts, r.owners, r.closed = t, verdicts{}, ownerLists{}, false
 	r.follow(nil)
 	r.flush()
 }

@@ -124,7 +124,8 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 	}
 	parts := make([]part, len(owners))
 	for _, s := range all {
-		if err := s.cut(parts, owners); err != nil {
+		var err error
+		if r.owners.runs, err = s.cut(parts, owners, r.owners.runs); err != nil {
 			return err
 		}
 	}
@@ -145,21 +146,23 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 	return nil
 }
 
-// cut appends what each of the owners gets of a slice to their parts. Neighbours with
-// one owner are copied together: where data and keys were placed together, most of a
-// worker's keys have the same one. Room is made first, so that the copying stores no
-// pointers, which would cost more than the keys do while the collector runs.
-func (s *slice) cut(parts []part, among []int32) error {
+// cut appends what each of the owners gets of a slice to their parts. Neighbours with one owner are
+// copied together: where data and keys were placed together, most of a worker's keys have the same
+// one. Room is made first, so that the copying stores no pointers, which would cost more than the
+// keys do while the collector runs. It returns the memory of runs, for the next call.
+func (s *slice) cut(parts []part, among []int32, memory []run) ([]run, error) {
+	runs, err := s.runs(among, memory)
+	if err != nil {
+		return runs, err
+	}
 	m := s.message
 	lens := m.Lens()
 	ends := make([][3]int, len(among)) // of keys, values and lengths, in bytes
-	sizes := s.sizes()
-	err := s.runs(among, func(to, first, last int) {
-		ends[to][0] += 8 * (last - first)
-		ends[to][1] += sizes(first, last)
-	})
-	if err != nil {
-		return err
+	first := 0
+	for _, r := range runs {
+		ends[r.to][0] += 8 * (r.last - first)
+		ends[r.to][1] += r.values
+		first = r.last
 	}
 	for i := range parts {
 		n := ends[i]
@@ -171,16 +174,31 @@ func (s *slice) cut(parts []part, among []int32) error {
 			parts[i][j] = slices.Grow(parts[i][j], n[j])[:ends[i][j]+n[j]]
 		}
 	}
-	at := 0 // of the values
-	return s.runs(among, func(to, first, last int) {
-		p, end, n := &parts[to], &ends[to], sizes(first, last)
-		end[0] += copy(p[0][end[0]:], m.Data[0][8*first:8*last])
-		end[1] += copy(p[1][end[1]:], m.Data[1][at:at+n])
+	keys, values := m.Data[0], m.Data[1]
+	first = 0
+	for _, r := range runs {
+		p, end := &parts[r.to], &ends[r.to]
+		end[0] += move(p[0][end[0]:], keys[8*first:8*r.last])
+		end[1] += move(p[1][end[1]:], values[:r.values])
 		if lens != nil {
-			end[2] += copy(p[2][end[2]:], lens[4*first:4*last])
+			end[2] += copy(p[2][end[2]:], lens[4*first:4*r.last])
 		}
-		at += n
-	})
+		values, first = values[r.values:], r.last
+	}
+	return runs, nil
+}
+
+// move is copy for mostly a few bytes: those of one key, or of its value.
+func move(dst, src []byte) int {
+	switch len(src) {
+	case 4:
+		*(*[4]byte)(dst) = [4]byte(src)
+		return 4
+	case 8:
+		*(*[8]byte)(dst) = [8]byte(src)
+		return 8
+	}
+	return copy(dst, src)
 }
 
 // sizes returns a function that says how many bytes of values the keys from first to
@@ -203,23 +221,35 @@ func (s *slice) sizes() func(first, last int) int {
 	}
 }
 
-// runs calls f for each run of neighbouring keys with one owner: that of place to in
-// among has the keys from first to before last.
-func (s *slice) runs(among []int32, f func(to, first, last int)) error {
+// run is a run of neighbouring keys with one owner: those before last that are in no run before it.
+type run struct {
+	to     int // place of the owner
+	last   int // index of a key
+	values int // bytes
+}
+
+// runs returns the runs of a slice, with the places of their owners in among, in memory's place.
+func (s *slice) runs(among []int32, memory []run) ([]run, error) {
+	all, sizes := memory[:0], s.sizes()
+	owner, to := int32(-1), 0
 	for first := 0; first < len(s.owners); {
-		owner, last := s.owners[first], first+1
+		last := first + 1
+		if s.owners[first] != owner {
+			owner = s.owners[first]
+			// A repeated request is cut by the table of now. It must have the owners of the first
+			// time, or a part that was not there would be answered by nobody who is waited for.
+			if s.split.place(s.split.own, owner) < 0 {
+				return all, fmt.Errorf("route: key %d of an in-flight request has moved to server %d", s.message.Keys().At(first), owner)
+			}
+			to = slices.Index(among, owner)
+		}
 		for last < len(s.owners) && s.owners[last] == owner {
 			last++
 		}
-		// A repeated request is cut by the table of now. It must have the owners of the first time,
-		// or a part that was not there would be answered by nobody who is waited for.
-		if s.split.place(s.split.own, owner) < 0 {
-			return fmt.Errorf("route: key %d of an in-flight request has moved to server %d", s.message.Keys().At(first), owner)
-		}
-		f(slices.Index(among, owner), first, last)
+		all = append(all, run{to, last, sizes(first, last)})
 		first = last
 	}
-	return nil
+	return all, nil
 }
 
 // resize sets the data size of a meta whose data changed from before to after. Senders that leave

@@ -61,3 +61,45 @@ func (r *Router) touches(keys pslite.Keys) bool {
 	r.verdicts.rememberList(keys, r.table.version)
 	return false
 }
+
+// ownerLists caches the owners of key lists that were looked up lately. A worker pushes to the keys that
+// it has just pulled. The lists are copies, at most 16 of minVerdict to maxOwned bytes.
+type ownerLists struct {
+	version uint64 // of the table
+	lists   [16]owned
+	next    int
+	runs    []run // memory of [Router.sendParts]
+}
+
+// owned is a list of keys and their owners. An entry that was handed out is not changed.
+type owned struct {
+	keys     pslite.Keys
+	owners   []int32 // in the order of keys
+	distinct []int32 // ascending
+}
+
+// maxOwned bounds the bytes of a list that is kept.
+const maxOwned = 8 << 15
+
+// of returns the owner of each key by the table, and the distinct owners, ascending. The slices must
+// not be changed.
+func (o *ownerLists) of(t *Table, keys pslite.Keys) (all, distinct []int32) {
+	if len(keys) < minVerdict || len(keys) > maxOwned {
+		all = t.AppendOwners(nil, keys)
+		return all, ranks(all)
+	}
+	if o.version != t.version {
+		*o = ownerLists{version: t.version, runs: o.runs}
+	}
+	for i := range o.lists {
+		if l := &o.lists[i]; len(l.keys) == len(keys) && l.keys.At(0) == keys.At(0) && bytes.Equal(l.keys, keys) {
+			return l.owners, l.distinct
+		}
+	}
+	all = t.AppendOwners(nil, keys)
+	distinct = ranks(all)
+	l := &o.lists[o.next]
+	*l = owned{append(l.keys[:0], keys...), all, distinct}
+	o.next = (o.next + 1) % len(o.lists)
+	return all, distinct
+}
