@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // sink is a connection that swallows what is written.
@@ -84,6 +86,14 @@ type refusing struct{ copying }
 
 func (*refusing) Encode(dst []byte, _ *Message) ([]byte, uint32, bool) { return dst, 0, false }
 
+// openStage lets everything pass, and has nothing of its own.
+type openStage struct{ Stage }
+
+func (openStage) WantsKeys(*pslite.Meta) bool                            { return true }
+func (openStage) Inspect(*pslite.Message, pslite.Dialect) (Taken, error) { return Passes, nil }
+func (openStage) HasDue() bool                                           { return false }
+func (openStage) Due() [][]byte                                          { return nil }
+
 func benchmarkSides(b *testing.B, keys, vals int) {
 	const n = 100
 	var messages []byte
@@ -93,6 +103,11 @@ func benchmarkSides(b *testing.B, keys, vals int) {
 	}
 	b.Run("plain", func(b *testing.B) {
 		each(b, &encoder{sender: &refusing{}, flow: &Flow{}}, messages, n)
+	})
+	b.Run("past a stage", func(b *testing.B) {
+		e := newEncoder(nil, &Flow{})
+		e.stage = openStage{}
+		each(b, e, messages, n)
 	})
 	b.Run("encode", func(b *testing.B) { each(b, &encoder{sender: &copying{}, flow: &Flow{}}, messages, n) })
 	b.Run("decode", func(b *testing.B) {
