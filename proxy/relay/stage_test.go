@@ -26,7 +26,6 @@ type sieve struct {
 	mu        sync.Mutex // guards the rest
 	wake      func()
 	receptive bool
-	early     bool // messages were due before the process was receptive
 	over      bool
 	closed    int
 	ready     string
