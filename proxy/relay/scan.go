@@ -24,14 +24,21 @@ func (e *encoder) scan(b []byte) (held int, v verdict, err error) {
 			return 0, verdict{need: held + zmtp.MaxHeader}, nil
 		}
 		i := len(e.frames)
-		// A header in a longer form than necessary would not come out the same at the far end,
-		// which makes its own.
-		if h.Command() || i == maxFrames || h != zmtp.FrameHeader(int(h.Size), h.More()) {
+		if h.Command() || i == maxFrames {
 			if e.odd = e.stage != nil && i >= keysAt; !e.odd {
 				e.frames = e.frames[:0]
 			}
 			e.show(true, h.Size)
 			return held, v, nil
+		}
+		// A header in a longer form than necessary would not come out the same at the far end,
+		// which makes its own.
+		if h != zmtp.FrameHeader(int(h.Size), h.More()) {
+			if e.stage == nil {
+				e.frames = e.frames[:0]
+				return 0, v, nil
+			}
+			e.odd = true
 		}
 		if limit := e.frameLimit(i, keysAt, whole); h.Size > uint64(limit) && !e.holdsKeys(i, keysAt, h.Size) {
 			if i < keysAt {

@@ -113,10 +113,10 @@ func (e *encoder) route(held int, in *input, out *output) (v verdict, done bool,
 		}
 		e.fate = toTake
 	}
-	if e.odd {
-		return v, true, reason.Errorf(reason.MalformedJob, "from the job: a message with displaced keys that is not as PS-lite makes them")
-	}
 	if e.shown.Rest {
+		if e.odd {
+			return v, true, reason.Errorf(reason.MalformedJob, "from the job: a message with displaced keys has a command inside, or more than %d frames", maxFrames)
+		}
 		if e.whole || e.shown.Next > uint64(maxTaken-held) {
 			return v, true, reason.Errorf(reason.Memory, "a message of more than %d bytes has displaced keys and cannot be held", maxTaken)
 		}

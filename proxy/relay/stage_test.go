@@ -346,7 +346,7 @@ func TestStageRefusesWhatItCannotFollow(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"keys of odd size":      appendFrame(appendFrame(bytes.Clone(first), make([]byte, 9), true), nil, false),
 		"keys beyond the bound": zmtp.AppendHeader(bytes.Clone(first), zmtp.FrameHeader(maxKeys+8, true)),
-		"a long header":         append(append(zmtp.AppendHeader(bytes.Clone(first), zmtp.Header{Flags: zmtp.Long | zmtp.More, Size: 8}), make([]byte, 8)...), appendFrame(nil, []byte{1}, false)...),
+		"a command inside":      zmtp.AppendCommand(appendFrame(bytes.Clone(first), make([]byte, 8), true), "OTHER", nil),
 		"many frames":           appendFrame(many, nil, false),
 	} {
 		e := newEncoder(nil, &Flow{})
@@ -356,6 +356,27 @@ func TestStageRefusesWhatItCannotFollow(t *testing.T) {
 		out, errs := pump(sent, e)
 		if reason.Of(errs[0]) != reason.MalformedJob || len(stage.taken) > 0 || len(out) > len(greetingAndReady("DEALER")) {
 			t.Errorf("%s: %d bytes pass, %d messages are taken, %v", name, len(out), len(stage.taken), errs[0])
+		}
+	}
+}
+
+// A message with a header that is longer than necessary is not encoded, but a stage sees it.
+func TestStageSeesLongHeaders(t *testing.T) {
+	for timestamp := range int32(3) {
+		meta := pslite.Meta{Head: 1, Request: true, Push: true, Timestamp: timestamp, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char}}
+		body := meta.Append(nil, pslite.DMLC)
+		b := append(zmtp.AppendHeader(nil, zmtp.Header{Flags: zmtp.Long | zmtp.More, Size: uint64(len(body))}), body...)
+		b = appendFrame(appendFrame(b, make([]byte, 8), true), []byte{1}, false)
+		e := newEncoder(&wholeSender{}, &Flow{})
+		stage := newSieve(2)
+		e.stage = stage
+		sent := append(greetingAndReady("DEALER"), b...)
+		want := sent
+		if stage.takes(timestamp) {
+			want = greetingAndReady("DEALER")
+		}
+		if out, errs := pump(sent, e); errs[0] != nil || !bytes.Equal(out, want) || (len(stage.taken) == 1) != stage.takes(timestamp) {
+			t.Errorf("message %d: %d bytes pass, want %d; %d are taken; %v", timestamp, len(out), len(want), len(stage.taken), errs[0])
 		}
 	}
 }
