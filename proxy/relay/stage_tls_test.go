@@ -71,14 +71,14 @@ func TestStageIsWokenOverTLS(t *testing.T) {
 			t.Fatal("nothing can be said")
 		}
 		expect("the stage's message", own(100000+i))
-		if _, err := far.Write(m[:50]); err != nil { // the beginning of the next message
+		if _, err := far.Write(m[:10]); err != nil { // the beginning of the next message
 			t.Fatal(err)
 		}
 		stage.say(own(200000 + i))
 		if i%2 == 0 {
 			expect("the stage's message before an incomplete one", own(200000+i))
 		}
-		if _, err := far.Write(m[50:]); err != nil {
+		if _, err := far.Write(m[10:]); err != nil {
 			t.Fatal(err)
 		}
 		if i%2 == 1 { // in either order
