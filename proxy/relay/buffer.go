@@ -46,14 +46,16 @@ func NewMemory(limit int64) *Memory {
 func (m *Memory) Limit() int64 { return m.limit }
 
 // get returns a buffer of 1<<class bytes, with arbitrary content. It does not count in the bound.
-func (m *Memory) get(class int) []byte {
+// Whoever keeps the pointer for put saves an allocation.
+func (m *Memory) get(class int) *[]byte {
 	if b, ok := m.classes[class-baseClass].Get().(*[]byte); ok {
-		return *b
+		return b
 	}
-	return make([]byte, 1<<class)
+	b := make([]byte, 1<<class)
+	return &b
 }
 
-func (m *Memory) put(b []byte) { m.classes[classOf(len(b))-baseClass].Put(&b) }
+func (m *Memory) put(b *[]byte) { m.classes[classOf(len(*b))-baseClass].Put(b) }
 
 // Borrow returns a buffer of at least n bytes, with arbitrary content, within the bound; buffers of
 // up to 64 KiB do not count. It blocks until others have returned theirs, or ctx ends. The caller
@@ -72,7 +74,7 @@ func (m *Memory) Borrow(ctx context.Context, n int) ([]byte, error) {
 			return nil, fmt.Errorf("%w: %w", ErrNoMemory, err)
 		}
 	}
-	return m.get(class), nil
+	return *m.get(class), nil
 }
 
 // Return takes back a buffer of Borrow, with its full length. The caller must not use it
@@ -81,7 +83,7 @@ func (m *Memory) Return(b []byte) {
 	if len(b) > baseBuffer {
 		m.bound.Release(int64(len(b)))
 	}
-	m.put(b)
+	m.put(&b)
 }
 
 // classOf returns the log2 of the smallest buffer that holds n bytes.
@@ -96,7 +98,8 @@ type input struct {
 	memory *Memory
 	window *keep.Window // reads from conn; nil: nothing stays in the kernel's queue
 	buf    []byte
-	r, w   int // unconsumed bytes are buf[r:w]
+	pooled *[]byte // buf, as the pool has it; nil: it was borrowed
+	r, w   int     // unconsumed bytes are buf[r:w]
 	// unbound means that the buffer, although larger than the base, does not count in the bound:
 	// grow has released its reservation.
 	unbound bool
@@ -188,9 +191,17 @@ const memoryPatience = 30 * time.Second
 // charged.
 func (in *input) replace(class int) {
 	bigger := in.memory.get(class)
-	held := copy(bigger, in.bytes())
+	held := copy(*bigger, in.bytes())
 	in.release()
-	in.buf, in.r, in.w = bigger, 0, held
+	in.buf, in.pooled, in.r, in.w = *bigger, bigger, 0, held
+}
+
+// begin takes a buffer where there is none.
+func (in *input) begin() {
+	if in.buf == nil {
+		in.pooled = in.memory.get(baseClass)
+		in.buf = *in.pooled
+	}
 }
 
 // release gives the buffer back, with its reservation.
@@ -202,8 +213,12 @@ func (in *input) release() {
 		in.memory.bound.Release(int64(len(in.buf)))
 	}
 	in.unbound = false
-	in.memory.put(in.buf)
-	in.buf, in.r, in.w = nil, 0, 0
+	if in.pooled == nil {
+		borrowed := in.buf
+		in.pooled = &borrowed
+	}
+	in.memory.put(in.pooled)
+	in.buf, in.pooled, in.r, in.w = nil, nil, 0, 0
 }
 
 // fill reads at least one byte, and blocks until there is one, the stream ends (io.EOF) or the read
@@ -215,9 +230,7 @@ func (in *input) fill() error {
 		in.r = 0
 	}
 	if in.raw == nil {
-		if in.buf == nil {
-			in.buf = in.memory.get(baseClass)
-		}
+		in.begin()
 		n, err := in.conn.Read(in.buf[in.w:])
 		in.w += n
 		if n > 0 {
@@ -243,9 +256,7 @@ func (in *input) fill() error {
 // is. It returns false where there is nothing to read. An empty buffer is given back meanwhile,
 // which is why it reads by itself instead of calling conn.Read with a buffer in hand.
 func (in *input) readReady(fd uintptr) bool {
-	if in.buf == nil {
-		in.buf = in.memory.get(baseClass)
-	}
+	in.begin()
 	for {
 		if in.window != nil {
 			in.n, in.err = in.window.Read(fd, in.buf[in.w:])
