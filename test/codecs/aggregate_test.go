@@ -58,7 +58,7 @@ func (c counted) do(t testing.TB) (p pushed) {
 	all := net.Hosts()
 	var sidecars []*sidecar.Sidecar
 	for _, h := range all {
-		sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir()}, c.sidecar...)...))
+		sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir(), "--codec", "compact"}, c.sidecar...)...))
 	}
 	if c.ready != nil {
 		c.ready(sidecars)

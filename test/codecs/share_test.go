@@ -46,7 +46,7 @@ func (d dense) do(t testing.TB) pulled {
 	n := &denseNet{net: hoststest.New(t, hosts.Config{Hosts: 1 + d.servers, Rate: d.rate, Pairs: true})}
 	all := n.net.Hosts()
 	for _, h := range all {
-		n.sidecars = append(n.sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir()}, d.sidecar...)...))
+		n.sidecars = append(n.sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir(), "--codec", "compact"}, d.sidecar...)...))
 	}
 	before, err := n.net.Traffic()
 	if err != nil {
