@@ -77,8 +77,8 @@ func (c *answers) Command(name string, data []byte) (passes bool, err error) {
 	return false, nil
 }
 
-// ready handles the READY of the process at the other end. A server's connection joins its job now, before its first message: the
-// router may have messages for it although the server is silent.
+// ready handles the READY of the process at the other end. A server's connection joins its job now,
+// before its first message: the router may have messages for it although the server is silent.
 func (c *answers) ready(id int32) error {
 	c.sender = id
 	if role, _, ok := pslite.Rank(id); ok && role == pslite.Server {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -66,6 +67,50 @@ func TestAnswersOfACutWriteWait(t *testing.T) {
 		// What the process has got is lost with the reset; what the kernel took is not there again.
 		if n := len(left); n == 0 || n == len(messages) || !slices.EqualFunc(left, messages[len(messages)-n:], bytes.Equal) {
 			t.Errorf("replaced %v: %d of %d messages wait, or others", replaced, n, len(messages))
+		}
+		if s := x.state(); s.Lost != 0 {
+			t.Errorf("replaced %v: %d messages are counted as lost", replaced, s.Lost)
+		}
+	}
+}
+
+// The same where the connection is left for the next proxy, and the process reads what was written:
+// each message is with it as a whole, or waits.
+func TestAnswersThatAreNotLeftWait(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		x := oneJob(t, Options{})
+		c := answersTo(t, x)
+		p := pair{c.peer, 0}
+		far, to := connected(t)
+		if err := errors.Join(to.SetWriteBuffer(1<<16), far.(*net.TCPConn).SetReadBuffer(1<<16)); err != nil {
+			t.Fatal(err)
+		}
+		var messages [][]byte
+		for i := range 300 {
+			messages = append(messages, appendMessage(nil, [][]byte{bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 1<<15)}))
+		}
+		x.mu.Lock()
+		say(x, x.down, x.pendingDown, p, messages...)
+		x.mu.Unlock()
+		var next *answers
+		if err := c.Leave(to); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("it was left with %v", err)
+		}
+		if replaced {
+			next = back(t, x, 0) // not greeted, so that all stays in its queue
+		}
+		c.Close()
+		to.Close()
+		got, err := io.ReadAll(far)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := x.pendingDown[p]
+		if replaced {
+			left = next.retire()
+		}
+		if whole := len(got) / len(messages[0]); whole == 0 || !slices.EqualFunc(left, messages[whole:], bytes.Equal) {
+			t.Errorf("replaced %v: the worker got %d of %d messages, and %d wait", replaced, whole, len(messages), len(left))
 		}
 		if s := x.state(); s.Lost != 0 {
 			t.Errorf("replaced %v: %d messages are counted as lost", replaced, s.Lost)

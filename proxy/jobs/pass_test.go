@@ -28,7 +28,18 @@ func halts(rng *rand.Rand) []byte {
 // A connection changes links between two messages, wherever it was in them; with
 // what was left it goes on, with the next line of the same sender too, and no byte is lost.
 func TestConnectionGoesOnOverAnotherLink(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
+	times, connections := 0, uint64(0)
+	for ; times < 10 && connections < 50 && !t.Failed(); connections++ {
+		times += goesOn(t, connections)
+	}
+	if t.Logf("%d connections changed links %d times", connections, times); times < 10 {
+		t.Errorf("%d connections changed links %d times", connections, times)
+	}
+}
+
+// goesOn has a connection change links as often as it can, and returns how often that was.
+func goesOn(t *testing.T, seed uint64) (times int) {
+	rng := rand.New(rand.NewPCG(seed, 2))
 	want := halts(rng)
 	ready := zmtp.AppendReady(nil, "DEALER", []byte("ps9"))[2:] // without its header
 	j := jobsIn(t, t.TempDir())
@@ -59,7 +70,6 @@ func TestConnectionGoesOnOverAnotherLink(t *testing.T) {
 		m.destination.CloseWrite()
 		all <- err
 	}()
-	times := 0
 	for {
 		until := count.Load() + rng.Int64N(400<<10)
 		for count.Load() < until && len(all) == 0 {
@@ -83,9 +93,7 @@ func TestConnectionGoesOnOverAnotherLink(t *testing.T) {
 	if err := errors.Join(<-sent, <-all); err != nil || !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("%d bytes came of %d, or others: %v", got.Len(), len(want), err)
 	}
-	if t.Logf("changed links %d times", times); times < 3 {
-		t.Errorf("changed links %d times", times)
-	}
+	return times
 }
 
 type counter struct{ n *atomic.Int64 }

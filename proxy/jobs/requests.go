@@ -211,7 +211,8 @@ func readyOf(name string, data []byte) (id int32, ok bool) {
 }
 
 // ready handles the process's READY, with its node id. With an error the connection ends. A worker's
-// connection joins its job now, before its first message: the router may have messages for the server although the worker is silent.
+// connection joins its job now, before its first message: the router may have messages for the
+// server although the worker is silent.
 func (c *requests) ready(id int32) error {
 	c.sender = id
 	// Before the READY passes: the far process would replace the connection of the real node by

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"golang.org/x/sys/unix"
 )
 
 // fate is what a [Stage] has decided about a message.
@@ -99,7 +100,7 @@ func (e *encoder) route(held int, in *input, out *output) (v verdict, done bool,
 	}
 	if e.fate == undecided {
 		if e.lacksKeys(&d.message) {
-			return v, true, reason.Errorf(reason.MalformedJob, "from the job: the keys of a message cannot be followed: they are not a frame of at most %d bytes, a multiple of 8", maxKeys)
+			return e.holdKeys(&d.message)
 		}
 		taken, err := e.stage.Inspect(&d.message, d.dialect)
 		switch {
@@ -107,6 +108,8 @@ func (e *encoder) route(held int, in *input, out *output) (v verdict, done bool,
 			return v, true, err
 		case taken == Waits:
 			return verdict{wait: true}, true, nil
+		case taken == Passes && e.lacksKeys(&d.message): // it has come to want them just now
+			return e.holdKeys(&d.message)
 		case taken == Passes:
 			e.fate = toPass
 			return e.letPass(in, out)
@@ -150,6 +153,15 @@ func (e *encoder) lacksKeys(m *pslite.Message) bool {
 		return false
 	}
 	return e.stage.WantsKeys(&m.Meta)
+}
+
+// holdKeys has the keys of the message held that the stage wants to see. It did not when the message
+// was scanned, or they are not keys.
+func (e *encoder) holdKeys(m *pslite.Message) (v verdict, done bool, err error) {
+	if len(m.Data) == 0 && !e.odd && e.shown.Next%8 == 0 && e.shown.Next <= maxKeys {
+		return v, true, nil // scanned again, with them
+	}
+	return v, true, reason.Errorf(reason.MalformedJob, "from the job: the keys of a message cannot be followed: they are not a frame of at most %d bytes, a multiple of 8", maxKeys)
 }
 
 // next begins with the next message.

@@ -360,6 +360,54 @@ func TestStageRefusesWhatItCannotFollow(t *testing.T) {
 	}
 }
 
+// Large values that a stage lets pass are left to the kernel, in either direction; the values of a
+// message that it takes are not.
+func TestLargeValuesPassAStageUnheld(t *testing.T) {
+	for timestamp := range int32(3) {
+		b := withValues(timestamp, 1<<20)[:1000]
+		e, d := newEncoder(nil, &Flow{}), newDecoder(nil, &Flow{})
+		stage := newSieve(2)
+		e.stage, d.stage = stage, stage
+		for name, s := range map[string]side{"encoder": e, "decoder": d} {
+			in := input{buf: make([]byte, 64<<10), w: len(b)}
+			copy(in.buf, b)
+			out := output{conn: &collecting{}}
+			v, err := s.step(&in, &out)
+			if takes := stage.takes(timestamp); err != nil || (v.move >= spliceFrom) == takes || takes && out.waiting > 0 {
+				t.Errorf("%s, message %d: %d bytes are left to the kernel, %d pass, %v", name, timestamp, v.move, out.waiting, err)
+			}
+		}
+	}
+}
+
+// keysLater is a stage that wants keys only once it has seen a message without them.
+type keysLater struct {
+	*sieve
+	wants bool
+	keys  int
+}
+
+func (s *keysLater) WantsKeys(*pslite.Meta) bool { return s.wants }
+func (s *keysLater) Inspect(m *pslite.Message, _ pslite.Dialect) (Taken, error) {
+	s.wants, s.keys = true, m.Keys().Len()
+	return Passes, nil
+}
+
+// A stage that comes to want the keys of a message while that is looked at, as when the job is
+// learned just then, gets them.
+func TestStageComesToWantKeys(t *testing.T) {
+	const keys = 20 << 10 // too many to be held unasked
+	meta := pslite.Meta{Head: 1, Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char}}
+	b := appendFrame(greetingAndReady("DEALER"), meta.Append(nil, pslite.DMLC), true)
+	b = appendFrame(appendFrame(b, make([]byte, 8*keys), true), make([]byte, keys), false)
+	e := newEncoder(nil, &Flow{})
+	stage := &keysLater{sieve: newSieve(-1)}
+	e.stage = stage
+	if out, errs := pump(b, e); errs[0] != nil || !bytes.Equal(out, b) || stage.keys != keys {
+		t.Errorf("%d of %d bytes pass, the stage has seen %d keys of %d, %v", len(out), len(b), stage.keys, keys, errs[0])
+	}
+}
+
 // A message with a header that is longer than necessary is not encoded, but a stage sees it.
 func TestStageSeesLongHeaders(t *testing.T) {
 	for timestamp := range int32(3) {

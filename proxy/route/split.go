@@ -124,8 +124,8 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 	}
 	parts := make([]part, len(owners))
 	for _, s := range all {
-		var err error
-		if r.owners.runs, err = s.cut(parts, owners, r.owners.runs); err != nil {
+		runs, err := s.cut(parts, owners, r.owners.runs)
+		if r.owners.keepRuns(runs); err != nil {
 			return err
 		}
 	}

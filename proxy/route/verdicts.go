@@ -62,13 +62,13 @@ func (r *Router) touches(keys pslite.Keys) bool {
 	return false
 }
 
-// ownerLists caches the owners of key lists that were looked up lately. A worker pushes to the keys that
-// it has just pulled. The lists are copies, at most 16 of minVerdict to maxOwned bytes.
+// ownerLists caches the owners of key lists that were looked up lately. A worker pushes to the keys
+// that it has just pulled. The lists are copies, at most 16 of minVerdict to maxOwned bytes.
 type ownerLists struct {
 	version uint64 // of the table
 	lists   [16]owned
 	next    int
-	runs    []run // memory of [Router.sendParts]
+	runs    []run // memory of [Router.sendParts], at most mostRuns
 }
 
 // owned is a list of keys and their owners. An entry that was handed out is not changed.
@@ -80,6 +80,17 @@ type owned struct {
 
 // maxOwned bounds the bytes of a list that is kept.
 const maxOwned = 8 << 15
+
+// mostRuns bounds the runs whose memory is kept, so that one large request does not occupy it for the
+// life of the job.
+const mostRuns = 1 << 16
+
+// keepRuns keeps the memory of runs for the next request.
+func (o *ownerLists) keepRuns(all []run) {
+	if o.runs = all; cap(all) > mostRuns {
+		o.runs = nil
+	}
+}
 
 // of returns the owner of each key by the table, and the distinct owners, ascending. The slices must
 // not be changed.
