@@ -29,6 +29,17 @@ func answersTo(t *testing.T, x *job) (c *answers) {
 	return c
 }
 
+// manyAnswers has the router say more to a pair's worker than sockets hold.
+func manyAnswers(x *job, p pair) (messages [][]byte) {
+	for i := range 300 {
+		messages = append(messages, appendMessage(nil, [][]byte{bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 1<<15)}))
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	say(x, x.down, x.pendingDown, p, messages...)
+	return messages
+}
+
 // A write to a worker is cut short: each message is either with the worker as a whole, or waits
 // for the pair's next connection, whether that is there already or not.
 func TestAnswersOfACutWriteWait(t *testing.T) {
@@ -36,13 +47,7 @@ func TestAnswersOfACutWriteWait(t *testing.T) {
 		x := oneJob(t, Options{})
 		c := answersTo(t, x)
 		p := pair{c.peer, 0}
-		var messages [][]byte
-		for i := range 300 {
-			messages = append(messages, appendMessage(nil, [][]byte{bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 1<<15)}))
-		}
-		x.mu.Lock()
-		say(x, x.down, x.pendingDown, p, messages...)
-		x.mu.Unlock()
+		messages := manyAnswers(x, p)
 		over := carry(t, c, true)
 		for end := time.Now().Add(time.Minute); c.HasDue(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
@@ -85,13 +90,7 @@ func TestAnswersThatAreNotLeftWait(t *testing.T) {
 		if err := errors.Join(to.SetWriteBuffer(1<<16), far.(*net.TCPConn).SetReadBuffer(1<<16)); err != nil {
 			t.Fatal(err)
 		}
-		var messages [][]byte
-		for i := range 300 {
-			messages = append(messages, appendMessage(nil, [][]byte{bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 1<<15)}))
-		}
-		x.mu.Lock()
-		say(x, x.down, x.pendingDown, p, messages...)
-		x.mu.Unlock()
+		messages := manyAnswers(x, p)
 		var next *answers
 		if err := c.Leave(to); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("it was left with %v", err)

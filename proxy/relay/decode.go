@@ -280,34 +280,6 @@ func (d *decoder) proceed(out *output) error {
 	return d.endTaken()
 }
 
-// hear shows a command to the stages, and reports whether it passes.
-func (d *decoder) hear(body []byte) (passes bool, err error) {
-	if d.stage == nil && d.receptive == nil {
-		return true, nil
-	}
-	name, data, err := zmtp.ParseCommand(body)
-	if err != nil {
-		return true, nil
-	}
-	if d.stage != nil {
-		if passes, err := d.stage.Command(string(name), data); !passes || err != nil {
-			return false, err
-		}
-	}
-	if string(name) == zmtp.CommandReady {
-		d.receives()
-	}
-	return true, nil
-}
-
-// receives notes that the far process takes messages.
-func (d *decoder) receives() {
-	if d.receptive != nil {
-		d.receptive()
-		d.receptive = nil
-	}
-}
-
 // moved accounts for n bytes of a body that the kernel moved.
 func (d *decoder) moved(n uint64, out *output) error {
 	if d.left -= n; d.left > 0 {

@@ -190,34 +190,6 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 	return verdict{}, nil
 }
 
-// hear shows a command to the stages, and reports whether it passes.
-func (e *encoder) hear(body []byte) (passes bool, err error) {
-	if e.stage == nil && e.receptive == nil {
-		return true, nil
-	}
-	name, data, err := zmtp.ParseCommand(body)
-	if err != nil {
-		return true, nil
-	}
-	if e.stage != nil {
-		if passes, err := e.stage.Command(string(name), data); !passes || err != nil {
-			return passes, err
-		}
-	}
-	if string(name) == zmtp.CommandReady {
-		e.receives()
-	}
-	return true, nil
-}
-
-// receives notes that the process takes messages.
-func (e *encoder) receives() {
-	if e.receptive != nil {
-		e.receptive()
-		e.receptive = nil
-	}
-}
-
 // message handles the start of a message or command: it holds as much as scan asks for, and then
 // encodes the message, gives it to the gatherer or passes it.
 func (e *encoder) message(in *input, out *output) (verdict, error) {

@@ -3,6 +3,7 @@ package relay
 import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Stage is a part of one direction's pipeline that decides where messages go: it takes some out of
@@ -107,6 +108,42 @@ func (c *Conn) EndJob() {
 		c.Inbound.End(false, false) // what is queued waits for the next connection
 	}
 	_ = closeWrite(c.Job) // it ends by itself
+}
+
+// staging is what an encoder and a decoder know of the stages of their connection.
+type staging struct {
+	stage Stage // of this direction; nil: there is none
+	// receptive tells the stage of the other direction that the process which sends here takes
+	// messages; nil: there is none, or it knows.
+	receptive func()
+}
+
+// hear shows a command to the stages, and reports whether it passes.
+func (s *staging) hear(body []byte) (passes bool, err error) {
+	if s.stage == nil && s.receptive == nil {
+		return true, nil
+	}
+	name, data, err := zmtp.ParseCommand(body)
+	if err != nil {
+		return true, nil
+	}
+	if s.stage != nil {
+		if passes, err := s.stage.Command(string(name), data); !passes || err != nil {
+			return false, err
+		}
+	}
+	if string(name) == zmtp.CommandReady {
+		s.receives()
+	}
+	return true, nil
+}
+
+// receives notes that the process which sends here takes messages.
+func (s *staging) receives() {
+	if s.receptive != nil {
+		s.receptive()
+		s.receptive = nil
+	}
 }
 
 // giveTo gives the stage a message that was decoded with an error, or without.

@@ -10,15 +10,14 @@ import (
 
 // received is a decoder's state for a [Stage].
 type received struct {
-	stage     Stage  // nil: there is none
-	receptive func() // see staged
-	detector  pslite.Detector
-	blind     bool // the messages are not PS-lite's: all pass
-	named     bool // an identity frame has passed, and the meta comes next
-	takes     bool // the stage takes the current message,
-	taken     [][]byte
-	size      int // of taken
-	message   pslite.Message
+	staging
+	detector pslite.Detector
+	blind    bool // the messages are not PS-lite's: all pass
+	named    bool // an identity frame has passed, and the meta comes next
+	takes    bool // the stage takes the current message,
+	taken    [][]byte
+	size     int // of taken
+	message  pslite.Message
 }
 
 // judge shows the stage a message's meta, before anything of it passes, and notes whether the stage

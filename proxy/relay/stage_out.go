@@ -21,12 +21,10 @@ const (
 
 // staged is an encoder's state for a [Stage].
 type staged struct {
-	stage   Stage    // nil: there is none
+	staging
 	fate    fate     // of the current message
 	tight   bool     // without memory for more than its keys
 	pending [][]byte // of the stage's own, to be sent first
-	// receptive is called when the process is known to take messages; nil: it was.
-	receptive func()
 }
 
 // sendsOwn adds the stage's own messages to out, and reports whether out has to be written first.
