@@ -39,6 +39,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 			Wanted: func(job string, keys measure.KeyRange) bool { return p.aggregates(c, job, keys) },
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
 		}
+		l.Routes, _ = c.pipe.Outbound.(relay.Routes)
 		// A queue that comes from the last link still has what it has not sent.
 		q := before.queue
 		if q == nil {

@@ -88,6 +88,9 @@ type transit struct {
 	waits bool         // it waits for one; guarded by passes.mu
 
 	gathered gathered // sums of pushes, for the next link
+	// judged means that the router has let the message at the start of Left pass. The router of another
+	// proxy takes that message for a repetition by a worker that was restarted, and decides anew.
+	judged bool
 }
 
 // init prepares an empty passes.
@@ -185,7 +188,7 @@ func (s *passes) carry(c *connection) error {
 			return err
 		}
 		p := c.pipe.Passing
-		t.Left, t.Ready = p.Left, p.Ready
+		t.Left, t.Ready, t.judged = p.Left, p.Ready, p.Judged
 		// The host's monotonic clock is the same for all its processes, so the next proxy can
 		// read the time.
 		t.Until = keep.Monotonic() + min(p.HeldFor(), takenUpWithin)

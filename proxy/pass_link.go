@@ -125,7 +125,7 @@ func (t *transit) connection(k kind) *connection {
 
 // passing returns the state with which the relay goes on.
 func (t *transit) passing() *relay.Passing {
-	return &relay.Passing{Begun: true, Left: t.Left, Ready: t.Ready}
+	return &relay.Passing{Begun: true, Left: t.Left, Ready: t.Ready, Judged: t.judged}
 }
 
 // await waits for a link of the other proxy, or of its successor, at the accepting end.

@@ -148,5 +148,5 @@ var sumsWhy = map[string][2]string{
 	aggregate.Unscoped:  {"the worker's job and cgroup are unknown", "run psidecar agent --intercept next to the proxy"},
 	aggregate.Unwanted:  {"disabled for these keys by the job's owner or the planner", "psidecar plan aggregate clear, if it was the planner"},
 	aggregate.Rules:     {"a rule omits values of its pushes depending on each worker's pulls", "disable --slim and --threshold-activations for these keys"},
-	aggregate.Elsewhere: {"requests are split among servers", "run without --act and --placement"},
+	aggregate.Elsewhere: {"it moves keys", "nothing"},
 }

@@ -30,6 +30,11 @@
 // it is with a push to several servers, of which each gets a message: its worker hears of it
 // only if all have arrived. Where lists are equal a push is lost, or arrives, as a whole.
 //
+// A push that the router has split comes in parts, each for the server that has the keys now: a part
+// is summed as a push to that server. What moves keys is not. A move waits for all requests for its
+// keys that are in flight, as those of sums are until they are answered, and a sum has values only of
+// keys that its carrier's push has: no move can overtake them.
+//
 // Nothing is repeated here. Jobs with PS_RESEND are left alone: after a kill the next proxy
 // would not know which repeated pushes are in a sum.
 //
@@ -46,8 +51,8 @@
 // # Concurrency
 //
 // A group's mutex guards the state of all its batches, queues and pairs. A Queue and a Hearer
-// are each used by one goroutine of the relay; groups poke queues through channels and
-// Link.Wake. Table.mu comes before group.mu.
+// are each used by one goroutine of the relay; groups poke queues through Link.Wake. Table.mu comes
+// before group.mu.
 package aggregate
 
 import (
@@ -86,7 +91,7 @@ const (
 	Slower    = "slower"      // according to trials, answers come sooner where pushes go one by one
 	Unwanted  = "unwanted"    // the job's owner or the planner does not want it, or nothing asks for it
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
-	Elsewhere = "route"       // requests that the proxies make or have split
+	Elsewhere = "route"       // the proxies' own: they move keys
 )
 
 // Reasons lists all of them.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 
 	"github.com/psidecar/psidecar/planner/api/measure"
@@ -25,6 +24,9 @@ type Link struct {
 	// Drops reports whether a rule leaves values out of pushes for good, or depending on what
 	// this worker alone has pulled: then sums would not be what the server would have got.
 	Drops func() bool
+	// Routes knows which of the router's messages are parts of requests; nil: there is no router. It
+	// is called without locks of this package.
+	Routes relay.Routes
 	// Wake has the relay ask for [Queue.Due] soon.
 	Wake func()
 	// Unsent returns how many bytes written to the link have yet to leave this host, and
@@ -33,7 +35,7 @@ type Link struct {
 }
 
 // Queue has what a worker's connection has to send, in order: it implements [relay.Gatherer].
-// It is for the connection's goroutine, except for Abort and Said.
+// It is for the connection's goroutine, except for Said.
 type Queue struct {
 	table  *Table
 	link   Link
@@ -41,10 +43,7 @@ type Queue struct {
 	group  *group
 	pair   *pair
 
-	said    atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
-	changed chan struct{}          // see poke
-	aborted chan struct{}
-	once    sync.Once
+	said atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
 
 	// The rest is guarded by group.mu, once there is a group. items are the pushes that were
 	// taken, in order.
@@ -65,7 +64,7 @@ const maxItems = 1 << 12
 // Queue returns the queue of a connection that a process of this host has made. The caller
 // closes it.
 func (t *Table) Queue(l Link) *Queue {
-	return &Queue{table: t, link: l, worker: pslite.Empty, changed: make(chan struct{}, 1), aborted: make(chan struct{}), seen: newKnown()}
+	return &Queue{table: t, link: l, worker: pslite.Empty, seen: newKnown()}
 }
 
 // Ready implements [relay.Greeter].
@@ -119,7 +118,7 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 	switch s := subjectOf(m, size); {
 	case dialect == pslite.BytePSRaw, m.Identity != nil, len(m.Meta.Body) > 0:
 		return Kind
-	case m.Meta.Timestamp >= route.FirstOwn:
+	case m.Meta.Timestamp >= route.FirstOwn && !q.isPart(m.Meta.Timestamp):
 		return Elsewhere
 	case size > Most:
 		return Large
@@ -129,6 +128,16 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 		}
 	}
 	return q.known()
+}
+
+// isPart reports whether a message of the router's own is a part of a worker's request. The others
+// are those of moves, which go as they are.
+func (q *Queue) isPart(timestamp int32) bool {
+	if q.link.Routes == nil {
+		return false
+	}
+	_, ok := q.link.Routes.Whole(timestamp)
+	return ok
 }
 
 // refused is excluded for reasons that can change; the caller holds group.mu.
@@ -349,7 +358,6 @@ func (q *Queue) Rests() bool { return !q.table.ending.Load() || !q.Waiting() }
 
 // GoOn has the queue go on over another link. No method of it may be running.
 func (q *Queue) GoOn(l Link) {
-	q.aborted, q.once = make(chan struct{}), sync.Once{}
 	if q.group == nil {
 		q.link = l
 		return
@@ -360,30 +368,8 @@ func (q *Queue) GoOn(l Link) {
 	q.group.noteWritten(q)
 }
 
-// Wait implements [relay.Gatherer].
-func (q *Queue) Wait() error {
-	select {
-	case <-q.changed:
-		return nil
-	case <-q.aborted:
-		return fmt.Errorf("aggregate: %w", relay.ErrLinkLost)
-	}
-}
-
-// Interrupt implements [relay.Gatherer].
-func (q *Queue) Interrupt() {
-	select {
-	case q.changed <- struct{}{}:
-	default:
-	}
-}
-
-// Abort implements [relay.Aborter].
-func (q *Queue) Abort() { q.once.Do(func() { close(q.aborted) }) }
-
 // Close removes the queue; its connection has ended.
 func (q *Queue) Close() {
-	q.Abort()
 	if g := q.group; g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -393,10 +379,7 @@ func (q *Queue) Close() {
 
 // poke has the connection check whether something is due; the caller holds group.mu. It does
 // not block.
-func (q *Queue) poke() {
-	q.Interrupt()
-	q.link.Wake()
-}
+func (q *Queue) poke() { q.link.Wake() }
 
 // fail has the connection end with ErrLost; the caller holds group.mu.
 func (q *Queue) fail() {

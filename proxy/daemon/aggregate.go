@@ -31,8 +31,6 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	// model silently, so it has to be said.
 	case f.Routing.Handler != "add":
 		return cli.Usagef("--aggregate %s requires servers that add each push immediately: set --handler add if yours do; otherwise omit it (for FTRL, AdaGrad and Adam a sum is not equivalent to its parts; MXNet's synchronous servers count pushes)", f.Aggregate)
-	case f.Routing.Wanted():
-		return cli.Usagef("--aggregate %s cannot be combined with --act or --placement: split requests are not summed; omit one of them", f.Aggregate)
 	// A kept connection's window may be read only as far as everything is written, and a sum
 	// holds messages back.
 	case f.Outlive:

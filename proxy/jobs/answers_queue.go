@@ -101,7 +101,7 @@ func (c *answers) noteWritten(batch [][]byte, n int) {
 	x := c.job
 	switch {
 	case retired && len(left) > 0 && x != nil:
-		x.sayAgain(pair{c.peer, rankOf(c.sender)}, left)
+		sayAgain(x, x.down, x.pendingDown, pair{c.peer, rankOf(c.sender)}, left)
 	case retired && len(left) > 0:
 		c.jobs.messages.count(lostOver, uint64(len(left)))
 	}
@@ -110,16 +110,15 @@ func (c *answers) noteWritten(batch [][]byte, n int) {
 	}
 }
 
-// sayAgain queues messages for a worker which a connection that no longer serves the pair could
-// not write.
-func (x *job) sayAgain(p pair, messages [][]byte) {
+// sayAgain queues messages that a connection which no longer serves the pair could not write.
+func sayAgain[C line](x *job, lines map[pair]C, pending map[pair][][]byte, p pair, messages [][]byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.gone {
 		x.lose(lostOver, uint64(len(messages)))
 		return
 	}
-	say(x, x.down, x.pendingDown, p, messages...)
+	say(x, lines, pending, p, messages...)
 }
 
 // full implements line. If the queue has no room, the job is told when it has again.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -145,8 +146,26 @@ func (c *requests) Due() (due [][]byte) {
 	return due
 }
 
-// Sent implements [relay.Speaker]. Of a link that breaks it is unknown what has arrived.
-func (c *requests) Sent([][]byte, int) {}
+// Sent implements [relay.Speaker]. What did not go before the link ended goes first over the next
+// one. Of a link that breaks it is unknown what has arrived.
+func (c *requests) Sent(batch [][]byte, _ int) {
+	c.mu.Lock()
+	over := c.over
+	if !over {
+		c.queue = slices.Concat(batch, c.queue)
+		for _, m := range batch {
+			c.queued += len(m)
+		}
+	}
+	c.mu.Unlock()
+	// Whoever took the queue has not seen these, and does not come again.
+	switch x := c.routes.Load(); {
+	case over && x != nil:
+		sayAgain(x, x.up, x.pendingUp, pair{c.sender, rankOf(c.peer)}, batch)
+	case over:
+		c.jobs.messages.count(lostOver, uint64(len(batch)))
+	}
+}
 
 // End implements [relay.Speaker].
 func (c *requests) End(told, between bool) bool {

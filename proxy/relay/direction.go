@@ -205,17 +205,6 @@ func (d *direction) run(ctx context.Context, m *Memory) error {
 	}
 }
 
-// awaitTurn waits until the message that waits can be looked at again.
-func (d *direction) awaitTurn() error {
-	if d.gatherer == nil {
-		return d.awaitStage()
-	}
-	if err := d.gatherer.Wait(); err != nil {
-		return &sideError{write: true, err: err}
-	}
-	return nil
-}
-
 // greet passes the greeting on as it comes, and reports whether it is that of a stream whose frames
 // can be read. Both ends of a link see the same bytes and reach the same verdict at the same byte,
 // so they need not agree on it.
@@ -366,10 +355,7 @@ func (d *direction) end(cause error) error {
 	if err := d.keptEnd(); err != nil {
 		return err
 	}
-	if err := d.sendGathered(); err != nil {
-		return err
-	}
-	if err := d.endStage(); err != nil {
+	if err := d.endOwn(); err != nil {
 		return err
 	}
 	if err := d.side.rest(&d.in, &d.out); err != nil {

@@ -91,8 +91,8 @@ func (e *encoder) step(in *input, out *output) (verdict, error) {
 		return verdict{flush: full}, err
 	}
 	if e.between() {
-		if flush, err := e.sendsOwn(out); flush || err != nil {
-			return verdict{flush: flush}, err
+		if v, err := e.sendsOwn(out); v != (verdict{}) || err != nil {
+			return e.unlessDue(v, err, out)
 		}
 	}
 	for in.r < in.w {
@@ -112,13 +112,7 @@ func (e *encoder) step(in *input, out *output) (verdict, error) {
 		} else {
 			v, err = e.message(in, out)
 		}
-		if v.wait { // but for what has become due since
-			before := out.waiting
-			if _, err := e.due(out); err != nil || out.waiting > before {
-				return verdict{flush: true}, err
-			}
-		}
-		if err != nil && e.sender == nil && e.stage == nil {
+		if v, err = e.unlessDue(v, err, out); err != nil && e.sender == nil && e.stage == nil {
 			return verdict{raw: true}, nil // it is the destination's business
 		}
 		if err != nil || v != (verdict{}) {
@@ -194,8 +188,8 @@ func (e *encoder) command(h zmtp.Header, n int, in *input, out *output) (verdict
 // encodes the message, gives it to the gatherer or passes it.
 func (e *encoder) message(in *input, out *output) (verdict, error) {
 	if e.fate == undecided {
-		if flush, err := e.sendsOwn(out); flush || err != nil {
-			return verdict{flush: flush}, err
+		if v, err := e.sendsOwn(out); v != (verdict{}) || err != nil {
+			return v, err
 		}
 	}
 	if e.unheld {

@@ -6,15 +6,16 @@ import (
 )
 
 // Gatherer takes messages of a direction before its [Sender] sees them, and sends them later,
-// possibly with other values. It may be a [Greeter] and an [Aborter]. All methods except Abort and
-// Interrupt are called by the direction's goroutine.
+// possibly with other values. It comes after a [Stage], whose own messages it sees too. It may be a
+// [Greeter]. All methods are called by the direction's goroutine.
 type Gatherer interface {
 	// Wants is [Holder.Hold].
 	Wants(m *Message) bool
 	// Take is shown each message that can be encoded, in order. It must copy what it takes.
 	Take(m *Message) Taken
 	// Due returns the frames of the next message that is to be sent now, or none. They stay
-	// unchanged until Written. An error ends the connection.
+	// unchanged until Written. An error ends the connection. [Conn.Wake] has Due called, also where
+	// a message waits.
 	Due() (frames [][]byte, err error)
 	// Written is called when all that Due returned has been written, and of what Take passed all that
 	// it was shown. The rest of a large message may still be to come from the process.
@@ -24,12 +25,6 @@ type Gatherer interface {
 	// Rests reports whether the stream can go on over another link. With the same Gatherer there it
 	// always can, otherwise only while nothing is left to send.
 	Rests() bool
-	// Wait blocks until Due may return something else than at its last call or Interrupt is called,
-	// or returns an error after Abort. Where nobody waits, [Link.Wake] has Due called.
-	Wait() error
-	// Interrupt has Wait return, or its next call, because the stream may have to go on over another
-	// link. Any goroutine may call it.
-	Interrupt()
 }
 
 // Taken is what a [Gatherer] does with a message.
@@ -58,9 +53,10 @@ type gather struct {
 func (g *gather) isWaiting() bool { return g.gatherer != nil && g.gatherer.Waiting() }
 
 // due adds the messages that are due to out, and reports whether out is full. It does nothing
-// inside a message that passes: the messages would land between its frames.
+// inside a message that passes: the messages would land between its frames. A message that a stage
+// has let pass, and that waits behind what was taken, has not begun.
 func (e *encoder) due(out *output) (full bool, err error) {
-	if e.gatherer == nil || !e.between() {
+	if e.gatherer == nil || e.inside || e.left > 0 {
 		return false, nil
 	}
 	for !out.full() {
@@ -82,6 +78,18 @@ func (e *encoder) due(out *output) (full bool, err error) {
 		}
 	}
 	return true, nil
+}
+
+// unlessDue returns v, but where that waits and messages have become due since, adds those to out.
+func (e *encoder) unlessDue(v verdict, err error, out *output) (verdict, error) {
+	if !v.wait || err != nil {
+		return v, err
+	}
+	before := out.waiting
+	if _, err := e.due(out); err != nil || out.waiting > before {
+		return verdict{flush: true}, err
+	}
+	return v, nil
 }
 
 // take shows the scanned message to the gatherer, if there is one.
@@ -126,32 +134,6 @@ func (d *decoder) hearReady(body []byte) {
 	if name, data, err := zmtp.ParseCommand(body); err == nil && string(name) == zmtp.CommandReady {
 		if r, err := zmtp.ParseReady(data); err == nil {
 			g.Ready(r)
-		}
-	}
-}
-
-// sendGathered sends what the gatherer still has when the stream has ended. It blocks until all is
-// sent, or until the stream has to go on over another link, where it ends again.
-func (d *direction) sendGathered() error {
-	e, ok := d.side.(*encoder)
-	if !ok {
-		return nil
-	}
-	for {
-		_, err := e.due(&d.out)
-		if flushed := d.flush(); flushed != nil {
-			return flushed
-		}
-		switch {
-		case err != nil:
-			return err
-		case !e.isWaiting():
-			return nil
-		case d.passDue():
-			return d.stand()
-		}
-		if err := d.gatherer.Wait(); err != nil {
-			return &sideError{write: true, err: err}
 		}
 	}
 }

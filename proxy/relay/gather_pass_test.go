@@ -12,37 +12,34 @@ import (
 
 // stuck takes the first message and never lets it go, so that all others wait behind it.
 type stuck struct {
-	taken   bool
-	waits   chan struct{} // signalled when Wait is called
-	changed chan struct{}
+	taken  bool
+	waits  chan struct{} // signalled when Due is called in vain
+	behind chan struct{} // signalled when a message waits
 }
 
-func newStuck() *stuck {
-	return &stuck{waits: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
-}
+func newStuck() *stuck { return &stuck{waits: make(chan struct{}, 1), behind: make(chan struct{}, 1)} }
 
 func (s *stuck) Wants(*Message) bool { return false }
 
 func (s *stuck) Take(*Message) Taken {
 	if s.taken {
+		signal(s.behind)
 		return Waits
 	}
 	s.taken = true
 	return Took
 }
 
-func (s *stuck) Due() ([][]byte, error) { return nil, nil }
-func (s *stuck) Written()               {}
-func (s *stuck) Waiting() bool          { return s.taken }
-func (s *stuck) Rests() bool            { return true }
-
-func (s *stuck) Wait() error {
-	signal(s.waits)
-	<-s.changed
-	return nil
+func (s *stuck) Due() ([][]byte, error) {
+	if s.taken {
+		signal(s.waits)
+	}
+	return nil, nil
 }
 
-func (s *stuck) Interrupt() { signal(s.changed) }
+func (s *stuck) Written()      {}
+func (s *stuck) Waiting() bool { return s.taken }
+func (s *stuck) Rests() bool   { return true }
 
 func signal(c chan struct{}) {
 	select {
@@ -89,11 +86,12 @@ func TestAConnectionChangesLinksWhileMessagesWait(t *testing.T) {
 				client.Write(push(nil, rng, 3, 40, false))
 				if ends {
 					client.CloseWrite()
+					<-s.waits
 				} else {
 					second = push(nil, rng, 3, 40, true)
 					client.Write(second)
+					<-s.behind
 				}
-				<-s.waits
 				far.Pass(time.Second)
 			})
 			if !bytes.Equal(near.Passing.Left, second) {

@@ -21,7 +21,6 @@ type delayer struct {
 	writing int // calls of Written that lack
 	whole   int // large messages that were taken
 	wake    func()
-	changed chan struct{}
 }
 
 func (d *delayer) Wants(*Message) bool { return d.rng.IntN(2) == 0 }
@@ -54,13 +53,7 @@ func (d *delayer) Due() ([][]byte, error) {
 		return nil, nil
 	}
 	if d.later--; d.later > 0 {
-		go func() {
-			select {
-			case d.changed <- struct{}{}:
-			default:
-			}
-			d.wake()
-		}()
+		go d.wake()
 		return nil, nil
 	}
 	d.later = d.rng.IntN(4)
@@ -83,8 +76,6 @@ func (d *delayer) Waiting() bool {
 }
 
 func (d *delayer) Rests() bool { return !d.Waiting() }
-func (d *delayer) Wait() error { <-d.changed; return nil }
-func (d *delayer) Interrupt()  {}
 
 // ears count the metas that they hear.
 type ears struct {
@@ -112,7 +103,7 @@ func TestGatheredMessagesGoInOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	memory := NewMemory(64 << 20)
 	near := &Conn{Job: job, Far: linkA, Sender: &plainCodec{rng: rng}, Receiver: &plainCodec{}}
-	d := &delayer{rng: rand.New(rand.NewPCG(4, 4)), wake: near.Wake, changed: make(chan struct{}, 1)}
+	d := &delayer{rng: rand.New(rand.NewPCG(4, 4)), wake: near.Wake}
 	near.Gatherer = d
 	e := &ears{}
 	far := &Conn{Job: farJob, Far: linkB, Sender: &plainCodec{never: true}, Receiver: &plainCodec{}, Hearer: e}

@@ -27,10 +27,12 @@ var errStands = errors.New("the direction is quiesced")
 type Passing struct {
 	// For a Conn that goes on: Begun means that both streams began over an earlier link, so no
 	// greeting comes. Left is what was read of the process's messages and not sent, Ready the body
-	// of its READY command. Run sets Left and Ready again before it returns.
+	// of its READY command. Judged means that the [Stage] has let the message at the start of Left
+	// pass. Run sets Left, Ready and Judged again before it returns.
 	Begun            bool
 	Left             []byte
 	Ready            []byte
+	Judged           bool
 	asked            atomic.Bool  // the direction to Far is to stop
 	raw              atomic.Bool  // a direction turned out to have no messages
 	upStands, stands atomic.Bool  // the direction to Far, and the one to Job
@@ -59,9 +61,6 @@ func (c *Conn) Pass(holds time.Duration) {
 	}
 	c.Passing.asked.Store(true)
 	c.Wake()
-	if c.Gatherer != nil {
-		c.Gatherer.Interrupt()
-	}
 }
 
 // passed reports whether the connection can go on, once both directions have returned: at least one
@@ -90,14 +89,26 @@ func (c *Conn) leave() error {
 
 // passDue reports whether the direction to Far has to stop now.
 func (d *direction) passDue() bool {
-	return d.passing != nil && d.side.between() && d.passing.asked.Load() && (d.gatherer == nil || d.gatherer.Rests())
+	return d.passing != nil && d.canStand() && d.passing.asked.Load() && (d.gatherer == nil || d.gatherer.Rests())
+}
+
+// canStand reports whether the direction to Far is between two messages. A message that the stage
+// has let pass counts as begun, unless it waits behind messages that the gatherer has: those may
+// wait for a connection that stands already.
+func (d *direction) canStand() bool {
+	if d.side.between() {
+		return true
+	}
+	e, ok := d.side.(*encoder)
+	return ok && e.fate == toPass && !e.inside && e.left == 0 && e.isWaiting()
 }
 
 // stand ends the direction to Far between two messages, and announces that to the other end. What
 // was read of messages that come next is kept in Left. The sender's own messages go before: they
-// exist nowhere else, and the next link has another sender.
+// exist nowhere else, and the next link has another sender. The stage gets back what waits of its
+// own.
 func (d *direction) stand() error {
-	if !d.side.between() {
+	if !d.canStand() {
 		return reason.Errorf(reason.Internal, "a connection was moved to another link in the middle of a message")
 	}
 	if d.initiator != nil {
@@ -106,6 +117,13 @@ func (d *direction) stand() error {
 		}
 	}
 	p := d.passing
+	if e, ok := d.side.(*encoder); ok {
+		p.Judged = e.fate == toPass
+		if len(e.pending) > 0 {
+			d.stage.Sent(e.pending, 0)
+			e.pending = nil
+		}
+	}
 	p.Left = bytes.Clone(d.in.bytes())
 	d.in.r = d.in.w
 	d.out.taken(appendCommand(d.out.space(), flagPass, binary.BigEndian.AppendUint32(nil, uint32(time.Duration(p.holds.Load()).Milliseconds()))))

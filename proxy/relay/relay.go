@@ -63,7 +63,7 @@ type Conn struct {
 	Hearer   Hearer   // of the direction to Job, where there is a Receiver; nil: none
 
 	// Outbound and Inbound decide where messages go, those of the job's process and those for it;
-	// nil: they go where they came for. Beside a Keeping or a Gatherer there are none.
+	// nil: they go where they came for. Beside a Keeping there are none.
 	Outbound, Inbound Stage
 
 	// Payoff decides which messages to Far are encoded, among those that no rule asks to have
@@ -171,7 +171,10 @@ func (c *Conn) up(ctx context.Context, m *Memory) (err error) {
 	}
 	if d.passing = c.Passing; d.passing != nil && d.passing.Begun {
 		d.greeted, d.left = true, d.passing.Left
-		d.passing.Left = nil
+		if d.passing.Judged {
+			e.fate = toPass
+		}
+		d.passing.Left, d.passing.Judged = nil, false
 	}
 	e.tellReady(k, c.Passing)
 	return d.run(ctx, m)
@@ -267,9 +270,6 @@ func (c *Conn) abort() {
 		a.Abort()
 	}
 	if a, ok := c.Receiver.(Aborter); ok {
-		a.Abort()
-	}
-	if a, ok := c.Gatherer.(Aborter); ok {
 		a.Abort()
 	}
 }

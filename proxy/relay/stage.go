@@ -44,7 +44,8 @@ type Speaker interface {
 	// is the caller's.
 	Due() [][]byte
 	// Sent is called in the direction to Job, for each result of Due, with how many bytes of it
-	// were written. That is less than all only after an error.
+	// were written. That is less than all only after an error. In the direction to Far it is called
+	// with 0 and those messages that did not go before the link ended in order.
 	Sent(batch [][]byte, n int)
 	// End is called at the end of the stream. It returns false where messages are due that go
 	// first; once it has returned true there are no more. told means that the process that sends

@@ -27,22 +27,21 @@ type staged struct {
 	pending [][]byte // of the stage's own, to be sent first
 }
 
-// sendsOwn adds the stage's own messages to out, and reports whether out has to be written first.
-// It is called between two messages.
-func (e *encoder) sendsOwn(out *output) (flush bool, err error) {
+// sendsOwn adds the stage's own messages to out. With a verdict some are left, for which out has to
+// be written first, or which wait for the gatherer. It is called between two messages.
+func (e *encoder) sendsOwn(out *output) (v verdict, err error) {
 	if e.stage == nil {
-		return false, nil
+		return v, nil
 	}
 	for {
 		if len(e.pending) == 0 {
 			if e.pending = e.stage.Due(); len(e.pending) == 0 {
-				return false, nil
+				return v, nil
 			}
 		}
 		for len(e.pending) > 0 {
-			sent, err := e.sendOwn(e.pending[0], out)
-			if err != nil || !sent {
-				return true, err
+			if v, err := e.sendOwn(e.pending[0], out); err != nil || v != (verdict{}) {
+				return v, err
 			}
 			e.pending[0] = nil // the array may stay for long
 			e.pending = e.pending[1:]
@@ -50,11 +49,11 @@ func (e *encoder) sendsOwn(out *output) (flush bool, err error) {
 	}
 }
 
-// sendOwn adds a message of the stage's own to out, or a command. It returns false where out has to
-// be written first.
-func (e *encoder) sendOwn(b []byte, out *output) (sent bool, err error) {
+// sendOwn adds a message of the stage's own to out, or a command, or gives it to the gatherer. With
+// a verdict it has not.
+func (e *encoder) sendOwn(b []byte, out *output) (v verdict, err error) {
 	if out.full() {
-		return false, nil
+		return verdict{flush: true}, nil
 	}
 	// The message of the process that comes next may be scanned in part.
 	asked, whole := e.asked, e.whole
@@ -66,20 +65,28 @@ func (e *encoder) sendOwn(b []byte, out *output) (sent bool, err error) {
 	}
 	switch {
 	case err != nil || v.need > 0:
-		return false, reason.Errorf(reason.Internal, "a message of the router's is not whole: %w", err)
+		return v, reason.Errorf(reason.Internal, "a message of the router's is not whole: %w", err)
+	case len(e.frames) == 0 && e.isWaiting():
+		return verdict{wait: true}, nil
 	case len(e.frames) == 0: // a command
 		out.lend(b)
-		return true, nil
+		return v, nil
 	case e.sharer != nil && out.waiting > 0 && e.sharer.MayWait(held):
-		return false, nil
+		return verdict{flush: true}, nil
 	}
 	e.decided = true
+	switch e.take() {
+	case Took:
+		return v, nil
+	case Waits:
+		return verdict{wait: true}, nil
+	}
 	e.observe()
 	if e.sender == nil || !e.encode(out) {
 		out.lend(b[:held])
 	}
 	out.lend(b[held:])
-	return true, nil
+	return v, nil
 }
 
 // route asks the stage about the scanned message, of which held bytes are there. It consumes a
@@ -138,8 +145,8 @@ func (e *encoder) letPass(in *input, out *output) (v verdict, done bool, err err
 	if len(e.pending) == 0 && !e.stage.HasDue() {
 		return v, false, nil
 	}
-	if flush, err := e.sendsOwn(out); flush || err != nil {
-		return verdict{flush: true}, true, err
+	if v, err := e.sendsOwn(out); v != (verdict{}) || err != nil {
+		return v, true, err
 	}
 	_, v, err = e.scan(in.bytes()) // the frames shown were those of the stage's own
 	return v, err != nil, err
@@ -165,43 +172,60 @@ func (e *encoder) holdKeys(m *pslite.Message) (v verdict, done bool, err error) 
 // next begins with the next message.
 func (e *encoder) next() { e.asked, e.whole, e.fate, e.tight = false, false, undecided, false }
 
-// endStage sends what the stage has due, at the end of the stream.
-func (d *direction) endStage() error {
-	if d.stage == nil {
-		return nil
-	}
+// endOwn sends what gatherer and stage still have when the stream has ended. It blocks until all is
+// sent, or until the stream has to go on over another link, where it ends again.
+func (d *direction) endOwn() error {
 	for {
-		if err := d.drainStage(); err != nil || d.stage.End(d.told(), d.side.between()) {
+		waits, err := d.drain()
+		switch {
+		case err != nil:
 			return err
+		case waits && d.passDue():
+			return d.stand()
+		case waits:
+			if err := d.awaitTurn(); err != nil {
+				return err
+			}
+		case d.stage == nil || d.stage.End(d.told(), d.side.between()):
+			return nil
 		}
 	}
 }
 
-// drainStage sends what the stage has due now, if messages can be put in here.
-func (d *direction) drainStage() error {
+// drain sends what gatherer and stage have due now, if messages can be put in here, and reports
+// whether the gatherer has more that waits, or the stage behind it.
+func (d *direction) drain() (waits bool, err error) {
 	e, outbound := d.side.(*encoder)
-	for more := d.side.between(); more; {
-		more = false
-		var err error
-		if outbound {
-			more, err = e.sendsOwn(&d.out)
-		} else {
+	if !outbound {
+		if d.stage != nil && d.side.between() {
 			err = d.sendOwn()
 		}
+		return false, err
+	}
+	for more := true; more; {
+		var v verdict
+		if e.between() {
+			v, err = e.sendsOwn(&d.out)
+		}
+		if err == nil {
+			_, err = e.due(&d.out)
+		}
+		more, waits = v.flush || d.out.waiting > 0, v.wait
 		if flushed := d.flush(); flushed != nil {
-			return flushed
+			return false, flushed
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return waits || e.isWaiting(), nil
 }
 
-// awaitStage waits, without reading, until the stage has something due or lets the message pass that
-// waits. Of a process that has ended its side what is left is read at once, which is no more than
-// the kernel holds of it: otherwise nobody would see its end.
-func (d *direction) awaitStage() error {
+// awaitTurn waits, without reading, until the message that waits can be looked at again: the stage
+// may let it pass, or what goes before it is due. Of a process that has ended its side what is left
+// is read at once, which is no more than the kernel holds of it: otherwise nobody would see its
+// end.
+func (d *direction) awaitTurn() error {
 	if !d.waking.park(d.src) {
 		return nil
 	}
@@ -218,7 +242,9 @@ func (d *direction) awaitStage() error {
 	d.waking.unpark()
 	if silent {
 		d.silent = true
-		d.stage.Silent()
+		if d.stage != nil {
+			d.stage.Silent()
+		}
 	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return &sideError{err: err}

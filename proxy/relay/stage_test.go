@@ -33,6 +33,7 @@ type sieve struct {
 	inspected map[int32]int
 	queue     [][]byte
 	unsent    int
+	returned  int // messages that had not gone when a link ended
 	taken     [][]byte
 }
 
@@ -109,6 +110,13 @@ func (s *sieve) Due() [][]byte {
 }
 
 func (s *sieve) Sent(batch [][]byte, n int) {
+	if n == 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.queue = slices.Concat(batch, s.queue)
+		s.returned += len(batch)
+		return
+	}
 	for _, b := range batch {
 		n -= len(b)
 	}
