@@ -1,0 +1,99 @@
+package reroute
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
+)
+
+// sums returns what a proxy has summed so far.
+func sums(t *testing.T, s *sidecar.Sidecar) aggregate.Counts {
+	t.Helper()
+	c, err := s.Connections(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Aggregate == nil {
+		t.Fatalf("%s sums nothing", s.Host.Name)
+	}
+	return *c.Aggregate
+}
+
+// The pushes of a host's workers are summed while their keys move from server to server, and while
+// large values are in parts on all servers. Requests are split then, and their parts summed. Each
+// worker checks what it pulls, and the sums are right.
+func TestSummedWhileKeysMove(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
+	const servers, workers = 3, 4
+	n := hoststest.New(t, hosts.Config{Hosts: 1 + servers, Rate: 500_000_000})
+	p := newPlanner(t, n.Host(0))
+	var all []*sidecar.Sidecar
+	for _, h := range n.Hosts() {
+		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms", "--codec", "compact", "--split", "3",
+			"--planner", p.address, "--state-dir", t.TempDir()))
+	}
+	for _, c := range []struct {
+		name   string
+		args   []string
+		ids    int
+		server []string
+		parts  bool
+	}{
+		{"equal lists", []string{"--count-keys", "1200", "--count-batch", "1200", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false},
+		{"differing lists", []string{"--count-keys", "1200", "--count-batch", "600", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false},
+		{"large values in parts", []string{"--key-map", "identity", "--count-keys", "3", "--count-batch", "3", "--value-length", "262144"}, 3, []string{"--value-length", "262144"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			defer cancel()
+			goesOn, end := hoststest.WhileTraining(t)
+			mine := hosts.Program{psjob, "--json"}
+			count := append(append(mine[:2:2], "--model", "count", "--steps", "40", "--count-while", goesOn), c.args...)
+			name := jobName(n.Host(1).IPv4)
+			var before plan.Run
+			for _, j := range runStates(t, all, name, "") {
+				before = j.Run
+			}
+			had := sums(t, all[0])
+			r, err := hosts.Job{Scheduler: mine, Servers: hosts.Repeat(servers, append(mine[:2:2], c.server...)), Workers: hosts.Repeat(workers, count),
+				Hosts: n.Hosts()[1:], WorkerHosts: n.Hosts()[:1]}.Start(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rng := rand.New(rand.NewPCG(1, 1))
+			var requests, split, moved uint64
+			var now aggregate.Counts
+			untilOver(t, r, 50*time.Millisecond, func(over bool) {
+				requests, split, moved = 0, 0, 0
+				for _, j := range runStates(t, all, name, before) {
+					requests, split, moved = requests+j.Plain+j.Split, split+j.Split, moved+j.Moved
+				}
+				now = sums(t, all[0])
+				if split > 200 && (moved >= 400 || c.parts) && now.Sums >= had.Sums+100 {
+					end()
+				}
+				if !over && !c.parts && requests > 20 && !p.busy(name) {
+					p.propose(rng, name, c.ids, 200, servers)
+				}
+			})
+			t.Logf("%d requests, %d of them split, %d keys moved: %+v", requests, split, moved, now)
+			if now.Sums < had.Sums+100 || now.Carried+now.Partial == had.Carried+had.Partial || now.Lost > 0 {
+				t.Errorf("of %d requests, %d of them split: %+v; before: %+v", requests, split, now, had)
+			}
+		})
+	}
+	for _, s := range all {
+		s.Unguarded(t)
+		s.Stop(t)
+	}
+}
