@@ -40,6 +40,12 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 			Unsent: func() int { return relay.Unsent(far) }, Unacked: func() int { return relay.Unacked(far) },
 		}
 		l.Routes, _ = c.pipe.Outbound.(relay.Routes)
+		if p.opts.AggregateProbed {
+			l.Adds = func() bool { return false }
+			if line, ok := c.pipe.Outbound.(interface{ Adds() bool }); ok {
+				l.Adds = line.Adds
+			}
+		}
 		// A queue that comes from the last link still has what it has not sent.
 		q := before.queue
 		if q == nil {

@@ -110,6 +110,8 @@ type Options struct {
 	Aggregate *aggregate.Table
 	// AggregateAsked restricts that to jobs for which owners or the planner ask.
 	AggregateAsked bool
+	// AggregateProbed restricts it to jobs whose servers are known to add, by a test of Jobs.
+	AggregateProbed bool
 	// Titles has the names of jobs and the wishes of their owners; nil: none.
 	Titles *policy.Titles
 	// ValuesFile keeps what is held back of pushes, for the next proxy; empty: it is lost.

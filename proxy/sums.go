@@ -79,10 +79,10 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	switch {
 	case p.opts.Aggregate == nil && l.From == "planner":
 		l.Setting, l.From = "", ""
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "requested by the planner, but this proxy does not know that the servers add", Do: "set --aggregate asked --handler add of psidecar proxy and up, if they do"})
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "requested by the planner, but this proxy does not know that the servers add", Do: "set --aggregate asked of psidecar proxy and up, with --handler add if they do, or with --act --allow-probe to test it"})
 	case p.opts.Aggregate == nil:
 		l.Setting, l.From = "", ""
-		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not enabled", Do: "--aggregate host --handler add of psidecar proxy and up, if servers add each push immediately"})
+		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not enabled", Do: "--aggregate host of psidecar proxy and up, with --handler add if servers add each push immediately, or with --act --allow-probe to test it"})
 	case l.Setting == "":
 		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not requested for this job", Do: "psidecar plan aggregate apply, or PSIDECAR_AGGREGATE=host"})
 	case len(pushing) == 0:
@@ -148,5 +148,6 @@ var sumsWhy = map[string][2]string{
 	aggregate.Unscoped:  {"the worker's job and cgroup are unknown", "run psidecar agent --intercept next to the proxy"},
 	aggregate.Unwanted:  {"disabled for these keys by the job's owner or the planner", "psidecar plan aggregate clear, if it was the planner"},
 	aggregate.Rules:     {"a rule omits values of its pushes depending on each worker's pulls", "disable --slim and --threshold-activations for these keys"},
+	aggregate.Handler:   {"it is not known that the servers add each push: the handler has not been tested yet, or does something else", "set --handler add if they do"},
 	aggregate.Elsewhere: {"it moves keys", "nothing"},
 }

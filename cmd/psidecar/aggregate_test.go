@@ -15,7 +15,7 @@ func TestAggregateRefused(t *testing.T) {
 		"--aggregate host":                  "--handler add",
 		"--aggregate host --handler assign": "--handler add",
 		"--aggregate auto":                  "--aggregate auto requires servers that add",
-		"--aggregate host --handler add --act --planner 127.0.0.1:1": "omit one of them",
+		"--aggregate host --handler assign --act --allow-probe --planner 127.0.0.1:1": "--handler add",
 		"--aggregate host --handler add --codec none":                "requires --codec",
 		"--aggregate-wait 1ms":                                       "requires --aggregate host, auto or asked",
 		"--aggregate host --handler add --aggregate-wait -1s":        "cannot be negative",

@@ -91,11 +91,12 @@ const (
 	Slower    = "slower"      // according to trials, answers come sooner where pushes go one by one
 	Unwanted  = "unwanted"    // the job's owner or the planner does not want it, or nothing asks for it
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
+	Handler   = "handler"     // it is not known that the servers add
 	Elsewhere = "route"       // the proxies' own: they move keys
 )
 
 // Reasons lists all of them.
-var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Rules, Elsewhere}
+var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Handler, Rules, Elsewhere}
 
 // ErrLost ends a connection that has a push in a sum whose answer cannot come any more.
 var ErrLost = errors.New("aggregate: the push that carried this worker's values was lost with its connection")

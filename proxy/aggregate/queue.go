@@ -24,6 +24,8 @@ type Link struct {
 	// Drops reports whether a rule leaves values out of pushes for good, or depending on what
 	// this worker alone has pulled: then sums would not be what the server would have got.
 	Drops func() bool
+	// Adds reports whether the servers are known to add pushes; nil: they do.
+	Adds func() bool
 	// Routes knows which of the router's messages are parts of requests; nil: there is no router. It
 	// is called without locks of this package.
 	Routes relay.Routes
@@ -150,6 +152,8 @@ func (q *Queue) refused(s *subject) string {
 		return Retired
 	case !q.link.Wanted(g.job, s.span()):
 		return Unwanted
+	case q.link.Adds != nil && !q.link.Adds():
+		return Handler
 	case q.link.Drops():
 		return Rules
 	case q.pair.resends:

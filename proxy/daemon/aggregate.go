@@ -29,8 +29,8 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 		return cli.Usagef("--aggregate-wait cannot be negative")
 	// Whether servers add cannot be seen from outside. Summing for others would change the
 	// model silently, so it has to be said.
-	case f.Routing.Handler != "add":
-		return cli.Usagef("--aggregate %s requires servers that add each push immediately: set --handler add if yours do; otherwise omit it (for FTRL, AdaGrad and Adam a sum is not equivalent to its parts; MXNet's synchronous servers count pushes)", f.Aggregate)
+	case f.Routing.Handler != "add" && (f.Routing.Handler != "" || !f.Routing.Probe):
+		return cli.Usagef("--aggregate %s requires servers that add each push immediately: set --handler add if yours do, or --act --allow-probe to detect it; otherwise omit it (for FTRL, AdaGrad and Adam a sum is not equivalent to its parts; MXNet's synchronous servers count pushes)", f.Aggregate)
 	// A kept connection's window may be read only as far as everything is written, and a sum
 	// holds messages back.
 	case f.Outlive:
@@ -38,7 +38,7 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	case len(o.Codecs) == 0:
 		return cli.Usagef("--aggregate %s requires --codec compact or auto: message boundaries are unknown without a codec", f.Aggregate)
 	}
-	o.AggregateAsked = f.Aggregate == AggregateAsked
+	o.AggregateAsked, o.AggregateProbed = f.Aggregate == AggregateAsked, f.Routing.Handler == ""
 	o.Aggregate, err = aggregate.New(aggregate.Options{Wait: f.AggregateWait, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30))})
 	return err
 }

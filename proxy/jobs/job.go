@@ -139,8 +139,9 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		scopes: map[Scope]bool{}, open: map[waiter]bool{}, heard: map[string]bool{},
 		up: map[pair]*requests{}, flights: map[*requests]*flight{}, heldUp: map[*requests]bool{}, origins: map[origin]bool{}, down: map[pair]*answers{},
 		pendingUp: map[pair][][]byte{}, pendingDown: map[pair][][]byte{}, crowds: map[pair]bool{}, fullUp: map[pair]bool{}, fullDown: map[pair]bool{},
-		movers: newMovers(j.opts.Handler), pace: newPace(), parting: parting{wanted: j.opts.Parts},
+		movers: newMovers(), pace: newPace(), parting: parting{wanted: j.opts.Parts},
 	}
+	x.setHandler(j.opts.Handler)
 	table, err := j.placed(name, servers)
 	if err != nil {
 		table = route.NewTable(servers)
@@ -325,6 +326,7 @@ func (x *job) tick() {
 		x.expire(now)
 		x.beginParts(now)
 		x.beginMoves()
+		x.settleAdding()
 		return nil
 	})
 	// These take x.mu by themselves: they must run for a job without a site, too.

@@ -36,7 +36,8 @@ const (
 // Invariant: a key of a batch that is not done is in exactly one group of work or one attempt in
 // progress.
 type movers struct {
-	handler     migrate.Handler
+	handler     migrate.Handler      // see setHandler
+	adding      adding               // follows it
 	fetching    bool                 // the planner's table was asked for
 	asking      bool                 // an answer may be taken from now on
 	work        []*work              // groups of keys to move, in order
@@ -52,8 +53,8 @@ type movers struct {
 	notBefore   time.Time            // no move begins before
 }
 
-func newMovers(h migrate.Handler) movers {
-	return movers{handler: h, batches: map[uint64]*progress{}, underWay: map[uint64]*attempt{}, recording: map[route.Batch]bool{}}
+func newMovers() movers {
+	return movers{batches: map[uint64]*progress{}, underWay: map[uint64]*attempt{}, recording: map[route.Batch]bool{}}
 }
 
 // work is a group of keys of one of the planner's batches that move together.

@@ -157,7 +157,7 @@ func (x *job) found(f finding) {
 		p.odd = &f // another process may have pushed to that key
 		return
 	}
-	x.handler = handler
+	x.setHandler(handler)
 	x.jobs.log.Info("handler detected with a scratch key", "job", x.name, "handler", x.handler, "key", key)
 }
 

@@ -23,14 +23,14 @@ import (
 
 const probedIDs = 500
 
-// writeSamples writes samples with the ids of a test in libsvm's format.
-func writeSamples(t *testing.T) string {
+// writeSamples writes samples with so many ids in libsvm's format.
+func writeSamples(t *testing.T, ids int) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(3, 1))
 	var b bytes.Buffer
 	for i := range 400 {
 		fmt.Fprint(&b, i%2)
-		for id := i % 5; id < probedIDs; id += 1 + rng.IntN(20) {
+		for id := i % 5; id < ids; id += 1 + rng.IntN(20) {
 			fmt.Fprintf(&b, " %d:1", id)
 		}
 		fmt.Fprintln(&b)
@@ -56,7 +56,7 @@ func TestProbed(t *testing.T) {
 	for _, h := range n.Hosts() {
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--allow-probe", "--planner", p.address, "--state-dir", t.TempDir()))
 	}
-	samples := writeSamples(t)
+	samples := writeSamples(t, probedIDs)
 	runs := make(map[plan.Run]bool) // that have ended
 	for _, c := range []struct {
 		rule, handler string

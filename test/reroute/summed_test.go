@@ -97,3 +97,47 @@ func TestSummedWhileKeysMove(t *testing.T) {
 		s.Stop(t)
 	}
 }
+
+// With --allow-probe pushes are summed once a test has shown that the servers add, and those to
+// servers that do something else are left alone, with the reason.
+func TestSummedWhereAProbeShowsThatServersAdd(t *testing.T) {
+	require.Root(t)
+	require.BPF(t)
+	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
+	n := hoststest.New(t, hosts.Config{Hosts: 2})
+	p := newPlanner(t, n.Host(0))
+	var all []*sidecar.Sidecar
+	for _, h := range n.Hosts() {
+		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--allow-probe", "--aggregate", "host", "--aggregate-wait", "20ms", "--codec", "compact",
+			"--planner", p.address, "--state-dir", t.TempDir()))
+	}
+	samples := writeSamples(t, 8000)
+	for _, c := range []struct {
+		rule string
+		adds bool
+	}{{"add", true}, {"ftrl", false}} {
+		t.Run(c.rule, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			had := sums(t, all[0])
+			mine := hosts.Program{psjob, "--json", "--model", "lr", "--data", samples, "--epochs", "100000", "--batch", "50", "--rule", c.rule}
+			r, err := hosts.Job{Hosts: n.Hosts()[1:], Scheduler: mine, Servers: hosts.Repeat(1, mine), Workers: hosts.Repeat(3, mine), WorkerHosts: n.Hosts()[:1]}.Start(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- r.Wait() }()
+			until(t, done, "pushes are summed, or left alone because of the handler", func() bool {
+				now := sums(t, all[0])
+				summed, left := now.Sums-had.Sums, now.Passed[aggregate.Handler]-had.Passed[aggregate.Handler]
+				if !c.adds && summed > 0 {
+					t.Fatalf("pushes to servers with %s were summed: %+v", c.rule, now)
+				}
+				return c.adds && summed > 20 || !c.adds && left > 200
+			})
+			t.Logf("%+v", sums(t, all[0]))
+			cancel() // it trains until it is stopped
+			<-done
+		})
+	}
+}
