@@ -63,9 +63,9 @@ type fleet struct {
 }
 
 // newFleet makes the hosts and starts all services, each with defaults as far as the test
-// allows. It returns before they are ready. Cleanup functions end everything that is left at
+// allows; proxies get more flags. It returns before they are ready. Cleanup functions end everything that is left at
 // the end of the test, in the reverse order.
-func newFleet(t testing.TB, j *journal, p *patience) *fleet {
+func newFleet(t testing.TB, j *journal, p *patience, more ...string) *fleet {
 	t.Helper()
 	require.Root(t)
 	require.BPF(t)
@@ -130,8 +130,8 @@ func newFleet(t testing.TB, j *journal, p *patience) *fleet {
 			args = append(args, "--cgroup", folder)
 		}
 		s.agent = begin(agent, h, 0, args...)
-		s.proxy = begin(proxy, h, nobody, "--host", h.Name, "--http", h.Address(proxyHTTP), "--proxy-socket", socket, "--insecure",
-			"--state-dir", s.state, "--planner", first.Address(plannerAPI), "--act", "--allow-probe")
+		s.proxy = begin(proxy, h, nobody, append([]string{"--host", h.Name, "--http", h.Address(proxyHTTP), "--proxy-socket", socket, "--insecure",
+			"--state-dir", s.state, "--planner", first.Address(plannerAPI), "--act", "--allow-probe"}, more...)...)
 		f.sidecars = append(f.sidecars, s)
 	}
 	return f

@@ -40,6 +40,7 @@ type spec struct {
 	resend           bool
 	drops            bool // it loses some of its messages by itself, and repeats them
 	async            bool
+	together         int // 1 + the host that all workers run on; 0: on as many as there are
 }
 
 // exact reports whether the job checks its values itself, to the last unit.
@@ -97,6 +98,18 @@ func (s *spec) repeating(r *rand.Rand) {
 // whereDropped is by how much jobs are shorter that lose a hundredth of their messages: with
 // four servers and three workers that is about one a step, which waits for the resender.
 const whereDropped = 8
+
+// bringTogether has the workers of two in three counting jobs that repeat nothing run on one host,
+// with values that are large enough to be summed.
+func (s *spec) bringTogether(r *rand.Rand) {
+	host := r.IntN(hostCount)
+	if s.model != "count" || s.resend || r.IntN(3) == 0 {
+		return
+	}
+	s.together = 1 + host
+	s.args = append(s.args, "--value-length", "24")
+	s.name = s.describe() + fmt.Sprintf(", workers on host%d", host)
+}
 
 // shorten divides the number of the job's steps.
 func (s *spec) shorten(by int) {

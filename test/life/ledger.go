@@ -28,6 +28,7 @@ type ledger struct {
 	events map[string]int
 	peaks  map[string]int // most memory that a kind of service held, bytes
 	moved  uint64
+	sums   uint64 // pushes with others' values
 	// adopted connections had gone past the proxies, and were made anew.
 	adopted int
 }
@@ -63,6 +64,13 @@ func (x *ledger) peak(kind string, bytes int) {
 	x.peaks[kind] = max(x.peaks[kind], bytes)
 }
 
+// summed adds pushes that had others' values.
+func (x *ledger) summed(n uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sums += n
+}
+
 // movedKeys adds keys that have moved.
 func (x *ledger) movedKeys(n uint64) {
 	x.mu.Lock()
@@ -90,7 +98,7 @@ func (x *ledger) summary() string {
 	fmt.Fprintf(&b, "kinds: %s\n", counts(x.kinds))
 	fmt.Fprintf(&b, "%s: %d of %d\n", stalledWithoutResend, x.runs[stalledWithoutResend], x.broken)
 	fmt.Fprintf(&b, "events: %s\n", counts(x.events))
-	fmt.Fprintf(&b, "keys moved: %d; connections adopted: %d; most memory, MiB:", x.moved, x.adopted)
+	fmt.Fprintf(&b, "keys moved: %d; sums: %d; connections adopted: %d; most memory, MiB:", x.moved, x.sums, x.adopted)
 	for _, kind := range []string{agent, proxy, planner} {
 		fmt.Fprintf(&b, " %s %d", kind, x.peaks[kind]>>20)
 	}

@@ -46,6 +46,8 @@ type Config struct {
 	Without []string
 	// Upgrades has hosts upgraded, and left without psidecar for a while, too.
 	Upgrades bool
+	// Sums has proxies sum pushes, and the workers of some jobs run on one host.
+	Sums bool
 	// Only are the kinds that may happen; empty: all.
 	Only []string
 }
@@ -78,7 +80,11 @@ func Live(t testing.TB, config Config) {
 	defer cancel(nil)
 	l.journal = newJournal(t, config, cancel)
 	l.ledger = newLedger()
-	l.fleet = newFleet(t, l.journal, &l.patience)
+	var sums []string
+	if config.Sums {
+		sums = []string{"--aggregate", "host", "--aggregate-wait", "5ms"}
+	}
+	l.fleet = newFleet(t, l.journal, &l.patience, sums...)
 	l.data = makeData(t, l.fleet.programs.psjob, l.journal.dir)
 	l.bases.programs = l.fleet.programs
 	defer l.journal.keepFiles(l)

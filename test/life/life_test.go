@@ -28,7 +28,8 @@ const (
 // PSIDECAR_LIFE_SEED says, else usualSeed. It ends at the first failure, or after as many as
 // PSIDECAR_LIFE_FAILURES says. PSIDECAR_LIFE_WITHOUT has kinds of events that are left out,
 // such as "cut a link;load", PSIDECAR_LIFE_ONLY those that are not. PSIDECAR_LIFE_UPGRADES=1
-// adds upgrades of all hosts, and times without psidecar.
+// adds upgrades of all hosts, and times without psidecar. PSIDECAR_LIFE_SUMS=1 has pushes
+// summed.
 func TestLife(t *testing.T) {
 	c := Config{Seed: usualSeed}
 	var err error
@@ -50,6 +51,7 @@ func TestLife(t *testing.T) {
 		}
 	}
 	c.Upgrades = os.Getenv("PSIDECAR_LIFE_UPGRADES") != ""
+	c.Sums = os.Getenv("PSIDECAR_LIFE_SUMS") != ""
 	if s := os.Getenv("PSIDECAR_LIFE_WITHOUT"); s != "" {
 		c.Without = strings.Split(s, ";")
 	}

@@ -249,7 +249,7 @@ func (l *Life) watchAdopted(ctx context.Context) {
 	}
 }
 
-// watchMoves counts the keys that proxies move, until the context ends.
+// watchMoves counts the keys that proxies move, and the pushes that they sum, until the context ends.
 func (l *Life) watchMoves(ctx context.Context) {
 	last := map[string]uint64{}
 	for pause(ctx, time.Second) {
@@ -257,6 +257,11 @@ func (l *Life) watchMoves(ctx context.Context) {
 			state, err := l.fleet.connections(i)
 			if err != nil {
 				continue
+			}
+			if a := state.Aggregate; a != nil {
+				name := s.host.Name + state.Instance
+				l.ledger.summed(a.Sums - last[name])
+				last[name] = a.Sums
 			}
 			for _, j := range state.Jobs {
 				name := s.host.Name + state.Instance + j.Job

@@ -48,6 +48,9 @@ func (l *Life) runJobs(ctx context.Context, slot int) {
 			return
 		}
 		s := drawJob(l.config.Seed, slot, n)
+		if l.config.Sums {
+			s.bringTogether(r)
+		}
 		s.name = fmt.Sprintf("%d.%d %s", slot, n, s.name)
 		late := time.Time{}
 		if l.config.Late > 0 {
@@ -103,7 +106,12 @@ func (l *Life) runJob(ctx context.Context, slot int, s spec, late time.Time) {
 	runs, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var err error
-	r.running, err = hosts.Job{Scheduler: node, Servers: hosts.Repeat(s.servers, node), Workers: hosts.Repeat(s.workers, worker), Hosts: l.fleet.net.Hosts(),
+	all := l.fleet.net.Hosts()
+	at := all
+	if s.together > 0 {
+		at = all[s.together-1 : s.together]
+	}
+	r.running, err = hosts.Job{Scheduler: node, Servers: hosts.Repeat(s.servers, node), Workers: hosts.Repeat(s.workers, worker), Hosts: all, WorkerHosts: at,
 		IPv6: s.ipv6, Port: portOf(slot), Group: groupOf(slot), Env: append([]string{"PSJOB_LOG_EVERY=500ms"}, s.env...), Log: r.track.log}.Start(runs)
 	if err != nil {
 		l.journal.fail("%s: %v", s.name, err)
