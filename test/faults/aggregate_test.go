@@ -40,10 +40,16 @@ func TestHandedOverWhileSummedInPart(t *testing.T) {
 	handOverWhileSummed(t, 2000, func(c aggregate.Counts) uint64 { return c.Partial })
 }
 
-// handOverWhileSummed replaces proxies under a job that pushes so many keys at a time, once enough
-// pushes have been summed.
-func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) uint64) {
-	args := append([]string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms"}, withTLS(t)...)
+// So they are where a quarter of the keys are not at home: pushes are split, their parts summed.
+func TestHandedOverWhileSplitPushesAreSummed(t *testing.T) {
+	t.Parallel()
+	handOverWhileSummed(t, 4000, func(c aggregate.Counts) uint64 { return c.Carried + c.Partial }, "--placement", placed(t, elsewhere(t, 4)))
+}
+
+// handOverWhileSummed replaces proxies, which have more flags, under a job that pushes so many keys
+// at a time, once enough pushes have been summed.
+func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) uint64, more ...string) {
+	args := append([]string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms"}, append(withTLS(t), more...)...)
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: args})
 	r := f.startFor(f.unending(f.summing(50, batch)), 3*time.Minute)
 	f.await("pushes to be summed", func() error {
