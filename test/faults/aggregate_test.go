@@ -43,12 +43,12 @@ func TestHandedOverWhileSummedInPart(t *testing.T) {
 // So they are where a quarter of the keys are not at home: pushes are split, their parts summed.
 func TestHandedOverWhileSplitPushesAreSummed(t *testing.T) {
 	t.Parallel()
-	handOverWhileSummed(t, 4000, func(c aggregate.Counts) uint64 { return c.Carried + c.Partial }, "--placement", placed(t, elsewhere(t, 4)))
+	handOverWhileSummed(t, 4000, func(c aggregate.Counts) uint64 { return c.Carried + c.Partial }, "--placement", placed(t, elsewhere(t, 4))).unguarded()
 }
 
 // handOverWhileSummed replaces proxies, which have more flags, under a job that pushes so many keys
 // at a time, once enough pushes have been summed.
-func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) uint64, more ...string) {
+func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) uint64, more ...string) *fleet {
 	args := append([]string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms"}, append(withTLS(t), more...)...)
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: args})
 	r := f.startFor(f.unending(f.summing(50, batch)), 3*time.Minute)
@@ -69,4 +69,5 @@ func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) u
 	r.exact()
 	t.Logf("at the end: %+v", f.sums())
 	f.settled()
+	return f
 }
