@@ -9,6 +9,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // gather sets up the summing of pushes on a connection, and hearing of the answers to them,
@@ -62,6 +63,14 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 		h := before.hearer
 		if h == nil {
 			h = p.opts.Aggregate.Hearer(c.scope, c.destination)
+			// Another proxy has seen the process's READY, and the process sends it once.
+			if c.transit != nil {
+				if name, data, err := zmtp.ParseCommand(c.transit.theirs); err == nil && string(name) == zmtp.CommandReady {
+					if r, err := zmtp.ParseReady(data); err == nil {
+						h.Ready(r)
+					}
+				}
+			}
 		}
 		c.pipe.Hearer = h
 		return c.gathers(gathered{hearer: h}), nil

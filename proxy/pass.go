@@ -88,6 +88,7 @@ type transit struct {
 	waits bool         // it waits for one; guarded by passes.mu
 
 	gathered gathered // sums of pushes, for the next link
+	theirs   []byte   // of an accepted one, after a change of links: the body of the other process's READY
 	// judged means that the router has let the message at the start of Left pass. The router of another
 	// proxy takes that message for a repetition by a worker that was restarted, and decides anew.
 	judged bool

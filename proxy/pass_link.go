@@ -164,6 +164,7 @@ func (s *passes) setWaits(t *transit, waits bool) {
 func (s *passes) answer(a arrival, t *transit) (*connection, error) {
 	p := s.p
 	o, _ := passOffered(a.hello.Offers)
+	t.theirs = o.Ready
 	var err error
 	if o.Kind == keep.Forget {
 		err = errors.New("the other proxy has given the connection up")

@@ -59,6 +59,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -125,6 +126,10 @@ type Options struct {
 	// AnswerWithin is how long the answer to a carrier is waited for, once all of it has
 	// left, before the server counts as one that answers pushes together; 0: 10 s.
 	AnswerWithin time.Duration
+	// File keeps the jobs' node tables for the proxy that replaces this one; empty: it sums a job's
+	// pushes only when the job connects again.
+	File string
+	Log  *slog.Logger // nil: slog.Default()
 
 	now    func() time.Time
 	manual bool // tests call tick
@@ -174,6 +179,7 @@ func (c *Counts) addCounts(o Counts) {
 type Table struct {
 	opts   Options
 	ending atomic.Bool // nothing is taken any more
+	saving sync.Mutex  // is locked while Options.File is written, before mu
 
 	mu   sync.Mutex // guards the rest
 	jobs map[jobs.Scope][]*job
@@ -201,7 +207,14 @@ func New(o Options) (*Table, error) {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	return &Table{opts: o, jobs: map[jobs.Scope][]*job{}}, nil
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	t := &Table{opts: o, jobs: map[jobs.Scope][]*job{}}
+	if o.File != "" {
+		t.load()
+	}
+	return t, nil
 }
 
 // Bound sets Options.Memory. Call it before there are connections.

@@ -47,6 +47,13 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	if at == "" {
 		return
 	}
+	if t.learn(scope, at, m) {
+		t.save()
+	}
+}
+
+// learn reports whether the node table of the job of a scheduler has changed what is known.
+func (t *Table) learn(scope jobs.Scope, at string, m *pslite.Meta) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := t.jobs[scope]
@@ -59,8 +66,7 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 		}
 		// The same run: a recovery, or another process of the scope that gets its table.
 		if !j.moved(m) {
-			j.nodes.Learn(m)
-			return
+			return j.nodes.Learn(m)
 		}
 		all = append(all[:i], all[i+1:]...)
 		t.forget(j)
@@ -71,12 +77,18 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 		t.forget(all[0])
 		all = all[1:]
 	}
-	j := &job{scheduler: at, groups: map[int32]*group{}, pairs: map[[2]int32]*pair{}}
+	t.jobs[scope] = append(all, t.newJob(at, m))
+	return true
+}
+
+// newJob returns the job of a scheduler, with the nodes of a table.
+func (t *Table) newJob(scheduler string, m *pslite.Meta) *job {
+	j := &job{scheduler: scheduler, groups: map[int32]*group{}, pairs: map[[2]int32]*pair{}}
 	if t.opts.Try {
 		j.trial = &trial{}
 	}
 	j.nodes.Learn(m)
-	t.jobs[scope] = append(all, j)
+	return j
 }
 
 // addScope makes room for a scope: the oldest one goes, with its jobs. The caller holds

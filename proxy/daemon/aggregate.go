@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"path/filepath"
+
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/aggregate"
@@ -39,6 +41,9 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 		return cli.Usagef("--aggregate %s requires --codec compact or auto: message boundaries are unknown without a codec", f.Aggregate)
 	}
 	o.AggregateAsked, o.AggregateProbed = f.Aggregate == AggregateAsked, f.Routing.Handler == ""
-	o.Aggregate, err = aggregate.New(aggregate.Options{Wait: f.AggregateWait, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30))})
+	o.Aggregate, err = aggregate.New(aggregate.Options{
+		Wait: f.AggregateWait, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30)),
+		File: filepath.Join(f.Routing.Dir, "aggregate.json"),
+	})
 	return err
 }

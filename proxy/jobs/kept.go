@@ -30,10 +30,10 @@ var errDamaged = errors.New("it is damaged")
 
 var keptTable = crc32.MakeTable(crc32.Castagnoli)
 
-// writeKept writes a file completely or not at all, as far as kills of the process go. It does not
+// WriteKept writes a file completely or not at all, as far as kills of the process go. It does not
 // sync: after a crash of the host nobody needs it, since the job's processes there are gone too. It
 // returns the file's size.
-func writeKept(path string, body any) (size int64, err error) {
+func WriteKept(path string, body any) (size int64, err error) {
 	text, err := json.Marshal(body)
 	if err == nil {
 		text, err = json.Marshal(kept{keptVersion, crc32.Checksum(text, keptTable), text})
@@ -55,8 +55,8 @@ func writeKept(path string, body any) (size int64, err error) {
 	return int64(len(text)), nil
 }
 
-// readKept reads a file of writeKept into body. The error wraps errDamaged, or fs.ErrNotExist.
-func readKept(path string, body any) error {
+// ReadKept reads a file of WriteKept into body. The error wraps errDamaged, or fs.ErrNotExist.
+func ReadKept(path string, body any) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err

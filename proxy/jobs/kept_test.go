@@ -28,7 +28,7 @@ import (
 func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "job", jobFile)
 	want := saved{Job: "10.0.0.1:9000", Run: testRun, Local: []int32{9, 11}, Displaced: true}
-	if _, err := writeKept(path, want); err != nil {
+	if _, err := WriteKept(path, want); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)
@@ -55,7 +55,7 @@ func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got saved
-		if err := readKept(path, &got); err == nil && !same(got) {
+		if err := ReadKept(path, &got); err == nil && !same(got) {
 			t.Errorf("%q gives %+v", b, got)
 		} else if err != nil {
 			if refused++; !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), path) {
@@ -71,7 +71,7 @@ func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got saved
-	if err := readKept(path, &got); err != nil || !same(got) {
+	if err := ReadKept(path, &got); err != nil || !same(got) {
 		t.Errorf("one without a checksum gives %+v, %v", got, err)
 	}
 }

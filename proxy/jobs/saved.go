@@ -43,11 +43,11 @@ func (x *job) save() error {
 	s.Scopes = slices.SortedFunc(maps.Keys(x.scopes), Scope.compare)
 	// The copy comes first, so that it is never older than the file in whose place it is read. What
 	// it has in advance after a kill in between is not in effect yet.
-	if _, x.unkept = writeKept(filepath.Join(x.dir, jobCopy), s); x.unkept != nil {
+	if _, x.unkept = WriteKept(filepath.Join(x.dir, jobCopy), s); x.unkept != nil {
 		return x.unkept
 	}
 	// The file asked is made together with job.json: later the disk may be full.
-	if x.keptSize, x.unkept = writeKept(filepath.Join(x.dir, jobFile), s); x.unkept == nil {
+	if x.keptSize, x.unkept = WriteKept(filepath.Join(x.dir, jobFile), s); x.unkept == nil {
 		x.unkept = x.makeAsked()
 	}
 	return x.unkept
@@ -152,7 +152,7 @@ func (j *Jobs) readJob(folder string) (s saved, t pslite.Table, err error) {
 
 // readSaved reads a file of job.save, and makes the node table of its nodes.
 func readSaved(path string) (s saved, t pslite.Table, err error) {
-	if err := readKept(path, &s); err != nil {
+	if err := ReadKept(path, &s); err != nil {
 		return s, t, err
 	}
 	var m pslite.Meta

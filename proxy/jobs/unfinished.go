@@ -59,9 +59,9 @@ func (x *job) leaveUnfinished() error {
 	if len(left.Requests)+len(left.Up)+len(left.Down) == 0 {
 		return nil
 	}
-	_, err := writeKept(x.unfinishedFile(), left)
+	_, err := WriteKept(x.unfinishedFile(), left)
 	if errors.Is(err, syscall.ENOSPC) && x.jobs.folder.giveReserve() == nil {
-		_, err = writeKept(x.unfinishedFile(), left)
+		_, err = WriteKept(x.unfinishedFile(), left)
 	}
 	return err
 }
@@ -94,7 +94,7 @@ func queues(pending map[pair][][]byte) (all []queued) {
 // takeUnfinished takes up what another proxy of this host has left; the caller holds x.mu.
 func (x *job) takeUnfinished() error {
 	var left unfinished
-	err := readKept(x.unfinishedFile(), &left)
+	err := ReadKept(x.unfinishedFile(), &left)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

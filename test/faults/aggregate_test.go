@@ -58,11 +58,18 @@ func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) u
 		}
 		return nil
 	})
-	for i := len(f.sidecars) - 1; i >= 0; i-- { // the workers' last: then it knows no node table
+	for i := len(f.sidecars) - 1; i >= 0; i-- {
 		s := f.sidecars[i]
 		t.Logf("before %s: %+v", s.host.Name, f.sums())
 		f.replace(s, s.proxy)
 	}
+	// The workers' proxy was the last. The one after it goes on where it was.
+	f.await("pushes to be summed by the proxy that has taken over", func() error {
+		if c := f.sums(); count(c) < 20 {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
 	if r.over() {
 		t.Fatalf("the job was over before all proxies were replaced: %v", r.err)
 	}
