@@ -86,7 +86,7 @@ func TestSumsLine(t *testing.T) {
 		all                 []carried
 		text, reason, words string
 	}{
-		"nothing":       {none, []carried{on}, "off", measure.NotSet, "--aggregate host --handler add"},
+		"nothing":       {none, []carried{on}, "off", measure.NotSet, "--aggregate host of psidecar proxy and up, with --handler add"},
 		"planner only":  {wanted, []carried{on}, "off", measure.NotSet, "does not know that the servers add"},
 		"not asked for": {asked, []carried{on}, "off", measure.NotSet, "plan aggregate apply"},
 		"planner":       {planner, []carried{on, quiet}, "on (planner: aggregate host), 1 of 1 connections", "", ""},

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // scatter writes a placement in which every key of the first ids belongs to any
 // machine but by chance its own.
-func scatter(t *testing.T, ids, k int) string {
+func scatter(t testing.TB, ids, k int) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	keys := hoststest.JobKeys(t, ids)

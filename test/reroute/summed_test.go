@@ -3,6 +3,7 @@ package reroute
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // sums returns what a proxy has summed so far.
-func sums(t *testing.T, s *sidecar.Sidecar) aggregate.Counts {
+func sums(t testing.TB, s *sidecar.Sidecar) aggregate.Counts {
 	t.Helper()
 	c, err := s.Connections(t.Context())
 	if err != nil {
@@ -139,5 +140,60 @@ func TestSummedWhereAProbeShowsThatServersAdd(t *testing.T) {
 			cancel() // it trains until it is stopped
 			<-done
 		})
+	}
+}
+
+// BenchmarkSplitPushesSummed measures bytes and processor time of a job whose workers, on one host,
+// push the same keys, where these are at home and where they are on any of three servers, summed and
+// not.
+func BenchmarkSplitPushesSummed(b *testing.B) {
+	require.Root(b)
+	require.BPF(b)
+	program, psjob := hoststest.BuildJob(b, "cmd/psidecar"), hoststest.BuildJob(b, "cmd/psjob")
+	const servers, workers, ids, steps = 3, 4, 6000, 60
+	for _, where := range []string{"home", "scattered"} {
+		for _, how := range [][]string{{"none"}, {"host", "--aggregate-wait", "100ms"}} {
+			b.Run(where+"/"+how[0], func(b *testing.B) {
+				n := hoststest.New(b, hosts.Config{Hosts: 1 + servers, Pairs: true})
+				args := append([]string{"sidecar", "--handler", "add", "--codec", "compact", "--aggregate"}, how...)
+				if where != "home" {
+					args = append(args, "--placement", scatter(b, ids, servers))
+				}
+				var all []*sidecar.Sidecar
+				for _, h := range n.Hosts() {
+					all = append(all, sidecar.Start(b, h, program, args[0], append(args[1:len(args):len(args)], "--state-dir", b.TempDir())...))
+				}
+				mine := hosts.Program{psjob, "--json"}
+				count := append(mine[:2:2], "--model", "count", "--count-keys", strconv.Itoa(ids), "--count-batch", strconv.Itoa(ids), "--value-length", "10", "--count-most", "50000", "--steps", strconv.Itoa(steps))
+				for b.Loop() {
+					r, err := hosts.Job{Scheduler: mine, Servers: hosts.Repeat(servers, mine), Workers: hosts.Repeat(workers, count), Hosts: n.Hosts()[1:], WorkerHosts: n.Hosts()[:1]}.Start(b.Context())
+					if err == nil {
+						err = r.Wait()
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+				traffic, err := n.Traffic()
+				if err != nil {
+					b.Fatal(err)
+				}
+				bytes, took := uint64(0), time.Duration(0)
+				for to := range servers {
+					bytes += traffic[0][1+to].Payload
+				}
+				if how[0] != "none" {
+					b.Logf("%+v", sums(b, all[0]))
+				}
+				for _, s := range all {
+					s.Unguarded(b)
+					s.Stop(b)
+					took += s.Process.CPU()
+				}
+				pushes := float64(b.N * workers * steps)
+				b.ReportMetric(float64(bytes)/float64(b.N)/1e6, "MB")
+				b.ReportMetric(float64(took.Microseconds())/pushes, "µs/push")
+			})
+		}
 	}
 }
