@@ -16,10 +16,10 @@ func TestAggregateRefused(t *testing.T) {
 		"--aggregate host --handler assign": "--handler add",
 		"--aggregate auto":                  "--aggregate auto requires servers that add",
 		"--aggregate host --handler assign --act --allow-probe --planner 127.0.0.1:1": "--handler add",
-		"--aggregate host --handler add --codec none":                "requires --codec",
-		"--aggregate-wait 1ms":                                       "requires --aggregate host, auto or asked",
-		"--aggregate host --handler add --aggregate-wait -1s":        "cannot be negative",
-		"--aggregate host --handler add --outlive":                   "cannot be combined with --outlive",
+		"--aggregate host --handler add --codec none":                                 "requires --codec",
+		"--aggregate-wait 1ms":                                "requires --aggregate host, auto or asked",
+		"--aggregate host --handler add --aggregate-wait -1s": "cannot be negative",
+		"--aggregate host --handler add --outlive":            "cannot be combined with --outlive",
 	} {
 		t.Run(args, func(t *testing.T) {
 			cmd := newProxyCommand(env{log: logs.New(io.Discard, 0)})
