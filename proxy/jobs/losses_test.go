@@ -251,3 +251,42 @@ func TestMessagesBeyondTheBoundFailTheJob(t *testing.T) {
 		}
 	}
 }
+
+// Messages for a server that did not go before a link ended are the first over the next one, or, where
+// another connection serves the pair by then, go over that.
+func TestRequestsThatDidNotGoComeBack(t *testing.T) {
+	messages := [][]byte{[]byte("one"), []byte("two"), []byte("three"), []byte("four")}
+	for _, replaced := range []bool{false, true} {
+		x := oneJob(t, Options{})
+		p := pair{pslite.WorkerID(0), 0}
+		dial := func() *requests {
+			c := x.jobs.outbound(netip.MustParseAddrPort("10.0.0.1:9001"), Scope{}, "here")
+			if err := c.ready(p.worker); err != nil {
+				t.Fatal(err)
+			}
+			c.Receptive()
+			return c
+		}
+		c := dial()
+		for _, m := range messages[:3] {
+			say(x, x.up, x.pendingUp, p, m)
+		}
+		due := c.Due()
+		if len(due) != 3 {
+			t.Fatalf("%d messages are due, want 3", len(due))
+		}
+		next, want := c, messages[1:]
+		if replaced {
+			next, want = dial(), messages[1:3]
+		} else {
+			say(x, x.up, x.pendingUp, p, messages[3])
+		}
+		c.Sent(due[1:], 0)
+		if got := next.Due(); !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("replaced %v: %q go next, want %q", replaced, got, want)
+		}
+		if s := x.state(); s.Lost != 0 {
+			t.Errorf("replaced %v: %d messages are counted as lost", replaced, s.Lost)
+		}
+	}
+}
