@@ -70,14 +70,18 @@ type item struct {
 type exchange struct{ app, customer, timestamp int32 }
 
 // turn notes that the queue pushes to b, of a list that varies: it is in the next round then, or in
-// that of the others, if these are ahead.
+// that of the others, if these are ahead. Parts of one request that the router did not put into one
+// message are of one round.
 func (q *Queue) turn(b *batch) {
 	if !b.varies {
 		return
 	}
 	g := q.group
-	q.round, q.absent = max(q.round+1, g.round), false
-	g.round = q.round
+	if q.round == 0 || q.request != q.turned {
+		q.round, q.turned = max(q.round+1, g.round), q.request
+	}
+	q.absent = false
+	g.round = max(g.round, q.round)
 	if len(b.items) == 0 {
 		b.round = q.round
 	}

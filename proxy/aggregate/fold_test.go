@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // drawBatch returns a batch of random keys with 32-bit integers, and the integers of each key.
@@ -243,6 +244,53 @@ func TestNobodyWaitsInVainTwice(t *testing.T) {
 	w.carry()
 	if w.workers[0].mine[5].there {
 		w.fail("nobody waits for the others")
+	}
+}
+
+// parts has the requests of parts, by timestamp.
+type parts map[int32]int32
+
+func (p parts) Whole(part int32) (timestamp int32, ok bool) {
+	timestamp, ok = p[part]
+	return timestamp, ok
+}
+
+func (p parts) Settled() bool { return true }
+
+// The parts of one request are of one step: the second does not wait for those who have pushed in it.
+// A message of the router's that is no part goes as it is.
+func TestPartsOfARequestAreOfOneStep(t *testing.T) {
+	w := newLists(t, time.Hour)
+	w.round(0, 1, 2, 4) // from now on lists vary
+	w.forget()
+	known := parts{}
+	w.workers[0].queue.link.Routes = known
+	part := func(list int, whole int32) {
+		k := w.workers[0]
+		w.pushes(k, list)
+		m := k.mine[len(k.mine)-1]
+		m.ts = route.FirstOwn + m.ts
+		if m.frames[0] = meta(m.ts, true, true); whole >= 0 {
+			known[m.ts] = whole
+		}
+		w.show(k)
+	}
+	part(2, 100)
+	for i, list := range []int{1, 1, 4} {
+		w.pushes(w.workers[1+i], list)
+		w.show(w.workers[1+i])
+	}
+	w.carry()
+	part(0, 100)
+	w.carry()
+	if m := w.workers[0].mine[2]; !m.done || !w.isWhole(m) {
+		w.fail("the second part waits for workers that have pushed in the same step")
+	}
+	before := w.group.figures()
+	part(3, -1)
+	w.carry()
+	if c := w.group.figures(); c.Passed[Elsewhere] != before.Passed[Elsewhere]+1 || !w.workers[0].mine[3].done {
+		t.Errorf("a push that is no part: %+v, before: %+v", c, before)
 	}
 }
 

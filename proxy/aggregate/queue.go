@@ -45,6 +45,8 @@ type Queue struct {
 	group  *group
 	pair   *pair
 
+	request int32 // timestamp of the worker's request that the push just looked at belongs to
+
 	said atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
 
 	// The rest is guarded by group.mu, once there is a group. items are the pushes that were
@@ -54,7 +56,8 @@ type Queue struct {
 	writing bool     // a push is being written, as far as its process has sent it
 	seen    known    // pushes so far
 	varies  bool     // it has pushed new lists of keys that it had pushed before
-	round   int      // of its last push that varies
+	round   int      // of its last push that varies, and
+	turned  int32    // the timestamp of its request, of which there may be several parts
 	absent  bool     // a batch has waited for it in vain since
 	failed  bool     // the connection has to end
 	ended   bool
@@ -117,10 +120,12 @@ func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
 // excluded returns why a push cannot be summed whatever the others do; empty: it can be.
 func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) string {
 	_, dialect, _ := shown.Decode()
+	var ok bool
+	q.request, ok = q.wholeOf(m.Meta.Timestamp)
 	switch s := subjectOf(m, size); {
 	case dialect == pslite.BytePSRaw, m.Identity != nil, len(m.Meta.Body) > 0:
 		return Kind
-	case m.Meta.Timestamp >= route.FirstOwn && !q.isPart(m.Meta.Timestamp):
+	case !ok:
 		return Elsewhere
 	case size > Most:
 		return Large
@@ -132,14 +137,16 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 	return q.known()
 }
 
-// isPart reports whether a message of the router's own is a part of a worker's request. The others
-// are those of moves, which go as they are.
-func (q *Queue) isPart(timestamp int32) bool {
-	if q.link.Routes == nil {
-		return false
+// wholeOf returns the timestamp of the worker's request that a message with that timestamp belongs
+// to. ok is false for the router's own messages that move keys: these go as they are.
+func (q *Queue) wholeOf(timestamp int32) (whole int32, ok bool) {
+	switch {
+	case timestamp < route.FirstOwn:
+		return timestamp, true
+	case q.link.Routes == nil:
+		return 0, false
 	}
-	_, ok := q.link.Routes.Whole(timestamp)
-	return ok
+	return q.link.Routes.Whole(timestamp)
 }
 
 // refused is excluded for reasons that can change; the caller holds group.mu.
