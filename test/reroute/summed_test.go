@@ -127,7 +127,8 @@ func TestSummedWhereAProbeShowsThatServersAdd(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
-			go func() { done <- r.Wait() }()
+			go func() { done <- r.Wait(); close(done) }()
+			defer func() { cancel(); <-done }() // it trains until it is stopped
 			until(t, done, "pushes are summed, or left alone because of the handler", func() bool {
 				now := sums(t, all[0])
 				summed, left := now.Sums-had.Sums, now.Passed[aggregate.Handler]-had.Passed[aggregate.Handler]
@@ -137,8 +138,6 @@ func TestSummedWhereAProbeShowsThatServersAdd(t *testing.T) {
 				return c.adds && summed > 20 || !c.adds && left > 200
 			})
 			t.Logf("%+v", sums(t, all[0]))
-			cancel() // it trains until it is stopped
-			<-done
 		})
 	}
 }
