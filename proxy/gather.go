@@ -67,7 +67,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 			if c.transit != nil {
 				if name, data, err := zmtp.ParseCommand(c.transit.theirs); err == nil && string(name) == zmtp.CommandReady {
 					if r, err := zmtp.ParseReady(data); err == nil {
-						h.Ready(r)
+						h.Continue(r)
 					}
 				}
 			}

@@ -57,6 +57,7 @@ package aggregate
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -94,10 +95,11 @@ const (
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
 	Handler   = "handler"     // it is not known that the servers add
 	Elsewhere = "route"       // the proxies' own: they move keys
+	Unkept    = "disk"        // the job uses PS_RESEND, and the file of a sum could not be written
 )
 
 // Reasons lists all of them.
-var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Handler, Rules, Elsewhere}
+var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Handler, Rules, Elsewhere, Unkept}
 
 // ErrLost ends a connection that has a push in a sum whose answer cannot come any more.
 var ErrLost = errors.New("aggregate: the push that carried this worker's values was lost with its connection")
@@ -131,6 +133,8 @@ type Options struct {
 	File string
 	Log  *slog.Logger // nil: slog.Default()
 
+	name   string // of this proxy's files, beside those of others
+	block  int32  // see const block
 	now    func() time.Time
 	manual bool // tests call tick
 }
@@ -143,6 +147,7 @@ type Counts struct {
 	SparedBytes uint64 `json:"spared_bytes"` // of values of Carried, and of those that others had carried for Partial
 	Alone       uint64 `json:"alone"`        // pushes that waited for a busy link, and no other came meanwhile
 	Lost        uint64 `json:"lost"`         // pushes whose connections were reset, since their carrier's broke
+	Repeated    uint64 `json:"repeated"`     // pushes that PS_RESEND repeated, and that were in a sum or waited for one
 	HeldBytes   uint64 `json:"held_bytes"`   // now
 	// Passed are pushes of at least Least that went as they came, by reason. Those that found
 	// the link free have none.
@@ -165,6 +170,7 @@ func (c *Counts) addCounts(o Counts) {
 	c.SparedBytes += o.SparedBytes
 	c.Alone += o.Alone
 	c.Lost += o.Lost
+	c.Repeated += o.Repeated
 	c.HeldBytes += o.HeldBytes
 	for why, n := range o.Passed {
 		if c.Passed == nil {
@@ -210,9 +216,14 @@ func New(o Options) (*Table, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if o.block == 0 {
+		o.block = block
+	}
+	o.name = rand.Text()
 	t := &Table{opts: o, jobs: map[jobs.Scope][]*job{}}
 	if o.File != "" {
 		t.load()
+		t.clean()
 	}
 	return t, nil
 }

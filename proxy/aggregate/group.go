@@ -1,7 +1,10 @@
 package aggregate
 
 import (
+	"maps"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -17,20 +20,26 @@ import (
 //   - a batch gives values only to batches with lower numbers, and only while it is open. Since these have gone, and
 //     are answered or lost in the end, no batch waits for ever, and none in a circle;
 //   - after is, for a batch that has not gone, the number of batches that have it among givers and are not answered;
-//   - an item is in its queue until it goes, in the order of its connection.
+//   - an item is in its queue until it goes, in the order of its connection. With PS_RESEND it is queued again for each
+//     repetition; an open batch has an item that is queued, or it is dissolved.
 type group struct {
-	opts  *Options
-	job   string // the scheduler's address
-	trial *trial // the job's; nil: none
+	opts   *Options
+	job    string // the scheduler's address
+	server int32
+	dir    string // of the files about pushes of a job with PS_RESEND; empty: there are none, and nothing of it is summed
+	trial  *trial // the job's; nil: none
 
 	// mu guards the fields below, and the state of all queues and pairs of the group.
 	mu      sync.Mutex
 	queues  map[*Queue]bool
-	open    []*batch // no carrier yet; the oldest first
-	opened  uint64   // batches so far
-	round   int      // the highest of any queue
-	flying  *batch   // chosen, and not all of it has left; nil: the links are free, as far as is known
-	sent    []*batch // with others' values, and not answered
+	pairs   map[int32]*pair // by worker
+	fresh   map[int32]bool  // workers whose processes have started since this proxy has
+	loaded  map[string]bool // files of other proxies that were read
+	open    []*batch        // no carrier yet; the oldest first
+	opened  uint64          // batches so far
+	round   int             // the highest of any queue
+	flying  *batch          // chosen, and not all of it has left; nil: the links are free, as far as is known
+	sent    []*batch        // with others' values, and not answered
 	bytes   int
 	zeros   []byte          // values of carried pushes; as large as the largest so far, and never written to
 	starved map[*Queue]bool // queues that wait for bytes
@@ -52,9 +61,18 @@ const (
 	tickIdle = 50 * time.Millisecond
 )
 
-// newGroup returns the group of a server of a job.
-func newGroup(o *Options, j *job) *group {
-	return &group{opts: o, job: j.scheduler, trial: j.trial, queues: map[*Queue]bool{}, starved: map[*Queue]bool{}}
+// newGroup returns the group of a server of a job, with what the proxy before this one has left
+// of it.
+func newGroup(o *Options, j *job, server int32) *group {
+	g := &group{opts: o, job: j.scheduler, server: server, trial: j.trial, queues: map[*Queue]bool{}, pairs: map[int32]*pair{},
+		fresh: maps.Clone(j.fresh), loaded: map[string]bool{}, starved: map[*Queue]bool{}}
+	if j.dir != "" {
+		g.dir = filepath.Join(j.dir, strconv.Itoa(int(server)))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.load()
+	return g
 }
 
 // figures returns the group's counts.
@@ -80,6 +98,16 @@ func (g *group) waits() bool {
 }
 
 // All methods from here on are called with mu locked.
+
+// pairOf returns the pair of a worker and the group's server.
+func (g *group) pairOf(worker int32) *pair {
+	p := g.pairs[worker]
+	if p == nil {
+		p = &pair{worker: worker, past: past{isFresh: g.fresh[worker]}}
+		g.pairs[worker] = p
+	}
+	return p
+}
 
 // quiet reports whether all links to the server have sent what they had.
 func (g *group) quiet() bool {
@@ -156,12 +184,17 @@ func (g *group) goes(b *batch, now time.Time) {
 	if len(b.items) == 1 && len(b.givers) == 0 {
 		if b.given == 0 {
 			g.counts.Alone++
+			g.settle(b.carrier) // as it came: so does a repetition
 		}
 		return
 	}
 	g.counts.Sums++
 	g.trial.sums()
 	b.breaks, b.deadline = b.carrier.queue.pair.breaks, now.Add(g.opts.AnswerWithin)
+	if b.repeats {
+		b.holds = true
+		b.waiting++
+	}
 	g.sent = append(g.sent, b)
 }
 
@@ -197,6 +230,9 @@ func (g *group) removeOpen(b *batch) {
 
 // answered handles the server's answer to a push of a worker, which may be a carrier.
 func (g *group) answered(p *pair, e exchange) {
+	if it := p.taken[e]; it != nil {
+		g.settle(it)
+	}
 	for i, b := range g.sent {
 		if b.carrier.queue.pair == p && b.carrier.exchange == e {
 			g.sent = slices.Delete(g.sent, i, i+1)
@@ -211,6 +247,7 @@ func (g *group) answered(p *pair, e exchange) {
 // values.
 func (g *group) over(b *batch) {
 	b.state = isOver
+	g.unhold(b)
 	for _, it := range b.items {
 		if q := it.queue; len(q.items) > 0 && q.items[0] == it {
 			q.poke()
@@ -247,6 +284,10 @@ func (g *group) tick(now time.Time) time.Duration {
 //   - the carrier's connection, or one over which the answer would come, has ended: the batch is lost;
 //   - the carrier's bytes have not all left: the deadline has not begun.
 func (g *group) judge(b *batch, now time.Time) {
+	if b.repeats {
+		g.judgeRepeated(b, now)
+		return
+	}
 	q := b.carrier.queue
 	if q.ended {
 		// Also where all of it has left: as a rule the worker is gone, and with it the connection
@@ -279,7 +320,7 @@ func (g *group) lose(b *batch) {
 	for _, it := range b.items {
 		if it != b.carrier && !it.queue.ended && slices.Contains(it.queue.items, it) {
 			g.counts.Lost++
-			it.queue.fail()
+			it.queue.fail(ErrLost)
 		}
 	}
 	for _, o := range b.givers {
@@ -294,11 +335,12 @@ func (g *group) lose(b *batch) {
 
 // addQueue adds a queue. Its worker may have had a connection before, as another process that
 // numbers its pushes alike: an answer to a carrier of that one could not be told from one to
-// its own, so such batches are lost.
+// its own, so such batches are lost. With PS_RESEND it shows in the pushes whether it is another.
 func (g *group) addQueue(q *Queue) {
 	g.queues[q] = true
+	g.begin(q.pair)
 	for _, b := range slices.Clone(g.sent) {
-		if b.carrier.queue.pair == q.pair {
+		if b.carrier.queue.pair == q.pair && !b.repeats {
 			g.sent = slices.DeleteFunc(g.sent, func(o *batch) bool { return o == b })
 			g.lose(b)
 		}
@@ -324,12 +366,15 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 	}
 	// The removed values stay in the sum of a batch that others share. The push counts as
 	// sent then, though its worker will never hear of it: as with a connection that breaks
-	// after the server has got a push.
+	// after the server has got a push. With PS_RESEND it stays in the batch and comes again.
 	unsent := slices.Clone(g.open)
 	if b := g.flying; b != nil && b.state == isChosen {
 		unsent = append(unsent, b) // it may be open again when its carrier ends
 	}
 	for _, b := range unsent {
+		if b.repeats {
+			continue
+		}
 		b.items = slices.DeleteFunc(b.items, func(it *item) bool { return it.queue == q })
 		if len(b.items) == 0 {
 			g.removeOpen(b)
@@ -337,7 +382,13 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 	}
 	g.noteWritten(q)
 	for _, it := range q.items {
+		it.queued = false
 		g.leave(it.batch)
+	}
+	for _, b := range unsent {
+		if b.repeats && !slices.ContainsFunc(b.items, func(it *item) bool { return it.queued }) {
+			g.dissolve(b)
+		}
 	}
 	q.items, q.out, q.writing = nil, nil, false
 	g.next(now)

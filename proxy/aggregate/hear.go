@@ -15,6 +15,7 @@ type Hearer struct {
 	scope       jobs.Scope // of the process
 	destination netip.AddrPort
 	sender      int32 // node id, from READY
+	isOld       bool  // a node table has come, or may have before this proxy
 	group       *group
 	pair        *pair
 	detector    pslite.Detector
@@ -32,6 +33,12 @@ func (h *Hearer) Ready(r zmtp.Ready) {
 	if id, ok := pslite.ParseIdentity(r.Identity); ok {
 		h.sender = id
 	}
+}
+
+// Continue is Ready for a connection that another proxy has begun.
+func (h *Hearer) Continue(r zmtp.Ready) {
+	h.Ready(r)
+	h.isOld = true
 }
 
 // known reports whether the connection is that of a server to a worker, of a known job, and
@@ -62,7 +69,10 @@ func (h *Hearer) Hear(meta []byte) {
 	}
 	m := &h.meta
 	if m.Control.Cmd == pslite.AddNode && h.sender == pslite.SchedulerID {
-		h.table.takeNodeTable(h.scope, m)
+		if h.table.takeNodeTable(h.scope, m) && !h.isOld {
+			h.isOld = true
+			h.table.restart(h.scope, h.destination)
+		}
 		return
 	}
 	ack := m.Control.Cmd == pslite.Ack
@@ -72,7 +82,7 @@ func (h *Hearer) Hear(meta []byte) {
 	h.group.mu.Lock()
 	defer h.group.mu.Unlock()
 	if ack {
-		h.pair.resends = true
+		h.group.acknowledged(h.pair, m.Control.MsgSig)
 		return
 	}
 	h.pair.answers++

@@ -3,6 +3,7 @@ package aggregate
 import (
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -21,22 +22,26 @@ type job struct {
 	scheduler string
 	trial     *trial // nil: none
 	nodes     pslite.Table
-	groups    map[int32]*group   // by server
-	pairs     map[[2]int32]*pair // by worker and server
+	groups    map[int32]*group // by server
+	fresh     map[int32]bool   // workers whose processes have started since this proxy has
+	dir       string           // of its groups' files; empty: there are none
 }
 
 // pair is what was heard over a server's connections to a worker of this host. The mutex of
 // the server's group guards it.
 type pair struct {
+	worker  int32
 	hears   int    // connections that are heard now
 	breaks  uint64 // connections that have ended
 	answers uint64 // to pushes
 	resends bool   // the server has sent an ACK: the job uses PS_RESEND
+	past
 }
 
 // takeNodeTable learns from a node table. One that has a known node elsewhere is of another
-// run, and replaces the job.
-func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
+// run, and replaces the job. It reports whether it was a whole one, as a process gets it when it
+// starts.
+func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) (whole bool) {
 	at := ""
 	for _, n := range m.Control.Nodes {
 		if n.ID == pslite.SchedulerID {
@@ -45,11 +50,12 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	}
 	// A recovery's table for nodes that stayed: it has no scheduler, so the job is unknown.
 	if at == "" {
-		return
+		return false
 	}
 	if t.learn(scope, at, m) {
 		t.save()
 	}
+	return true
 }
 
 // learn reports whether the node table of the job of a scheduler has changed what is known.
@@ -70,20 +76,22 @@ func (t *Table) learn(scope jobs.Scope, at string, m *pslite.Meta) (changed bool
 		}
 		all = append(all[:i], all[i+1:]...)
 		t.forget(j)
+		os.RemoveAll(j.dir)
 		break
 	}
 	// The oldest goes. Its connections are not affected; new ones of it go unsummed.
 	if len(all) >= maxJobs {
 		t.forget(all[0])
+		os.RemoveAll(all[0].dir)
 		all = all[1:]
 	}
-	t.jobs[scope] = append(all, t.newJob(at, m))
+	t.jobs[scope] = append(all, t.newJob(scope, at, m))
 	return true
 }
 
 // newJob returns the job of a scheduler, with the nodes of a table.
-func (t *Table) newJob(scheduler string, m *pslite.Meta) *job {
-	j := &job{scheduler: scheduler, groups: map[int32]*group{}, pairs: map[[2]int32]*pair{}}
+func (t *Table) newJob(scope jobs.Scope, scheduler string, m *pslite.Meta) *job {
+	j := &job{scheduler: scheduler, groups: map[int32]*group{}, fresh: map[int32]bool{}, dir: t.opts.dirOf(scope, scheduler)}
 	if t.opts.Try {
 		j.trial = &trial{}
 	}
@@ -97,6 +105,7 @@ func (t *Table) addScope(scope jobs.Scope) {
 	if len(t.scopes) >= maxScopes {
 		for _, j := range t.jobs[t.scopes[0]] {
 			t.forget(j)
+			os.RemoveAll(j.dir)
 		}
 		delete(t.jobs, t.scopes[0])
 		t.scopes = t.scopes[1:]
@@ -142,18 +151,56 @@ func (t *Table) findJob(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) 
 // meet returns the group of a server, and the pair of it and a worker.
 func (t *Table) meet(j *job, worker, server int32) (*group, *pair) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	g := t.groupOf(j, server)
+	t.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g, g.pairOf(worker)
+}
+
+// groupOf returns the group of a server. The caller holds t.mu.
+func (t *Table) groupOf(j *job, server int32) *group {
 	g := j.groups[server]
 	if g == nil {
-		g = newGroup(&t.opts, j)
+		g = newGroup(&t.opts, j, server)
 		j.groups[server] = g
 	}
-	p := j.pairs[[2]int32{worker, server}]
-	if p == nil {
-		p = &pair{}
-		j.pairs[[2]int32{worker, server}] = p
+	return g
+}
+
+// restart notes that the worker at an address has started, and forgets what another process sent in
+// its place.
+func (t *Table) restart(scope jobs.Scope, at netip.AddrPort) {
+	j, worker := t.findJob(scope, at)
+	if j == nil || !isRole(worker, pslite.Worker) {
+		return
 	}
-	return g, p
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	j.fresh[worker] = true
+	for _, server := range serversIn(j.dir) {
+		t.groupOf(j, server)
+	}
+	for _, g := range j.groups {
+		g.mu.Lock()
+		g.fresh[worker] = true
+		g.restart(g.pairOf(worker))
+		g.mu.Unlock()
+	}
+}
+
+// serversIn returns the servers about which there are files in a job's directory.
+func serversIn(dir string) (servers []int32) {
+	if dir == "" {
+		return nil
+	}
+	all, _ := os.ReadDir(dir) // as a rule it does not exist
+	for _, d := range all {
+		if id, err := strconv.ParseInt(d.Name(), 10, 32); err == nil && d.IsDir() && isRole(int32(id), pslite.Server) {
+			servers = append(servers, int32(id))
+		}
+	}
+	return servers
 }
 
 func isRole(id int32, role pslite.Role) bool {

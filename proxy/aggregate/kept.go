@@ -2,7 +2,12 @@ package aggregate
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/pslite"
@@ -46,7 +51,38 @@ func (t *Table) load() {
 		if t.jobs[k.Scope] == nil {
 			t.addScope(k.Scope)
 		}
-		t.jobs[k.Scope] = append(t.jobs[k.Scope], t.newJob(k.Scheduler, &m))
+		t.jobs[k.Scope] = append(t.jobs[k.Scope], t.newJob(k.Scope, k.Scheduler, &m))
+	}
+}
+
+// dirOf returns the directory of a job's files about sums; empty: it has none.
+func (o *Options) dirOf(scope jobs.Scope, scheduler string) string {
+	if o.File == "" {
+		return ""
+	}
+	// A scheduler's name comes from the job.
+	return filepath.Join(filepath.Dir(o.File), sumsDir, fmt.Sprintf("%d-%d-%016x", scope.Cgroup, scope.Netns, xxhash.Sum64String(scheduler)))
+}
+
+// sumsDir has a directory for each job with PS_RESEND, beside Options.File.
+const sumsDir = "sums"
+
+// clean removes the files of jobs that are not known any more.
+func (t *Table) clean() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := map[string]bool{}
+	for _, all := range t.jobs {
+		for _, j := range all {
+			known[j.dir] = true
+		}
+	}
+	dir := filepath.Join(filepath.Dir(t.opts.File), sumsDir)
+	files, _ := os.ReadDir(dir) // as a rule it does not exist
+	for _, f := range files {
+		if path := filepath.Join(dir, f.Name()); !known[path] {
+			os.RemoveAll(path)
+		}
 	}
 }
 

@@ -39,6 +39,9 @@ func (g *group) leave(b *batch) {
 	if b.waiting--; b.waiting == 0 {
 		n := b.lists
 		b.lists = 0
+		if b.repeats {
+			b.keys, b.lens = nil, nil // a repetition has them
+		}
 		g.release(n)
 	}
 }

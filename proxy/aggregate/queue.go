@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -46,6 +47,7 @@ type Queue struct {
 	pair   *pair
 
 	request int32 // timestamp of the worker's request that the push just looked at belongs to
+	isPart  bool  // it is one of several parts
 
 	said atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
 
@@ -59,7 +61,7 @@ type Queue struct {
 	round   int      // of its last push that varies, and
 	turned  int32    // the timestamp of its request, of which there may be several parts
 	absent  bool     // a batch has waited for it in vain since
-	failed  bool     // the connection has to end
+	failed  error    // why the connection has to end; nil: it goes on
 	ended   bool
 }
 
@@ -122,6 +124,7 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 	_, dialect, _ := shown.Decode()
 	var ok bool
 	q.request, ok = q.wholeOf(m.Meta.Timestamp)
+	q.isPart = q.request != m.Meta.Timestamp
 	switch s := subjectOf(m, size); {
 	case dialect == pslite.BytePSRaw, m.Identity != nil, len(m.Meta.Body) > 0:
 		return Kind
@@ -150,7 +153,7 @@ func (q *Queue) wholeOf(timestamp int32) (whole int32, ok bool) {
 }
 
 // refused is excluded for reasons that can change; the caller holds group.mu.
-func (q *Queue) refused(s *subject) string {
+func (q *Queue) refused(meta *pslite.Meta, s *subject) string {
 	g := q.group
 	switch {
 	case g.off != "":
@@ -163,7 +166,7 @@ func (q *Queue) refused(s *subject) string {
 		return Handler
 	case q.link.Drops():
 		return Rules
-	case q.pair.resends:
+	case q.pair.resends && (q.pair.blind || q.isPart || !q.pair.isNew(meta) || len(q.pair.taken) >= maxItems):
 		return Repeats
 	case q.pair.hears == 0 || q.pair.answers == 0:
 		return Unheard
@@ -187,7 +190,10 @@ func (q *Queue) Wants(shown *relay.Message) bool {
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q.refused(&s) != "" {
+	if q.pair.taken[exchangeOf(&m.Meta)] != nil || q.pair.isInherited(&m.Meta) {
+		return true
+	}
+	if q.refused(&m.Meta, &s) != "" {
 		return false
 	}
 	return len(q.items) > 0 || g.opts.Wait > 0 || g.flying != nil || len(g.open) > 0 || !g.quiet()
@@ -213,9 +219,14 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var s subject
+	if ok && q.request == m.Meta.Timestamp {
+		if t, is := q.repeated(m, shown); is {
+			return t
+		}
+	}
 	if ok && why == "" {
 		s = subjectOf(m, size)
-		why = q.refused(&s)
+		why = q.refused(&m.Meta, &s)
 	}
 	if ok {
 		q.say(why)
@@ -231,12 +242,13 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 // pass has a message go as it is. While pushes of the connection wait it waits behind them:
 // order per connection is kept.
 func (q *Queue) pass(m *pslite.Message, push bool, why string, s *subject) relay.Taken {
-	if len(q.items) > 0 || q.failed {
+	if len(q.items) > 0 || q.failed != nil {
 		return relay.Waits
 	}
 	if !push {
 		return relay.Passes
 	}
+	q.see(m)
 	q.writing = true
 	if why != "" { // else the link was free when the push began
 		q.group.counts.pass(why)
@@ -261,7 +273,7 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	switch {
 	// A connection that is about to end takes nothing more; a worker that sends far ahead
 	// waits.
-	case q.failed || len(q.items) >= maxItems:
+	case q.failed != nil || len(q.items) >= maxItems:
 		return relay.Waits
 	// The values are added to the sum of an open batch: no memory is needed but for the item.
 	case b != nil:
@@ -280,7 +292,12 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	}
 	q.seen.learn(s)
 	q.turn(b)
-	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta)}
+	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta), pair: q.pair, queued: true}
+	q.see(m)
+	if q.pair.resends {
+		b.repeats, it.hash, it.sig = true, hashOf(m), pslite.Signature(&m.Meta, q.worker, q.group.server)
+		q.pair.take(it)
+	}
 	b.items = append(b.items, it)
 	b.waiting++
 	q.items = append(q.items, it)
@@ -289,30 +306,70 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	return relay.Took
 }
 
+// see notes that a push is about to go, or was taken.
+func (q *Queue) see(m *pslite.Message) {
+	if m.Meta.Timestamp >= route.FirstOwn {
+		return
+	}
+	q.pair.note(&m.Meta)
+	if q.pair.resends {
+		q.pair.promise(q.group)
+	}
+}
+
 func exchangeOf(m *pslite.Meta) exchange { return exchange{m.AppID, m.CustomerID, m.Timestamp} }
 
 // Due implements [relay.Gatherer]. The item at the head goes if it is the chosen carrier,
-// with the sum, or if its batch is over, with zeros.
+// with the sum, or if its batch is over, with zeros. A repeated one goes as it went before.
 func (q *Queue) Due() (frames [][]byte, err error) {
 	g := q.group
 	if g == nil {
 		return nil, nil
 	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if q.failed {
-		return nil, fmt.Errorf("%w", ErrLost)
+	frames, b, h, err := q.due()
+	g.mu.Unlock()
+	// Where the sum is large others need not wait for the file.
+	if h != nil {
+		g.keep(b, h)
+	}
+	return frames, err
+}
+
+// due is Due for a caller that holds group.mu. Before frames are sent the record of b is to be
+// written with h, where that is not nil.
+func (q *Queue) due() (frames [][]byte, b *batch, h *header, err error) {
+	g := q.group
+	if q.failed != nil {
+		return nil, nil, nil, fmt.Errorf("%w", q.failed)
+	}
+	// An answer has come while a repetition waited.
+	for len(q.items) > 0 && q.items[0].gone && q.pair.taken[q.items[0].exchange] != q.items[0] {
+		q.items[0].queued = false
+		g.leave(q.items[0].batch)
+		q.items = q.items[1:]
 	}
 	if len(q.items) == 0 {
-		return nil, nil
+		return nil, nil, nil, nil
 	}
 	it := q.items[0]
-	b := it.batch
+	b = it.batch
 	values := b.sum
 	switch {
 	// The carrier goes now. What joins from here on is in the next batch.
 	case b.state == isChosen && b.carrier == it:
 		g.goes(b, g.opts.now())
+		if b.repeats && (len(b.items) > 1 || len(b.givers) > 0 || b.given > 0) {
+			h = g.describe(b)
+		}
+	case b.carrier == it && b.repeats:
+		if values, err = b.sumAgain(); err != nil {
+			return nil, nil, nil, err
+		}
+		b.isCut = false
+		if !b.isAcked {
+			b.left, b.breaks = time.Time{}, q.pair.breaks
+		}
 	// The carrier's answer has been heard: the values are at the server.
 	case b.state == isOver:
 		g.counts.Carried++
@@ -322,8 +379,9 @@ func (q *Queue) Due() (frames [][]byte, err error) {
 		}
 		values = g.zeros[:b.size:b.size]
 	default:
-		return nil, nil
+		return nil, nil, nil, nil
 	}
+	it.gone, it.queued = true, false
 	// The slice's head is dropped; the pointer would keep the item alive.
 	q.items[0] = nil
 	q.items = q.items[1:]
@@ -333,7 +391,7 @@ func (q *Queue) Due() (frames [][]byte, err error) {
 	if b.lens != nil {
 		frames = append(frames, b.lens)
 	}
-	return frames, nil
+	return frames, b, h, nil
 }
 
 // Written implements [relay.Gatherer]. The memory of what was written is released.
@@ -360,7 +418,7 @@ func (q *Queue) Waiting() bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(q.items) > 0 || q.failed
+	return len(q.items) > 0 || q.failed != nil
 }
 
 // Rests implements [relay.Gatherer]. Where a link ends in order everything sent has arrived;
@@ -392,8 +450,8 @@ func (q *Queue) Close() {
 // not block.
 func (q *Queue) poke() { q.link.Wake() }
 
-// fail has the connection end with ErrLost; the caller holds group.mu.
-func (q *Queue) fail() {
-	q.failed = true
+// fail has the connection end with an error; the caller holds group.mu.
+func (q *Queue) fail(why error) {
+	q.failed = why
 	q.poke()
 }

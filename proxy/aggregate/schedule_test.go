@@ -58,8 +58,10 @@ func (w *world) tick() {
 }
 
 // settle has everything happen that still can.
-func (w *world) settle() {
-	for range 400 {
+func (w *world) settle() { w.settleFor(400) }
+
+func (w *world) settleFor(rounds int) {
+	for range rounds {
 		for _, k := range w.workers {
 			w.show(k)
 			w.due(k)
@@ -175,7 +177,7 @@ func TestCarrierEndsBeforeTheAnswer(t *testing.T) {
 	w.tick()
 	w.now = w.now.Add(afterEnd)
 	w.tick()
-	if !second.queue.failed {
+	if second.queue.failed == nil {
 		w.fail("the carried push still waits for an answer")
 	}
 	w.settle()

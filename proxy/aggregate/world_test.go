@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,10 @@ type world struct {
 	rows    int                       // keys with values other than 0 that the server got
 	waits   bool                      // the server answers pushes only when those of all workers are there
 	held    []func()                  // its answers then
+
+	resend bool   // the job uses PS_RESEND
+	file   string // Options.File then
+	past   Counts // of proxies that were killed
 }
 
 // worker is one, with its connection there and the server's back.
@@ -56,9 +61,9 @@ type worker struct {
 	id       int32
 	queue    *Queue
 	hearer   *Hearer
-	messages []*sent // that it wants to send, the first of which may be shown
-	link     []*sent // written, and not arrived
-	out      []*sent // got of the queue, not written
+	messages []*sent  // that it wants to send, the first of which may be shown
+	link     []flight // written, and not arrived
+	out      []flight // got of the queue, not written
 	back     []answer
 	unsent   int
 	ts       int32
@@ -73,15 +78,23 @@ type sent struct {
 	place  int // of a push
 	pull   bool
 	ts     int32
-	firsts map[uint64]bool // keys that its connection had not pushed before
+	firsts map[uint64]bool // keys that its connection had not pushed before, when it was shown first
 	done   bool            // its worker has heard so
 	there  bool            // the server has had the message
 	cut    bool            // its connection ended before
+	acked  bool            // its worker will not repeat it
+}
+
+// flight is a message on its way, with the values that the queue gave it.
+type flight struct {
+	*sent
+	frames [][]byte
 }
 
 type answer struct {
-	of   *sent
-	meta []byte
+	of    *sent
+	meta  []byte
+	isAck bool
 }
 
 func address(i int) netip.AddrPort {
@@ -89,17 +102,21 @@ func address(i int) netip.AddrPort {
 }
 
 func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration, fresh bool) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0), fresh: fresh, store: map[uint64]*[places]int64{}}
+	return newWorldOf(t, seed, workers, wait, fresh, false)
+}
+
+func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fresh, resend bool) *world {
+	w := &world{resend: resend, t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0), fresh: fresh, store: map[uint64]*[places]int64{}}
 	w.lens = w.rng.IntN(4) == 0
 	for _, list := range lists {
 		for _, key := range list {
 			w.store[key] = new([places]int64)
 		}
 	}
-	var err error
-	if w.table, err = New(Options{Wait: wait, Bytes: 8 * Least, AnswerWithin: time.Second, now: func() time.Time { return w.now }, manual: true}); err != nil {
-		t.Fatal(err)
+	if resend {
+		w.file = filepath.Join(t.TempDir(), "aggregate.json")
 	}
+	w.start(wait)
 	var m pslite.Meta
 	m.Reset()
 	m.Control.Cmd = pslite.AddNode
@@ -108,18 +125,26 @@ func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration, fresh 
 		id := pslite.WorkerID(i)
 		m.Control.Nodes = append(m.Control.Nodes, pslite.Node{Role: pslite.Worker, ID: id, Hostname: "10.0.0.1", Port: 7000 + id})
 	}
-	h := w.table.Hearer(scope, address(int(pslite.WorkerID(0))))
-	h.Ready(zmtp.Ready{Identity: []byte("ps1")})
-	h.Hear(m.Append(nil, pslite.DMLC))
+	for i := range workers {
+		h := w.table.Hearer(scope, address(int(pslite.WorkerID(i))))
+		h.Ready(zmtp.Ready{Identity: []byte("ps1")})
+		h.Hear(m.Append(nil, pslite.DMLC))
+	}
 	for i := range workers {
 		k := &worker{id: pslite.WorkerID(i)}
 		w.workers = append(w.workers, k)
 		w.connect(k)
 		w.listen(k)
-		k.hearer.known()
-		k.hearer.pair.answers++ // of a push before
 	}
 	return w
+}
+
+// start has a proxy come, after the one before it, if any, was killed.
+func (w *world) start(wait time.Duration) {
+	var err error
+	if w.table, err = New(Options{Wait: wait, Bytes: 8 * Least, AnswerWithin: time.Second, File: w.file, now: func() time.Time { return w.now }, manual: true, block: 3}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // connect makes a worker's connection. Its first pushes have gone, unless it is to be fresh.
@@ -159,6 +184,9 @@ func (w *world) listen(k *worker) {
 	k.hearer = w.table.Hearer(scope, address(int(k.id)))
 	k.hearer.Ready(zmtp.Ready{Identity: []byte("ps8")})
 	k.back = nil
+	k.hearer.known()
+	k.hearer.pair.answers++ // of a push before
+	k.hearer.pair.resends = w.resend
 }
 
 func meta(ts int32, request, push bool) []byte {
@@ -235,7 +263,7 @@ func (w *world) show(k *worker) {
 		w.connect(k)
 	}
 	w.due(k)
-	if len(k.messages) == 0 || k.queue.failed {
+	if len(k.messages) == 0 || k.queue.failed != nil {
 		return
 	}
 	m := k.messages[0]
@@ -256,7 +284,7 @@ func (w *world) show(k *worker) {
 	}
 	w.note("worker %d ts %d passes", k.id, m.ts)
 	k.shown(m)
-	k.out = append(k.out, m)
+	k.out = append(k.out, flight{m, m.frames})
 }
 
 // shown notes that the first message of a worker's has gone to its queue, or past it.
@@ -265,11 +293,13 @@ func (k *worker) shown(m *sent) {
 	if m.pull {
 		return
 	}
-	m.firsts = map[uint64]bool{}
+	isFirst := m.firsts == nil
+	if isFirst {
+		m.firsts = map[uint64]bool{}
+	}
 	for _, key := range lists[m.list] {
-		if !k.pushed[key] {
-			m.firsts[key], k.pushed[key] = true, true
-		}
+		m.firsts[key] = m.firsts[key] || isFirst && !k.pushed[key]
+		k.pushed[key] = true
 	}
 }
 
@@ -292,8 +322,7 @@ func (w *world) due(k *worker) {
 		ts := timestamp(w.t, frames[0])
 		for _, m := range k.mine {
 			if m.ts == ts {
-				m.frames = copied
-				k.out = append(k.out, m)
+				k.out = append(k.out, flight{m, copied})
 			}
 		}
 		w.note("worker %d ts %d is due", k.id, ts)
@@ -331,23 +360,27 @@ func (w *world) arrive(k *worker) {
 	if len(k.link) == 0 {
 		k.unsent = 0
 	}
-	w.note("the server gets worker %d ts %d", k.id, m.ts)
-	if m.there {
+	if w.resend && !m.pull {
+		if w.lose(k, m) {
+			return
+		}
+	} else if m.there {
 		w.fail("worker %d ts %d arrives twice", k.id, m.ts)
 	}
+	w.note("the server gets worker %d ts %d", k.id, m.ts)
 	m.there = true
 	for _, o := range k.mine {
-		if o.ts > m.ts && o.there {
+		if o.ts > m.ts && o.there && !w.resend {
 			w.fail("worker %d ts %d arrives after ts %d", k.id, m.ts, o.ts)
 		}
 	}
 	if m.pull {
-		w.read(k, m)
+		w.read(k, m.sent)
 		return
 	}
 	w.apply(k, m)
 	to := k
-	reply := func() { to.back = append(to.back, answer{m, meta(m.ts, false, true)}) }
+	reply := func() { to.back = append(to.back, answer{of: m.sent, meta: meta(m.ts, false, true)}) }
 	if w.waits {
 		w.held = append(w.held, reply)
 		return
@@ -357,7 +390,7 @@ func (w *world) arrive(k *worker) {
 
 // apply adds a push that has arrived to the server's values. It has the keys that its worker gave
 // it, and of keys that the worker pushes for the first time its values alone.
-func (w *world) apply(k *worker, m *sent) {
+func (w *world) apply(k *worker, m flight) {
 	if !bytes.Equal(m.frames[1], pslite.AppendKeys(nil, lists[m.list])) {
 		w.fail("worker %d ts %d arrives with other keys", k.id, m.ts)
 	}
@@ -397,6 +430,10 @@ func (w *world) answer(k *worker) {
 	k.back = k.back[1:]
 	w.note("worker %d hears of ts %d", k.id, a.of.ts)
 	k.hearer.Hear(a.meta)
+	if a.isAck {
+		a.of.acked = a.of.acked || w.rng.IntN(4) > 0 // or the worker loses it
+		return
+	}
 	if !w.waits && !w.isWhole(a.of) {
 		w.fail("worker %d hears that its push ts %d was applied, which it was not", k.id, a.of.ts)
 	}
