@@ -280,9 +280,10 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 		add(b.sum, values)
 	case len(q.items) == 0 && g.opts.Wait == 0 && g.flying == nil && len(g.open) == 0 && g.quiet():
 		return q.pass(m, true, "", s)
-	// Without memory the push waits for some, unless nothing of this group would free any.
+	// Without memory the push waits for some, unless nothing of this group would free any. With PS_RESEND
+	// the repetition of a carrier may be behind it, and it goes as it is.
 	case !g.reserve(len(values) + s.listBytes()):
-		if len(q.items) > 0 || g.bytes > 0 {
+		if (len(q.items) > 0 || g.bytes > 0) && !q.pair.resends {
 			g.starved[q] = true
 			return relay.Waits
 		}

@@ -191,9 +191,9 @@ func (q *Queue) repeated(m *pslite.Message, shown *relay.Message) (t relay.Taken
 		return relay.Waits, true
 	}
 	if b := it.batch; b.state == isDissolved {
-		if !q.revive(it, m) {
-			g.starved[q] = true
-			return relay.Waits, true
+		if !q.revive(it, m) { // it comes again
+			g.counts.Repeated++
+			return relay.Took, true
 		}
 	} else if b.keys == nil { // released when all had been written, or the proxy before this one had them
 		s := subjectOf(m, len(m.Values().Bytes)).clone()
