@@ -46,8 +46,8 @@ type keptPush struct {
 // keptGift says for which of a push's keys its values have left, as alternating lengths of runs:
 // of keys that it still has, and of keys that it has given.
 type keptGift struct {
-	keptPush
-	Runs []int `json:"runs"`
+	Push keptPush `json:"push"`
+	Runs []int    `json:"runs"`
 }
 
 const (

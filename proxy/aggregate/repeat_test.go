@@ -15,7 +15,7 @@ import (
 // applied, the others are acknowledged. It returns true where the push goes no further. Some are
 // lost before.
 func (w *world) lose(k *worker, m flight) bool {
-	if w.rng.IntN(8) == 0 {
+	if !w.calm && w.rng.IntN(8) == 0 {
 		w.note("the server loses worker %d ts %d", k.id, m.ts)
 		return true
 	}

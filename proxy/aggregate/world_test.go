@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
@@ -51,6 +52,8 @@ type world struct {
 	waits   bool                      // the server answers pushes only when those of all workers are there
 	held    []func()                  // its answers then
 
+	size   int    // workers at the start
+	calm   bool   // nothing is lost
 	resend bool   // the job uses PS_RESEND
 	file   string // Options.File then
 	past   Counts // of proxies that were killed
@@ -106,7 +109,7 @@ func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration, fresh 
 }
 
 func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fresh, resend bool) *world {
-	w := &world{resend: resend, t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0), fresh: fresh, store: map[uint64]*[places]int64{}}
+	w := &world{resend: resend, size: workers, t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0), fresh: fresh, store: map[uint64]*[places]int64{}}
 	w.lens = w.rng.IntN(4) == 0
 	for _, list := range lists {
 		for _, key := range list {
@@ -117,19 +120,7 @@ func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fres
 		w.file = filepath.Join(t.TempDir(), "aggregate.json")
 	}
 	w.start(wait)
-	var m pslite.Meta
-	m.Reset()
-	m.Control.Cmd = pslite.AddNode
-	m.Control.Nodes = []pslite.Node{{Role: pslite.Scheduler, ID: 1, Hostname: "10.0.0.1", Port: 7001}, {Role: pslite.Server, ID: 8, Hostname: "10.0.0.1", Port: 7008}}
-	for i := range workers {
-		id := pslite.WorkerID(i)
-		m.Control.Nodes = append(m.Control.Nodes, pslite.Node{Role: pslite.Worker, ID: id, Hostname: "10.0.0.1", Port: 7000 + id})
-	}
-	for i := range workers {
-		h := w.table.Hearer(scope, address(int(pslite.WorkerID(i))))
-		h.Ready(zmtp.Ready{Identity: []byte("ps1")})
-		h.Hear(m.Append(nil, pslite.DMLC))
-	}
+	w.meet()
 	for i := range workers {
 		k := &worker{id: pslite.WorkerID(i)}
 		w.workers = append(w.workers, k)
@@ -142,7 +133,7 @@ func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fres
 // start has a proxy come, after the one before it, if any, was killed.
 func (w *world) start(wait time.Duration) {
 	var err error
-	if w.table, err = New(Options{Wait: wait, Bytes: 8 * Least, AnswerWithin: time.Second, File: w.file, now: func() time.Time { return w.now }, manual: true, block: 3}); err != nil {
+	if w.table, err = New(Options{Wait: wait, Bytes: 8 * Least, AnswerWithin: time.Second, File: w.file, now: func() time.Time { return w.now }, manual: true, block: 3, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -431,7 +422,7 @@ func (w *world) answer(k *worker) {
 	w.note("worker %d hears of ts %d", k.id, a.of.ts)
 	k.hearer.Hear(a.meta)
 	if a.isAck {
-		a.of.acked = a.of.acked || w.rng.IntN(4) > 0 // or the worker loses it
+		a.of.acked = a.of.acked || w.calm || w.rng.IntN(4) > 0 // or the worker loses it
 		return
 	}
 	if !w.waits && !w.isWhole(a.of) {
