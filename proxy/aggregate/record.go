@@ -109,22 +109,29 @@ func readRecord(path string) (h *header, sum, answered []byte, err error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	damaged := fmt.Errorf("%s: %w", path, errRecord)
+	if h, sum, answered, err = parseRecord(b); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return h, sum, answered, err
+}
+
+// parseRecord is readRecord for a file's content.
+func parseRecord(b []byte) (h *header, sum, answered []byte, err error) {
 	if len(b) < marksAt || !strings.HasPrefix(string(b[:marksAt]), recordMagic) {
-		return nil, nil, nil, damaged
+		return nil, nil, nil, errRecord
 	}
 	marks := binary.LittleEndian.Uint32(b[len(recordMagic):])
 	if b = b[marksAt:]; marks > maxMarks || len(b) < int(marks)+8 {
-		return nil, nil, nil, damaged
+		return nil, nil, nil, errRecord
 	}
 	answered, b = b[:marks], b[marks:]
 	crc, n := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
 	if b = b[8:]; n > maxHeader || int(n) > len(b) || crc32.Checksum(b, recordTable) != crc {
-		return nil, nil, nil, damaged
+		return nil, nil, nil, errRecord
 	}
 	h = new(header)
 	if err := json.Unmarshal(b[:n], h); err != nil || 1+len(h.Carried)+len(h.Given) != int(marks) {
-		return nil, nil, nil, errors.Join(damaged, err)
+		return nil, nil, nil, errors.Join(errRecord, err)
 	}
 	return h, b[n:], answered, nil
 }
