@@ -2,6 +2,7 @@ package faults
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
@@ -77,4 +78,47 @@ func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) u
 	t.Logf("at the end: %+v", f.sums())
 	f.settled()
 	return f
+}
+
+// The sums of a job with PS_RESEND whose workers' pushes are summed are exact while proxies are
+// killed, that of the workers' host or any. After each kill the next proxy knows which repeated pushes
+// are in a sum that may have arrived.
+func TestKilledWhileSummed(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		batch   int
+		victims func(f *fleet) []*service
+	}{
+		{"workers' proxy", 4000, func(f *fleet) []*service { return f.proxies()[:1] }},
+		{"workers' proxy, differing keys", 2000, func(f *fleet) []*service { return f.proxies()[:1] }},
+		{"any proxy", 4000, (*fleet).proxies},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}})
+			r := f.startFor(f.unending(f.summing(50, c.batch, resending...)), 4*time.Minute)
+			random := rand.New(rand.NewPCG(1, 3))
+			victims := c.victims(f)
+			var total aggregate.Counts
+			for range 15 {
+				// The proxy that was killed last, or before it, sums again.
+				f.await("pushes to be summed again", func() error {
+					if s := f.sums(); s.Carried+s.Partial < 20 {
+						return fmt.Errorf("%+v", s)
+					}
+					return nil
+				})
+				s := f.sums()
+				total.Sums, total.Repeated = total.Sums+s.Sums, total.Repeated+s.Repeated
+				victims[random.IntN(len(victims))].kill()
+			}
+			f.ready(f.sidecars[0])
+			if r.over() {
+				t.Fatalf("the job was over before all kills: %v", r.err)
+			}
+			r.exact()
+			t.Logf("until the last kill: %d sums, %d repetitions; at the end: %+v", total.Sums, total.Repeated, f.sums())
+			f.settled()
+		})
+	}
 }
