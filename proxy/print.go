@@ -65,8 +65,8 @@ func (s *State) Print(w io.Writer, measures bool) {
 // printAggregate writes which pushes of this host's workers were summed, and why others were
 // not.
 func printAggregate(w io.Writer, c *aggregate.Counts) {
-	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d carried in part, %d bytes saved; %d waited alone; %d lost with their carrier's connection; %d bytes held now\n",
-		c.Carried, c.Sums, c.Partial, c.SparedBytes, c.Alone, c.Lost, c.HeldBytes)
+	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d carried in part, %d bytes saved; %d waited alone; %d retransmitted; %d lost with their carrier's connection; %d bytes held now\n",
+		c.Carried, c.Sums, c.Partial, c.SparedBytes, c.Alone, c.Repeated, c.Lost, c.HeldBytes)
 	for _, why := range slices.Sorted(maps.Keys(c.Passed)) {
 		fmt.Fprintf(w, "    not summed: %s\t%d\n", why, c.Passed[why])
 	}

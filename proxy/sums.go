@@ -139,7 +139,7 @@ var sumsWhy = map[string][2]string{
 	aggregate.Kind:      {"the type of its values is unknown", "set --char-values if their type is CHAR or OTHER"},
 	aggregate.Large:     {"pushes exceed 64 MiB or the available memory", "in the second case, increase --proxy-memory"},
 	aggregate.NoRoom:    {"the memory for sums is exhausted", "increase --proxy-memory, an eighth of which is available per server"},
-	aggregate.Repeats:   {"the job uses PS_RESEND: after a kill it would be unknown which retransmitted pushes are part of a sum", "nothing, or run the job without it"},
+	aggregate.Repeats:   {"the job uses PS_RESEND, and the last push was retransmitted, may have been, or was part of a split one", "nothing if this is temporary, as after a replacement of this proxy; otherwise start the proxies before the job"},
 	aggregate.Sums:      {"the server answers pushes together, so it does not add them immediately", "nothing: sums do not suit such servers"},
 	aggregate.Unheard:   {"no answer of the server to the worker has passed this proxy yet", "nothing if this is temporary; otherwise start the proxies before the job"},
 	aggregate.Unknown:   {"the job's node table arrived before this proxy started, or bypassed it", "start the proxy before the job"},
@@ -150,4 +150,5 @@ var sumsWhy = map[string][2]string{
 	aggregate.Rules:     {"a rule omits values of its pushes depending on each worker's pulls", "disable --slim and --threshold-activations for these keys"},
 	aggregate.Handler:   {"it is not known that the servers add each push: the handler has not been tested yet, or does something else", "set --handler add if they do"},
 	aggregate.Elsewhere: {"it moves keys", "nothing"},
+	aggregate.Unkept:    {"the job uses PS_RESEND, and the file of a sum could not be written", "make room in --state-dir, and restart this proxy"},
 }

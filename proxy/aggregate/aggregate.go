@@ -35,8 +35,9 @@
 // keys that are in flight, as those of sums are until they are answered, and a sum has values only of
 // keys that its carrier's push has: no move can overtake them.
 //
-// Nothing is repeated here. Jobs with PS_RESEND are left alone: after a kill the next proxy
-// would not know which repeated pushes are in a sum.
+// Jobs with PS_RESEND repeat what is not acknowledged. What went for a push goes again then, and each
+// sum is in a file before its first byte goes, so that this holds for the next proxy after a kill:
+// repeat.go, record.go and past.go.
 //
 // # A push
 //
