@@ -80,45 +80,97 @@ func handOverWhileSummed(t *testing.T, batch int, count func(aggregate.Counts) u
 	return f
 }
 
-// The sums of a job with PS_RESEND whose workers' pushes are summed are exact while proxies are
-// killed, that of the workers' host or any. After each kill the next proxy knows which repeated pushes
-// are in a sum that may have arrived.
-func TestKilledWhileSummed(t *testing.T) {
+// The sums of a job with PS_RESEND whose workers' pushes are summed are exact while the workers' proxy is
+// killed with sums on their way: its next one knows which repeated pushes are in a sum that has arrived,
+// or may have. The servers are stopped until then, so that none is answered.
+func TestKilledWithSumsOnTheirWay(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		batch   int
-		victims func(f *fleet) []*service
+		name  string
+		batch int
 	}{
-		{"workers' proxy", 4000, func(f *fleet) []*service { return f.proxies()[:1] }},
-		{"workers' proxy, differing keys", 2000, func(f *fleet) []*service { return f.proxies()[:1] }},
-		{"any proxy", 4000, (*fleet).proxies},
+		{"equal keys", 4000},
+		{"differing keys", 2000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}})
 			r := f.startFor(f.unending(f.summing(50, c.batch, resending...)), 4*time.Minute)
-			random := rand.New(rand.NewPCG(1, 3))
-			victims := c.victims(f)
-			var total aggregate.Counts
-			for range 15 {
-				// The proxy that was killed last, or before it, sums again.
+			proxy, repeated := f.sidecars[0], uint64(0)
+			for range 8 {
+				var sums aggregate.Counts
 				f.await("pushes to be summed again", func() error {
-					if s := f.sums(); s.Carried+s.Partial < 20 {
-						return fmt.Errorf("%+v", s)
+					if sums = f.sums(); sums.Carried+sums.Partial < 8 {
+						return fmt.Errorf("%+v", sums)
 					}
 					return nil
 				})
-				s := f.sums()
-				total.Sums, total.Repeated = total.Sums+s.Sums, total.Repeated+s.Repeated
-				victims[random.IntN(len(victims))].kill()
-			}
-			f.ready(f.sidecars[0])
-			if r.over() {
-				t.Fatalf("the job was over before all kills: %v", r.err)
+				repeated += sums.Repeated
+				f.await("sums to be on their way", func() error {
+					r.servers((*hosts.Process).Pause)
+					if now := f.resting(); now.HeldBytes == 0 {
+						r.servers((*hosts.Process).Resume)
+						return fmt.Errorf("%+v", now)
+					}
+					return nil
+				})
+				proxy.proxy.kill()
+				r.servers((*hosts.Process).Resume)
 			}
 			r.exact()
-			t.Logf("until the last kill: %d sums, %d repetitions; at the end: %+v", total.Sums, total.Repeated, f.sums())
+			repeated += f.sums().Repeated
+			t.Logf("%d repetitions; at the end: %+v", repeated, f.sums())
+			if repeated == 0 {
+				t.Error("no push in a sum was repeated")
+			}
 			f.settled()
 		})
 	}
+}
+
+// resting returns the counts once they do not change any more.
+func (f *fleet) resting() (c aggregate.Counts) {
+	f.t.Helper()
+	last := aggregate.Counts{HeldBytes: 1}
+	f.await("sums to rest", func() error {
+		if c = f.sums(); c.Sums != last.Sums || c.HeldBytes != last.HeldBytes {
+			last = c
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
+	return c
+}
+
+// servers does something to the processes of all servers.
+func (r *run) servers(do func(*hosts.Process) error) {
+	r.f.t.Helper()
+	for _, s := range r.Servers {
+		if err := do(s.Process); err != nil {
+			r.f.t.Fatal(err)
+		}
+	}
+}
+
+// So they are while any proxy is killed.
+func TestKilledWhileSummed(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, config{proxyArgs: []string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}})
+	r := f.startFor(f.unending(f.summing(50, 4000, resending...)), 4*time.Minute)
+	random := rand.New(rand.NewPCG(1, 3))
+	for range 15 {
+		f.await("pushes to be summed", func() error {
+			if s := f.sums(); s.Carried < 8 {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+		f.proxies()[random.IntN(len(f.sidecars))].kill()
+	}
+	f.ready(f.sidecars[0])
+	if r.over() {
+		t.Fatalf("the job was over before all kills: %v", r.err)
+	}
+	r.exact()
+	t.Logf("at the end: %+v", f.sums())
+	f.settled()
 }
