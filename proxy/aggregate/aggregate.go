@@ -68,8 +68,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// Least is the minimum size of pushes that are summed, in bytes of values: the gain of a
-// smaller one is less than the cost of waiting.
+// Least is the default of Options.Least.
 const Least = 4 << 10
 
 // Most is the maximum size: larger pushes mostly pass in the kernel, and zeros of that size
@@ -116,6 +115,9 @@ type Options struct {
 	// Try finds out by trials, for each job, whether answers come sooner where pushes go one
 	// by one.
 	Try bool
+	// Least is the minimum size of pushes that are summed, in bytes of values: each that waits costs
+	// time. 0: the constant Least.
+	Least int
 	// Bytes bounds the sums for one server, with their key lists; 0: 256 MiB.
 	Bytes int
 	// Chars is what values of PS-lite's types CHAR and OTHER are: the name of a kind of
@@ -144,7 +146,7 @@ type Counts struct {
 	Alone       uint64 `json:"alone"`        // pushes that waited for a busy link, and no other came meanwhile
 	Lost        uint64 `json:"lost"`         // pushes whose connections were reset, since their carrier's broke
 	HeldBytes   uint64 `json:"held_bytes"`   // now
-	// Passed are pushes of at least Least that went as they came, by reason. Those that found
+	// Passed are pushes of at least Options.Least that went as they came, by reason. Those that found
 	// the link free have none.
 	Passed map[string]uint64 `json:"passed,omitempty"`
 }
@@ -198,6 +200,12 @@ func New(o Options) (*Table, error) {
 			return nil, fmt.Errorf("aggregate: values of %q cannot be added", o.Chars)
 		}
 	}
+	if o.Least < 0 || o.Least > Most {
+		return nil, fmt.Errorf("aggregate: a minimum size of %d bytes: want 1 to %d", o.Least, Most)
+	}
+	if o.Least == 0 {
+		o.Least = Least
+	}
 	if o.Bytes == 0 {
 		o.Bytes = 256 << 20
 	}
@@ -219,6 +227,9 @@ func New(o Options) (*Table, error) {
 
 // Bound sets Options.Memory. Call it before there are connections.
 func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
+
+// Least returns the minimum size of pushes that are summed, in bytes of values.
+func (t *Table) Least() int { return t.opts.Least }
 
 // Tries reports whether trials are made.
 func (t *Table) Tries() bool { return t.opts.Try }

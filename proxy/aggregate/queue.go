@@ -100,10 +100,11 @@ func (q *Queue) known() (why string) {
 	return ""
 }
 
-// isPush reports whether a message is a push with enough values to be summed, and their size.
+// isPush reports whether a message is a push with enough values to be summed, and their size, which
+// is 0 for other messages.
 // Of a large message only the leading frames are shown; then the size is that of the next
 // one.
-func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
+func (q *Queue) isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
 	m, _, err := shown.Decode()
 	if err != nil && !(shown.Rest && len(m.Data) == 1) {
 		return m, 0, false
@@ -114,7 +115,7 @@ func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
 	if size = int(min(shown.Next, Most+1)); !shown.Rest {
 		size = len(m.Values().Bytes)
 	}
-	return m, size, size >= Least
+	return m, size, size >= q.table.opts.Least
 }
 
 // excluded returns why a push cannot be summed whatever the others do; empty: it can be.
@@ -179,7 +180,7 @@ func (q *Queue) refused(s *subject) string {
 
 // Wants implements [relay.Gatherer]: a large push is held only if it would be summed now.
 func (q *Queue) Wants(shown *relay.Message) bool {
-	m, size, ok := isPush(shown)
+	m, size, ok := q.isPush(shown)
 	if !ok || q.excluded(shown, m, size) != "" {
 		return false
 	}
@@ -195,7 +196,7 @@ func (q *Queue) Wants(shown *relay.Message) bool {
 
 // Take implements [relay.Gatherer].
 func (q *Queue) Take(shown *relay.Message) relay.Taken {
-	m, size, ok := isPush(shown)
+	m, size, ok := q.isPush(shown)
 	why := ""
 	if ok {
 		why = q.excluded(shown, m, size)
