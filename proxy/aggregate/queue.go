@@ -213,6 +213,9 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !ok && size > 0 {
+		q.skip(m)
+	}
 	var s subject
 	if ok && why == "" {
 		s = subjectOf(m, size)
