@@ -146,7 +146,7 @@ var (
 	descAggregate       = prometheus.NewDesc("psidecar_proxy_aggregate_pushes_total", "Pushes of several workers on this host to one server: sums (sent with others' values), carried (sent as zeros), partial (sent as zeros for keys that others carried), alone (waited for a busy link, but no other push arrived), repeated (retransmitted by PS_RESEND while part of a sum), lost (connections reset because the carrier's connection broke, or with PS_RESEND sent without knowing that the carrier had arrived, because its worker was gone).", []string{"what"}, nil)
 	descAggregateSpared = prometheus.NewDesc("psidecar_proxy_aggregate_spared_bytes_total", "Bytes of values that did not leave this host because they were added to another worker's push.", nil, nil)
 	descAggregateHeld   = prometheus.NewDesc("psidecar_proxy_aggregate_held_bytes", "Bytes of sums waiting for their link.", nil, nil)
-	descAggregatePassed = prometheus.NewDesc("psidecar_proxy_aggregate_passed_total", "Pushes of 4 KiB or more that were not summed, by reason.", []string{"reason"}, nil)
+	descAggregatePassed = prometheus.NewDesc("psidecar_proxy_aggregate_passed_total", "Pushes of --aggregate-least bytes or more that were not summed, by reason.", []string{"reason"}, nil)
 )
 
 // collectAggregate sends them as metrics.

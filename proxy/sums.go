@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"sync/atomic"
 
@@ -66,7 +67,7 @@ func (c *connection) summed() (s summed) {
 const noPushes = "no_pushes"
 
 // sumsLine returns a job's line on summed pushes, from its connections that have had a push
-// of 4 KiB or more.
+// large enough to be summed.
 func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	var pushing []carried
 	for _, c := range all {
@@ -86,7 +87,7 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	case l.Setting == "":
 		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not requested for this job", Do: "psidecar plan aggregate apply, or PSIDECAR_AGGREGATE=host"})
 	case len(pushing) == 0:
-		l.Lack(measure.Gap{Reason: noPushes, Why: "no push of 4 KiB or more has gone to another host through this proxy"})
+		l.Lack(measure.Gap{Reason: noPushes, Why: fmt.Sprintf("no push of %d bytes of values or more has gone to another host through this proxy", p.opts.Aggregate.Least()), Do: "lower --aggregate-least if its pushes to one server are smaller"})
 	default:
 		setting, from := l.Setting, l.From
 		l = p.line(job, measure.Aggregate, pushing, func(c *carried) *measure.Gap { return sumsGap(c.summed.why) })

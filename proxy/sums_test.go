@@ -91,7 +91,7 @@ func TestSumsLine(t *testing.T) {
 		"not asked for": {asked, []carried{on}, "off", measure.NotSet, "plan aggregate apply"},
 		"planner":       {planner, []carried{on, quiet}, "on (planner: aggregate host), 1 of 1 connections", "", ""},
 		"in part":       {summing(t, aggregate.Options{Try: true}, false), []carried{on, alone, quiet}, "part (flags: --aggregate auto), 1 of 2 connections", aggregate.Alone, "no other worker"},
-		"no pushes":     {summing(t, aggregate.Options{}, false), []carried{quiet}, "off (flags: --aggregate host)", noPushes, "4 KiB"},
+		"no pushes":     {summing(t, aggregate.Options{}, false), []carried{quiet}, "off (flags: --aggregate host)", noPushes, "no push of 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := lineOf(t, c.p.measures(measuredJob, c.all), measure.Aggregate)

@@ -17,9 +17,12 @@ func TestAggregateRefused(t *testing.T) {
 		"--aggregate auto":                  "--aggregate auto requires servers that add",
 		"--aggregate host --handler assign --act --allow-probe --planner 127.0.0.1:1": "--handler add",
 		"--aggregate host --handler add --codec none":                                 "requires --codec",
-		"--aggregate-wait 1ms":                                "requires --aggregate host, auto or asked",
-		"--aggregate host --handler add --aggregate-wait -1s": "cannot be negative",
-		"--aggregate host --handler add --outlive":            "cannot be combined with --outlive",
+		"--aggregate-wait 1ms":                                      "requires --aggregate host, auto or asked",
+		"--aggregate host --handler add --aggregate-wait -1s":       "cannot be negative",
+		"--aggregate-least 1024":                                    "requires --aggregate host, auto or asked",
+		"--aggregate host --handler add --aggregate-least 0":        "want 1 to 67108864 bytes",
+		"--aggregate host --handler add --aggregate-least 67108865": "want 1 to 67108864 bytes",
+		"--aggregate host --handler add --outlive":                  "cannot be combined with --outlive",
 	} {
 		t.Run(args, func(t *testing.T) {
 			cmd := newProxyCommand(env{log: logs.New(io.Discard, 0)})

@@ -70,8 +70,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
-// Least is the minimum size of pushes that are summed, in bytes of values: the gain of a
-// smaller one is less than the cost of waiting.
+// Least is the default of Options.Least.
 const Least = 4 << 10
 
 // Most is the maximum size: larger pushes mostly pass in the kernel, and zeros of that size
@@ -119,6 +118,9 @@ type Options struct {
 	// Try finds out by trials, for each job, whether answers come sooner where pushes go one
 	// by one.
 	Try bool
+	// Least is the minimum size of pushes that are summed, in bytes of values: each that waits costs
+	// time. 0: the constant Least.
+	Least int
 	// Bytes bounds the sums for one server, with their key lists; 0: 256 MiB.
 	Bytes int
 	// Chars is what values of PS-lite's types CHAR and OTHER are: the name of a kind of
@@ -150,7 +152,7 @@ type Counts struct {
 	Lost        uint64 `json:"lost"`         // pushes whose connections were reset, since their carrier's broke
 	Repeated    uint64 `json:"repeated"`     // pushes that PS_RESEND repeated, and that were in a sum or waited for one
 	HeldBytes   uint64 `json:"held_bytes"`   // now
-	// Passed are pushes of at least Least that went as they came, by reason. Those that found
+	// Passed are pushes of at least Options.Least that went as they came, by reason. Those that found
 	// the link free have none.
 	Passed map[string]uint64 `json:"passed,omitempty"`
 }
@@ -184,9 +186,10 @@ func (c *Counts) addCounts(o Counts) {
 // Table has the jobs of this host, and the groups of their servers. It is safe for concurrent
 // use.
 type Table struct {
-	opts   Options
-	ending atomic.Bool // nothing is taken any more
-	saving sync.Mutex  // is locked while Options.File is written, before mu
+	opts     Options
+	ending   atomic.Bool // nothing is taken any more
+	inherits bool        // other proxies have left files of sums
+	saving   sync.Mutex  // is locked while Options.File is written, before mu
 
 	mu   sync.Mutex // guards the rest
 	jobs map[jobs.Scope][]*job
@@ -204,6 +207,12 @@ func New(o Options) (*Table, error) {
 		if _, ok := adderOf(0, o.Chars); !ok {
 			return nil, fmt.Errorf("aggregate: values of %q cannot be added", o.Chars)
 		}
+	}
+	if o.Least < 0 || o.Least > Most {
+		return nil, fmt.Errorf("aggregate: a minimum size of %d bytes: want 1 to %d", o.Least, Most)
+	}
+	if o.Least == 0 {
+		o.Least = Least
 	}
 	if o.Bytes == 0 {
 		o.Bytes = 256 << 20
@@ -231,6 +240,9 @@ func New(o Options) (*Table, error) {
 
 // Bound sets Options.Memory. Call it before there are connections.
 func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
+
+// Least returns the minimum size of pushes that are summed, in bytes of values.
+func (t *Table) Least() int { return t.opts.Least }
 
 // Tries reports whether trials are made.
 func (t *Table) Tries() bool { return t.opts.Try }

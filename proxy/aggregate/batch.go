@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"slices"
 	"time"
+
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // batch has the pushes of one subject, of several connections, at most one of each.
@@ -95,14 +97,28 @@ func (q *Queue) turn(b *batch) {
 	if !b.varies {
 		return
 	}
+	q.advance()
+	if len(b.items) == 0 {
+		b.round = q.round
+	}
+}
+
+// advance notes that the queue pushes a list that varies, of q.request.
+func (q *Queue) advance() {
 	g := q.group
 	if q.round == 0 || q.request != q.turned {
 		q.round, q.turned = max(q.round+1, g.round), q.request
 	}
 	q.absent = false
 	g.round = max(g.round, q.round)
-	if len(b.items) == 0 {
-		b.round = q.round
+}
+
+// skip notes a push that is too small to be summed. Where lists vary, batches of its step wait for
+// no other of the queue's.
+func (q *Queue) skip(m *pslite.Message) {
+	if whole, ok := q.wholeOf(m.Meta.Timestamp); ok && q.varies {
+		q.request = whole
+		q.advance()
 	}
 }
 
@@ -142,7 +158,11 @@ func (b *batch) fold(o *batch, add adder) (n int) {
 	for r := range commonRuns(&b.subject, &o.subject) {
 		n += r.n
 	}
-	if n == 0 || leastPart*n < len(o.sum) {
+	part := leastPart
+	if o.given > 0 {
+		part = leastMore
+	}
+	if n == 0 || part*n < len(o.sum) {
 		return 0
 	}
 	if o.stay == nil {

@@ -16,6 +16,10 @@ import (
 // on each word to leave zeros out, and encodes values only if an eighth is saved.
 const leastPart = 8
 
+// leastMore is that part of a batch that has given an eighth to another already: these zeros are left
+// out anyway, and the values that are given now are spared whole.
+const leastMore = 64
+
 // ascends reports whether there are keys, and each is greater than the one before. PS-lite
 // demands it of its callers, but does not check it.
 func (s *subject) ascends() bool {

@@ -82,7 +82,11 @@ func TestFoldIsThatOfKeyByKey(t *testing.T) {
 				moved += 4 * len(values)
 			}
 		}
-		if moved == 0 || leastPart*moved < len(o.sum) {
+		part := leastPart
+		if rapid.Bool().Draw(t, "o has given values to another") {
+			o.given, part = 4, leastMore
+		}
+		if moved == 0 || part*moved < len(o.sum) {
 			common, moved = nil, 0
 		}
 		for _, key := range common {
@@ -244,6 +248,35 @@ func TestNobodyWaitsInVainTwice(t *testing.T) {
 	w.carry()
 	if w.workers[0].mine[5].there {
 		w.fail("nobody waits for the others")
+	}
+}
+
+// A push that is too small to be summed is of a step, too: the others of that step do not wait for
+// its worker.
+func TestNobodyWaitsForSmallPushes(t *testing.T) {
+	w := newLists(t, time.Hour)
+	w.round(0, 1, 2, 4) // from now on lists vary
+	w.forget()
+	small := w.table.opts.Least
+	w.table.opts.Least = 3 * row
+	w.pushes(w.workers[2], 2) // of two keys
+	w.show(w.workers[2])
+	w.table.opts.Least = small
+	for i, list := range []int{0, 1} {
+		w.pushes(w.workers[i], list)
+		w.show(w.workers[i])
+	}
+	w.carry()
+	if w.workers[0].mine[1].there {
+		w.fail("nobody waits for the last worker")
+	}
+	w.pushes(w.workers[3], 4)
+	w.show(w.workers[3])
+	w.carry()
+	for _, k := range w.workers {
+		if m := k.mine[1]; !m.done || !w.isWhole(m) {
+			w.fail("worker %d waits for one whose push was small", k.id)
+		}
 	}
 }
 

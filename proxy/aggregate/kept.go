@@ -67,7 +67,8 @@ func (o *Options) dirOf(scope jobs.Scope, scheduler string) string {
 // sumsDir has a directory for each job with PS_RESEND, beside Options.File.
 const sumsDir = "sums"
 
-// clean removes the files of jobs that are not known any more.
+// clean removes the files about sums of jobs that are not known any more, and notes whether there are
+// others.
 func (t *Table) clean() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +83,9 @@ func (t *Table) clean() {
 	for _, f := range files {
 		if path := filepath.Join(dir, f.Name()); !known[path] {
 			os.RemoveAll(path)
+			continue
 		}
+		t.inherits = true
 	}
 }
 

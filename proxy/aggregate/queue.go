@@ -102,10 +102,11 @@ func (q *Queue) known() (why string) {
 	return ""
 }
 
-// isPush reports whether a message is a push with enough values to be summed, and their size.
+// isPush reports whether a message is a push with enough values to be summed, and their size, which
+// is 0 for other messages.
 // Of a large message only the leading frames are shown; then the size is that of the next
 // one.
-func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
+func (q *Queue) isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
 	m, _, err := shown.Decode()
 	if err != nil && !(shown.Rest && len(m.Data) == 1) {
 		return m, 0, false
@@ -116,7 +117,7 @@ func isPush(shown *relay.Message) (m *pslite.Message, size int, ok bool) {
 	if size = int(min(shown.Next, Most+1)); !shown.Rest {
 		size = len(m.Values().Bytes)
 	}
-	return m, size, size >= Least
+	return m, size, size >= q.table.opts.Least
 }
 
 // excluded returns why a push cannot be summed whatever the others do; empty: it can be.
@@ -182,17 +183,21 @@ func (q *Queue) refused(meta *pslite.Meta, s *subject) string {
 
 // Wants implements [relay.Gatherer]: a large push is held only if it would be summed now.
 func (q *Queue) Wants(shown *relay.Message) bool {
-	m, size, ok := isPush(shown)
-	if !ok || q.excluded(shown, m, size) != "" {
+	m, size, ok := q.isPush(shown)
+	why := ""
+	if ok {
+		why = q.excluded(shown, m, size)
+	}
+	if q.isTaken(m) {
+		return true
+	}
+	if !ok || why != "" {
 		return false
 	}
 	s := subjectOf(m, size)
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q.pair.taken[exchangeOf(&m.Meta)] != nil || q.pair.isInherited(&m.Meta) {
-		return true
-	}
 	if q.refused(&m.Meta, &s) != "" {
 		return false
 	}
@@ -201,10 +206,13 @@ func (q *Queue) Wants(shown *relay.Message) bool {
 
 // Take implements [relay.Gatherer].
 func (q *Queue) Take(shown *relay.Message) relay.Taken {
-	m, size, ok := isPush(shown)
+	m, size, ok := q.isPush(shown)
 	why := ""
-	if ok {
+	switch {
+	case ok:
 		why = q.excluded(shown, m, size)
+	case size > 0 && q.group == nil && q.table.inherits:
+		q.known() // it may be repeated
 	}
 	g := q.group
 	if g == nil {
@@ -218,8 +226,12 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !ok && size > 0 {
+		q.skip(m)
+	}
 	var s subject
-	if ok && q.request == m.Meta.Timestamp {
+	// Whatever is to be summed now: before, it may have been something else.
+	if size > 0 && m.Meta.Timestamp < route.FirstOwn {
 		if t, is := q.repeated(m, shown); is {
 			return t
 		}
@@ -234,21 +246,23 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	// A push of which only the beginning is held cannot be summed, as Wants has not asked for
 	// all of it.
 	if !ok || why != "" || shown.Rest {
-		return q.pass(m, ok, why, &s)
+		return q.pass(m, size > 0, ok, why, &s)
 	}
 	return q.take(shown.Frames[len(shown.Frames)-len(m.Data)-1], m, &s)
 }
 
-// pass has a message go as it is. While pushes of the connection wait it waits behind them:
-// order per connection is kept.
-func (q *Queue) pass(m *pslite.Message, push bool, why string, s *subject) relay.Taken {
+// pass has a message go as it is, which may be a push, and that large enough to be summed. While
+// pushes of the connection wait it waits behind them: order per connection is kept.
+func (q *Queue) pass(m *pslite.Message, push, large bool, why string, s *subject) relay.Taken {
 	if len(q.items) > 0 || q.failed != nil {
 		return relay.Waits
 	}
-	if !push {
+	if push {
+		q.see(m)
+	}
+	if !large {
 		return relay.Passes
 	}
-	q.see(m)
 	q.writing = true
 	if why != "" { // else the link was free when the push began
 		q.group.counts.pass(why)
@@ -279,7 +293,7 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	case b != nil:
 		add(b.sum, values)
 	case len(q.items) == 0 && g.opts.Wait == 0 && g.flying == nil && len(g.open) == 0 && g.quiet():
-		return q.pass(m, true, "", s)
+		return q.pass(m, true, true, "", s)
 	// Without memory the push waits for some, unless nothing of this group would free any. With PS_RESEND
 	// the repetition of a carrier may be behind it, and it goes as it is.
 	case !g.reserve(len(values) + s.listBytes()):
@@ -287,7 +301,7 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 			g.starved[q] = true
 			return relay.Waits
 		}
-		return q.pass(m, true, NoRoom, s)
+		return q.pass(m, true, true, NoRoom, s)
 	default:
 		b = q.open(s, values, now)
 	}

@@ -93,6 +93,16 @@ func (q *Queue) repeated(m *pslite.Message, shown *relay.Message) (t relay.Taken
 	return relay.Took, true
 }
 
+// isTaken reports whether a message may repeat a push that was taken.
+func (q *Queue) isTaken(m *pslite.Message) bool {
+	if q.group == nil || !m.Meta.Data() || !m.Meta.Request || !m.Meta.Push || m.Meta.Pull {
+		return false
+	}
+	q.group.mu.Lock()
+	defer q.group.mu.Unlock()
+	return q.pair.taken[exchangeOf(&m.Meta)] != nil || q.pair.isInherited(&m.Meta)
+}
+
 // goesAgain reports whether a repeated push can go now, or could be chosen to.
 func (b *batch) goesAgain(it *item) bool {
 	switch b.state {

@@ -23,12 +23,16 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	switch {
 	case f.Aggregate == AggregateNone && f.AggregateWait != 0:
 		return cli.Usagef("--aggregate-wait requires --aggregate host, auto or asked")
+	case f.Aggregate == AggregateNone && f.AggregateLeast != aggregate.Least:
+		return cli.Usagef("--aggregate-least requires --aggregate host, auto or asked")
 	case f.Aggregate == AggregateNone:
 		return nil
 	case f.Aggregate != AggregateHost && f.Aggregate != AggregateAuto && f.Aggregate != AggregateAsked:
 		return cli.Usagef("--aggregate %q: want host, auto, asked or none", f.Aggregate)
 	case f.AggregateWait < 0:
 		return cli.Usagef("--aggregate-wait cannot be negative")
+	case f.AggregateLeast < 1 || f.AggregateLeast > aggregate.Most:
+		return cli.Usagef("--aggregate-least %d: want 1 to %d bytes", f.AggregateLeast, aggregate.Most)
 	// Whether servers add cannot be seen from outside. Summing for others would change the
 	// model silently, so it has to be said.
 	case f.Routing.Handler != "add" && (f.Routing.Handler != "" || !f.Routing.Probe):
@@ -42,7 +46,7 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	}
 	o.AggregateAsked, o.AggregateProbed = f.Aggregate == AggregateAsked, f.Routing.Handler == ""
 	o.Aggregate, err = aggregate.New(aggregate.Options{
-		Wait: f.AggregateWait, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30)),
+		Wait: f.AggregateWait, Least: f.AggregateLeast, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30)),
 		File: filepath.Join(f.Routing.Dir, "aggregate.json"),
 	})
 	return err

@@ -45,6 +45,7 @@ type Settings struct {
 	Share             string // true, false or [ShareAuto]
 	Aggregate         string // [AggregateNone] and so on
 	AggregateWait     time.Duration
+	AggregateLeast    int // bytes of values
 	Values            RuleFlags
 	Follow            bool // the planner's rules for values are taken up
 	Outlive           bool // the agent holds connections for the next proxy

@@ -78,7 +78,7 @@ func (w *worker) steps(ctx context.Context, own int) (int, error) {
 func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	// Each worker has an order of its own, the same in each run: with synchronous
 	// training the result is, too.
-	order := newShuffle(m.Samples(), w.Seed, uint64(w.van.Rank()))
+	nextBatch := Batches(m.Samples(), w.Batch, w.Seed, w.van.Rank())
 	divisor := w.Batch
 	if !w.Async {
 		divisor *= w.van.Config().Workers
@@ -97,7 +97,7 @@ func (w *worker) loop(ctx context.Context, m model.Model, steps int) error {
 	momentum := model.Momentum{Factor: float32(w.Momentum)}
 	for step := range steps {
 		started := time.Now()
-		batch := order.nextSamples(w.Batch)
+		batch := nextBatch()
 		// These keys are all that the worker needs to know of the model in this step.
 		groups := m.Groups(batch)
 		var err error
@@ -273,6 +273,13 @@ func newShuffle(n int, seed, stream uint64) *shuffle {
 		s.order[i] = int32(i)
 	}
 	return s
+}
+
+// Batches returns a function that returns the samples of each step of the worker of a rank, in turn.
+// A batch is valid until the next call.
+func Batches(samples, batch int, seed uint64, rank int) func() []int32 {
+	s := newShuffle(samples, seed, uint64(rank))
+	return func() []int32 { return s.nextSamples(batch) }
 }
 
 // nextSamples returns the next n samples, valid until the next call. A batch may have
