@@ -30,14 +30,15 @@ type batch struct {
 	deadline time.Time // for its answer
 
 	// The rest is for jobs with PS_RESEND.
-	repeats    bool    // it is of such a job
-	gave       []bool  // for each key whether others carry its values; nil: none
-	holds      bool    // it has its lists until the carrier is acknowledged
-	record     *record // nil: it has not gone, or carries nothing
-	unkept     []byte  // the sum, where its record could not be written
-	isRestored bool    // the proxy before this one has sent it
-	isCut      bool    // its carrier's connection has ended since it went
-	isAcked    bool    // the server has its carrier
+	repeats    bool      // it is of such a job
+	gave       []bool    // for each key whether others carry its values; nil: none
+	holds      bool      // it has its lists until the carrier is acknowledged
+	record     *record   // nil: it has not gone, or carries nothing
+	unkept     []byte    // the sum, where its record could not be written
+	isRestored bool      // the proxy before this one has sent it
+	isCut      bool      // its carrier's connection has ended since it went
+	isAcked    bool      // the server has its carrier
+	lately     time.Time // when the carrier went last
 }
 
 // open opens a batch with the queue's push.

@@ -381,10 +381,11 @@ func (q *Queue) due() (frames [][]byte, b *batch, h *header, err error) {
 		if values, err = b.sumAgain(); err != nil {
 			return nil, nil, nil, err
 		}
-		b.isCut = false
-		if !b.isAcked {
+		b.lately = g.opts.now()
+		if b.isCut && !b.isAcked {
 			b.left, b.breaks = time.Time{}, q.pair.breaks
 		}
+		b.isCut = false
 	// The carrier's answer has been heard: the values are at the server.
 	case b.state == isOver:
 		g.counts.Carried++

@@ -58,9 +58,10 @@ func (q *Queue) repeated(m *pslite.Message, shown *relay.Message) (t relay.Taken
 		return relay.Waits, true
 	case it.hash != hashOf(m):
 		g.restart(q.pair)
+		q.pair.blind = true // of that process some may have passed unseen
 		return relay.Passes, false
-	// It is still to go, or cannot yet, and will come again. Queued now it could hold up the repetition of
-	// what it waits for.
+	// It is still to go, or cannot yet, and will come again. Queued now it could hold up the
+	// repetition of what it waits for.
 	case it.queued || !it.batch.goesAgain(it):
 		g.counts.Repeated++
 		return relay.Took, true
@@ -72,7 +73,7 @@ func (q *Queue) repeated(m *pslite.Message, shown *relay.Message) (t relay.Taken
 			g.counts.Repeated++
 			return relay.Took, true
 		}
-	} else if b.keys == nil { // released when all had been written, or the proxy before this one had them
+	} else if b.keys == nil { // released when all was written, or another proxy had them
 		s := subjectOf(m, len(m.Values().Bytes)).clone()
 		b.keys, b.lens, b.size, b.kind = s.keys, s.lens, s.size, s.kind
 	}
@@ -155,7 +156,8 @@ func (g *group) dissolve(b *batch) {
 	}
 }
 
-// settle forgets a push: it is answered, or was never in a sum. The files that have it go with the last of theirs.
+// settle forgets a push: it is answered, or was never in a sum. The files that have it go with the
+// last of theirs.
 func (g *group) settle(it *item) {
 	delete(it.pair.taken, it.exchange)
 	for _, r := range it.records {
@@ -366,14 +368,14 @@ func (g *group) judgeRepeated(b *batch, now time.Time) {
 		b.isCut, b.deadline = true, now.Add(goneAfter)
 	case q.ended:
 	case b.isAcked:
-	case it.queued || b.left.IsZero():
+	case b.left.IsZero():
 		b.deadline = now.Add(goneAfter)
 		if !it.queued && !q.writing && q.link.Unacked() == 0 {
-			b.left = now
+			b.left, b.lately = now, now
 		}
 	// The worker's repetition may be behind what waits for it here.
-	case b.holds && now.Sub(b.left) >= againAfter:
-		it.queued, b.left = true, time.Time{}
+	case b.holds && !it.queued && now.Sub(b.lately) >= againAfter:
+		it.queued = true
 		b.waiting++
 		q.items = slices.Insert(q.items, 0, it)
 		q.poke()
@@ -382,7 +384,7 @@ func (g *group) judgeRepeated(b *batch, now time.Time) {
 	case now.Before(b.deadline):
 	case q.ended:
 		for _, o := range b.items {
-			if o != it && !o.gone && o.pair.taken[o.exchange] == o {
+			if !b.isAcked && o != it && !o.gone && o.pair.taken[o.exchange] == o {
 				g.counts.Lost++
 			}
 		}

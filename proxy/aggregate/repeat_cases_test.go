@@ -210,3 +210,36 @@ func (w *world) meet() {
 		h.Hear(m.Append(nil, pslite.DMLC))
 	}
 }
+
+// A server that waits for all workers' pushes is found by its ACKs, and where these are unlike PS-lite's
+// after goneAfter, although workers repeat what it has.
+func TestSynchronousServerThatAcknowledges(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		w := newWorldOf(t, 1, 2, 0, false, true)
+		w.calm, w.waits, w.foreign = true, true, foreign
+		w.together()
+		waited := time.Duration(0)
+		for ; w.group.off == "" && waited < 2*goneAfter; waited += time.Second {
+			for _, k := range w.workers {
+				for _, m := range k.mine {
+					w.repeatOne(k, m)
+				}
+			}
+			for range 20 {
+				w.now = w.now.Add(50 * time.Millisecond)
+				w.tick()
+				for _, k := range w.workers {
+					w.show(k)
+					w.write(k)
+					w.arrive(k)
+					w.answer(k)
+				}
+			}
+		}
+		if least := map[bool]time.Duration{false: 0, true: goneAfter - 2*time.Second}[foreign]; w.group.off != Sums || waited < least || waited > least+5*time.Second {
+			w.fail("after %v the group is off for %q", waited, w.group.off)
+		}
+		w.again()
+		w.check(true)
+	}
+}

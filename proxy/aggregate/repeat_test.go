@@ -26,6 +26,9 @@ func (w *world) lose(k *worker, m flight) bool {
 	var ack pslite.Meta
 	ack.Reset()
 	ack.Control = pslite.Control{Cmd: pslite.Ack, MsgSig: pslite.Signature(&d.Meta, k.id, 8)}
+	if w.foreign {
+		ack.Control.MsgSig++
+	}
 	k.back = append(k.back, answer{of: m.sent, meta: ack.Append(nil, pslite.DMLC), isAck: true})
 	if m.there {
 		w.note("the server has worker %d ts %d already", k.id, m.ts)
@@ -51,7 +54,7 @@ func (w *world) repeatOne(k *worker, m *sent) {
 		w.note("worker %d repeats ts %d", k.id, m.ts)
 		k.messages = append(k.messages, m)
 	}
-	if m.there && !m.done {
+	if m.there && !m.done && !w.waits {
 		k.back = append(k.back, answer{of: m, meta: meta(m.ts, false, true)})
 	}
 }

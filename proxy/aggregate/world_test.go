@@ -52,11 +52,12 @@ type world struct {
 	waits   bool                      // the server answers pushes only when those of all workers are there
 	held    []func()                  // its answers then
 
-	size   int    // workers at the start
-	calm   bool   // nothing is lost
-	resend bool   // the job uses PS_RESEND
-	file   string // Options.File then
-	past   Counts // of proxies that were killed
+	size    int    // workers at the start
+	calm    bool   // nothing is lost
+	foreign bool   // ACKs are not PS-lite's
+	resend  bool   // the job uses PS_RESEND
+	file    string // Options.File then
+	past    Counts // of proxies that were killed
 }
 
 // worker is one, with its connection there and the server's back.
