@@ -247,6 +247,7 @@ func BenchmarkSummedPushes(b *testing.B) {
 	}{
 		{"16kB", counted{keys: 4000, width: 1, steps: 100, job: []string{"--count-most", "30000"}}},
 		{"240kB", counted{keys: 6000, width: 10, steps: 60, job: []string{"--count-most", "50000"}}},
+		{"240kB_PS_RESEND", counted{keys: 6000, width: 10, steps: 60, job: []string{"--count-most", "50000"}, env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=3000"}}},
 		{"4MB", counted{keys: 4000, width: 250, steps: 20, job: []string{"--count-most", "30000"}}},
 	} {
 		for _, how := range [][]string{{"none"}, {"host"}, {"host", "--aggregate-wait", "100ms"}} {

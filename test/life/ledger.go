@@ -71,6 +71,13 @@ func (x *ledger) summed(n uint64) {
 	x.sums += n
 }
 
+// totalSums returns how many pushes have had others' values.
+func (x *ledger) totalSums() uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sums
+}
+
 // movedKeys adds keys that have moved.
 func (x *ledger) movedKeys(n uint64) {
 	x.mu.Lock()

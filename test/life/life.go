@@ -133,6 +133,10 @@ func (l *Life) live(ctx context.Context) {
 		return
 	}
 	l.calm(ctx, "after")
+	// In a short life perhaps no job has several workers on a host.
+	if ctx.Err() == nil && l.config.Sums && l.config.For >= 10*time.Minute && l.ledger.totalSums() == 0 {
+		l.journal.fail("no push was summed")
+	}
 	if ctx.Err() == nil {
 		if err := l.fleet.awaitRest(ctx, before, l.ledger.events[damage{}.kind()]); err != nil {
 			l.journal.fail("at the end: %v", err)
