@@ -338,7 +338,7 @@ func (g *group) lose(b *batch) {
 // its own, so such batches are lost. With PS_RESEND it shows in the pushes whether it is another.
 func (g *group) addQueue(q *Queue) {
 	g.queues[q] = true
-	g.begin(q.pair)
+	g.beginPair(q.pair)
 	for _, b := range slices.Clone(g.sent) {
 		if b.carrier.queue.pair == q.pair && !b.repeats {
 			g.sent = slices.DeleteFunc(g.sent, func(o *batch) bool { return o == b })

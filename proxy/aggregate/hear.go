@@ -71,7 +71,7 @@ func (h *Hearer) Hear(meta []byte) {
 	if m.Control.Cmd == pslite.AddNode && h.sender == pslite.SchedulerID {
 		if h.table.takeNodeTable(h.scope, m) && !h.isOld {
 			h.isOld = true
-			h.table.restart(h.scope, h.destination)
+			h.table.restartWorker(h.scope, h.destination)
 		}
 		return
 	}

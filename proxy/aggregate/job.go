@@ -168,9 +168,9 @@ func (t *Table) groupOf(j *job, server int32) *group {
 	return g
 }
 
-// restart notes that the worker at an address has started, and forgets what another process sent in
+// restartWorker notes that the worker at an address has started, and forgets what another process sent in
 // its place.
-func (t *Table) restart(scope jobs.Scope, at netip.AddrPort) {
+func (t *Table) restartWorker(scope jobs.Scope, at netip.AddrPort) {
 	j, worker := t.findJob(scope, at)
 	if j == nil || !isRole(worker, pslite.Worker) {
 		return
@@ -184,7 +184,7 @@ func (t *Table) restart(scope jobs.Scope, at netip.AddrPort) {
 	for _, g := range j.groups {
 		g.mu.Lock()
 		g.fresh[worker] = true
-		g.restart(g.pairOf(worker))
+		g.restartPair(g.pairOf(worker))
 		g.mu.Unlock()
 	}
 }

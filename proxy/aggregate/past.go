@@ -101,8 +101,8 @@ func (p *pair) promise(g *group) {
 	}
 }
 
-// begin takes up what the proxy before this one knew, when the worker's first connection comes.
-func (g *group) begin(p *pair) {
+// beginPair takes up what the proxy before this one knew, when the worker's first connection comes.
+func (g *group) beginPair(p *pair) {
 	if p.begun {
 		return
 	}
@@ -127,8 +127,8 @@ func (g *group) begin(p *pair) {
 	}
 }
 
-// restart forgets a worker's pushes: another process has taken its place, of which all are seen.
-func (g *group) restart(p *pair) {
+// restartPair forgets a worker's pushes: another process has taken its place, of which all are seen.
+func (g *group) restartPair(p *pair) {
 	for _, it := range p.taken {
 		g.settle(it)
 	}

@@ -57,7 +57,7 @@ func (q *Queue) repeated(m *pslite.Message, shown *relay.Message) (t relay.Taken
 		q.fail(errUnheld)
 		return relay.Waits, true
 	case it.hash != hashOf(m):
-		g.restart(q.pair)
+		g.restartPair(q.pair)
 		q.pair.blind = true // of that process some may have passed unseen
 		return relay.Passes, false
 	// It is still to go, or cannot yet, and will come again. Queued now it could hold up the
