@@ -56,19 +56,18 @@ func (p *past) isInherited(m *pslite.Meta) bool {
 	return known && m.Timestamp <= bound
 }
 
-// note notes that a push has been seen.
-func (p *past) note(m *pslite.Meta) {
+// note notes that a push has been seen. It returns false where that is too much to remember.
+func (p *past) note(m *pslite.Meta) bool {
 	if p.last == nil {
 		p.last = map[line]int32{}
 	}
-	if !p.isNew(m) {
-		return
-	}
 	if _, known := p.last[lineOf(m)]; !known && len(p.last) >= maxPastLines {
-		p.blind = true
-		return
+		return false
 	}
-	p.last[lineOf(m)] = m.Timestamp
+	if p.isNew(m) {
+		p.last[lineOf(m)] = m.Timestamp
+	}
+	return true
 }
 
 // maxPastLines bounds the customers of a worker that are remembered. PS-lite's programs have one or
@@ -96,7 +95,14 @@ func (p *pair) promise(g *group) {
 	}
 	if _, err := jobs.WriteKept(g.pastFile(p), all); err != nil {
 		g.opts.Log.Warn("a worker's pushes are not summed any more, since the next proxy could not tell which are repeated", "worker", p.worker, "server", g.server, "error", err)
-		p.blind = true
+		g.blindPair(p)
+	}
+}
+
+// blindPair has nothing of a worker summed any more, by this proxy and the next.
+func (g *group) blindPair(p *pair) {
+	p.blind = true
+	if g.dir != "" {
 		os.Remove(g.pastFile(p)) // it does not hold any more
 	}
 }

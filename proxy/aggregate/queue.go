@@ -326,8 +326,10 @@ func (q *Queue) see(m *pslite.Message) {
 	if m.Meta.Timestamp >= route.FirstOwn {
 		return
 	}
-	q.pair.note(&m.Meta)
-	if q.pair.resends {
+	switch {
+	case !q.pair.note(&m.Meta):
+		q.group.blindPair(q.pair)
+	case q.pair.resends:
 		q.pair.promise(q.group)
 	}
 }

@@ -178,6 +178,29 @@ func TestPastIsUnknown(t *testing.T) {
 	}
 }
 
+// A worker with more customers than are remembered is not summed, by the next proxy either.
+func TestPastOfTooManyCustomers(t *testing.T) {
+	w := newWorldOf(t, 1, 2, 0, false, true)
+	q := w.workers[0].queue
+	see := func(customer int32) {
+		w.group.mu.Lock()
+		defer w.group.mu.Unlock()
+		m := pslite.Message{Meta: pslite.Meta{CustomerID: customer, Timestamp: 1}}
+		q.see(&m)
+	}
+	file := w.group.pastFile(q.pair)
+	for customer := range int32(maxPastLines) {
+		see(customer)
+	}
+	if _, err := os.Stat(file); err != nil || q.pair.blind {
+		t.Fatalf("blind: %v; %v", q.pair.blind, err)
+	}
+	see(maxPastLines)
+	if _, err := os.Stat(file); !os.IsNotExist(err) || !q.pair.blind {
+		t.Errorf("blind: %v; %v", q.pair.blind, err)
+	}
+}
+
 // A push that is repeated while there is no memory to hold it does not pass: its connection ends.
 func TestRepeatedPushIsNotHeld(t *testing.T) {
 	w, first, _ := carries(t)
