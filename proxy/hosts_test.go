@@ -136,6 +136,35 @@ func (h *twoHosts) dial(t testing.TB) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
+// dialLinked makes a connection that goes over a link. On a busy machine a proxy may give up the other
+// one's handshake, and connect directly.
+func (h *twoHosts) dialLinked(t testing.TB) (client, server *net.TCPConn) {
+	t.Helper()
+	for range 20 {
+		client, server = h.dial(t), h.job.next(t)
+		eventually(t, "the worker's proxy carries the connection", func() bool { return h.worker.carries(client) != "" })
+		if h.worker.carries(client) == kindLink {
+			eventually(t, "the server's proxy carries the connection", func() bool { return h.server.carries(client) == kindAccepted })
+			return client, server
+		}
+		t.Log("a connection went directly")
+		client.Close()
+		server.Close()
+	}
+	t.Fatal("no connection goes over a link")
+	return nil, nil
+}
+
+// carries returns how the proxy carries a client's connection; empty: it does not.
+func (p *Proxy) carries(client *net.TCPConn) kind {
+	for _, c := range p.conns.openConnections() {
+		if c.client == addrPort(client.LocalAddr()) {
+			return c.kind
+		}
+	}
+	return ""
+}
+
 // dialRefused dials and checks that the connection is reset, as soon as it is
 // made or a moment later.
 func (h *twoHosts) dialRefused(t testing.TB) {

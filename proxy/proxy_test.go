@@ -180,8 +180,8 @@ func TestUnknownPeersGetNothing(t *testing.T) {
 // others are busy.
 func TestDrainEndsConnectionsAtRest(t *testing.T) {
 	h := newTwoHosts(t, func(_, server *Options) { server.Grace = time.Hour })
-	idle, idleServer := h.dial(t), h.job.next(t)
-	busy, busyServer := h.dial(t), h.job.next(t)
+	idle, idleServer := h.dialLinked(t)
+	busy, busyServer := h.dialLinked(t)
 	echo(t, idle, idleServer)
 	busyEnded := keepBusy(busy, busyServer)
 	go h.stopServer()
@@ -201,7 +201,7 @@ func TestDrainEndsConnectionsAtRest(t *testing.T) {
 // Busy connections end when the grace is over.
 func TestDrainEndsWithItsGrace(t *testing.T) {
 	h := newTwoHosts(t, nil)
-	busyEnded := keepBusy(h.dial(t), h.job.next(t))
+	busyEnded := keepBusy(h.dialLinked(t))
 	go h.stopServer()
 	select {
 	case <-busyEnded:
