@@ -140,7 +140,7 @@ var sumsWhy = map[string][2]string{
 	aggregate.Kind:      {"the type of its values is unknown", "set --char-values if their type is CHAR or OTHER"},
 	aggregate.Large:     {"pushes exceed 64 MiB or the available memory", "in the second case, increase --proxy-memory"},
 	aggregate.NoRoom:    {"the memory for sums is exhausted", "increase --proxy-memory, an eighth of which is available per server"},
-	aggregate.Repeats:   {"the job uses PS_RESEND, and the last push was retransmitted, may have been, or was part of a split one", "nothing if this is temporary, as after a replacement of this proxy; otherwise start the proxies before the job"},
+	aggregate.Repeats:   {"the job uses PS_RESEND, and the last push was retransmitted, or may have been", "nothing if this is temporary, as after a replacement of this proxy; otherwise start the proxies before the job"},
 	aggregate.Sums:      {"the server answers pushes together, so it does not add them immediately", "nothing: sums do not suit such servers"},
 	aggregate.Unheard:   {"no answer of the server to the worker has passed this proxy yet", "nothing if this is temporary; otherwise start the proxies before the job"},
 	aggregate.Unknown:   {"the job's node table arrived before this proxy started, or bypassed it", "start the proxy before the job"},

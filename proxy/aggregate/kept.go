@@ -64,8 +64,9 @@ func (o *Options) dirOf(scope jobs.Scope, scheduler string) string {
 	return filepath.Join(filepath.Dir(o.File), sumsDir, fmt.Sprintf("%d-%d-%016x", scope.Cgroup, scope.Netns, xxhash.Sum64String(scheduler)))
 }
 
-// sumsDir has a directory for each job with PS_RESEND, beside Options.File.
-const sumsDir = "sums"
+// sumsDir has a directory for each job with PS_RESEND, beside Options.File. The directories of the
+// state directory that begin without a dot are those of the router's jobs.
+const sumsDir = ".sums"
 
 // clean removes the files about sums of jobs that are not known any more, and notes whether there are
 // others.

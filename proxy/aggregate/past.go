@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // past is what is known of the pushes of a pair. The mutex of the server's group guards it.
@@ -29,18 +30,25 @@ type past struct {
 	blind     bool // pushes may have passed unseen, so that nobody knows which are repetitions
 }
 
-// line is what numbers requests on its own.
-type line struct{ app, customer int32 }
+// line is what numbers requests in ascending order: a customer, or for it the router of this host,
+// which numbers the parts of split requests.
+type line struct {
+	app, customer int32
+	own           bool // the router
+}
 
 // block is by how much bound is raised, as a rule. The next proxy sums nothing up to it.
 const block = 128
 
-func lineOf(m *pslite.Meta) line { return line{m.AppID, m.CustomerID} }
+func lineOf(m *pslite.Meta) line {
+	return line{m.AppID, m.CustomerID, m.Timestamp >= route.FirstOwn}
+}
 
 // keptPast is a past's bound in its file.
 type keptPast struct {
 	App      int32 `json:"app"`
 	Customer int32 `json:"customer"`
+	Own      bool  `json:"own,omitempty"`
 	Bound    int32 `json:"bound"`
 }
 
@@ -91,7 +99,7 @@ func (p *pair) promise(g *group) {
 	}
 	var all []keptPast
 	for l, bound := range p.bound {
-		all = append(all, keptPast{l.app, l.customer, bound})
+		all = append(all, keptPast{l.app, l.customer, l.own, bound})
 	}
 	if _, err := jobs.WriteKept(g.pastFile(p), all); err != nil {
 		g.opts.Log.Warn("a worker's pushes are not summed any more, since the next proxy could not tell which are repeated", "worker", p.worker, "server", g.server, "error", err)
@@ -127,7 +135,7 @@ func (g *group) beginPair(p *pair) {
 	case err == nil:
 		p.last, p.bound, p.inherited = map[line]int32{}, map[line]int32{}, map[line]int32{}
 		for _, k := range all {
-			l := line{k.App, k.Customer}
+			l := line{k.App, k.Customer, k.Own}
 			p.last[l], p.bound[l], p.inherited[l] = k.Bound, k.Bound, k.Bound
 		}
 	}

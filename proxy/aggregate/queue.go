@@ -47,7 +47,6 @@ type Queue struct {
 	pair   *pair
 
 	request int32 // timestamp of the worker's request that the push just looked at belongs to
-	isPart  bool  // it is one of several parts
 
 	said atomic.Pointer[string] // why the last push was not summed, empty: it could be; nil: there was none
 
@@ -125,7 +124,6 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 	_, dialect, _ := shown.Decode()
 	var ok bool
 	q.request, ok = q.wholeOf(m.Meta.Timestamp)
-	q.isPart = q.request != m.Meta.Timestamp
 	switch s := subjectOf(m, size); {
 	case dialect == pslite.BytePSRaw, m.Identity != nil, len(m.Meta.Body) > 0:
 		return Kind
@@ -167,7 +165,7 @@ func (q *Queue) refused(meta *pslite.Meta, s *subject) string {
 		return Handler
 	case q.link.Drops():
 		return Rules
-	case q.pair.resends && (q.pair.blind || q.isPart || !q.pair.isNew(meta) || len(q.pair.taken) >= maxItems):
+	case q.pair.resends && (q.pair.blind || !q.pair.isNew(meta) || len(q.pair.taken) >= maxItems):
 		return Repeats
 	case q.pair.hears == 0 || q.pair.answers == 0:
 		return Unheard
@@ -231,7 +229,7 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	}
 	var s subject
 	// Whatever is to be summed now: before, it may have been something else.
-	if size > 0 && m.Meta.Timestamp < route.FirstOwn {
+	if size > 0 {
 		if t, is := q.repeated(m, shown); is {
 			return t
 		}
@@ -323,9 +321,6 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 
 // see notes that a push is about to go, or was taken.
 func (q *Queue) see(m *pslite.Message) {
-	if m.Meta.Timestamp >= route.FirstOwn {
-		return
-	}
 	switch {
 	case !q.pair.note(&m.Meta):
 		q.group.blindPair(q.pair)

@@ -87,13 +87,15 @@ func TestKilledWithSumsOnTheirWay(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		batch int
+		more  []string
 	}{
-		{"equal keys", 4000},
-		{"differing keys", 2000},
+		{"equal keys", 4000, nil},
+		{"differing keys", 2000, nil},
+		{"displaced keys", 4000, []string{"--placement", placed(t, elsewhere(t, 4))}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t, config{proxyArgs: []string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}})
+			f := newFleet(t, config{proxyArgs: append([]string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}, c.more...)})
 			r := f.startFor(f.unending(f.summing(50, c.batch, resending...)), 4*time.Minute)
 			proxy, repeated := f.sidecars[0], uint64(0)
 			for range 8 {
@@ -123,6 +125,9 @@ func TestKilledWithSumsOnTheirWay(t *testing.T) {
 				t.Error("no push in a sum was repeated")
 			}
 			f.settled()
+			if len(c.more) > 0 {
+				f.unguarded()
+			}
 		})
 	}
 }

@@ -49,10 +49,13 @@ func TestSummedWhileKeysMove(t *testing.T) {
 		ids    int
 		server []string
 		parts  bool
+		env    []string
 	}{
-		{"equal lists", []string{"--count-keys", "1200", "--count-batch", "1200", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false},
-		{"differing lists", []string{"--count-keys", "1200", "--count-batch", "600", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false},
-		{"large values in parts", []string{"--key-map", "identity", "--count-keys", "3", "--count-batch", "3", "--value-length", "262144"}, 3, []string{"--value-length", "262144"}, true},
+		{"equal lists", []string{"--count-keys", "1200", "--count-batch", "1200", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false, nil},
+		{"differing lists", []string{"--count-keys", "1200", "--count-batch", "600", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false, nil},
+		{"differing lists, messages lost", []string{"--count-keys", "1200", "--count-batch", "600", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false,
+			[]string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=300", "PS_DROP_MSG=1"}},
+		{"large values in parts", []string{"--key-map", "identity", "--count-keys", "3", "--count-batch", "3", "--value-length", "262144"}, 3, []string{"--value-length", "262144"}, true, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -67,7 +70,7 @@ func TestSummedWhileKeysMove(t *testing.T) {
 			}
 			had := sums(t, all[0])
 			r, err := hosts.Job{Scheduler: mine, Servers: hosts.Repeat(servers, append(mine[:2:2], c.server...)), Workers: hosts.Repeat(workers, count),
-				Hosts: n.Hosts()[1:], WorkerHosts: n.Hosts()[:1]}.Start(ctx)
+				Hosts: n.Hosts()[1:], WorkerHosts: n.Hosts()[:1], Env: c.env}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
