@@ -96,7 +96,7 @@ func TestKilledWithSumsOnTheirWay(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, config{proxyArgs: append([]string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}, c.more...)})
-			r := f.startFor(f.unending(f.summing(50, c.batch, resending...)), 4*time.Minute)
+			r := f.startFor(f.unending(f.summing(50, c.batch, resending...)), 10*time.Minute)
 			proxy, repeated := f.sidecars[0], uint64(0)
 			for range 8 {
 				var sums aggregate.Counts
@@ -160,7 +160,7 @@ func (r *run) servers(do func(*hosts.Process) error) {
 func TestKilledWhileSummed(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{proxyArgs: []string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}})
-	r := f.startFor(f.unending(f.summing(50, 4000, resending...)), 4*time.Minute)
+	r := f.startFor(f.unending(f.summing(50, 4000, resending...)), 10*time.Minute)
 	random := rand.New(rand.NewPCG(1, 3))
 	for range 15 {
 		f.await("pushes to be summed", func() error {
