@@ -35,7 +35,8 @@
 // keys that are in flight, as those of sums are until they are answered, and a sum has values only of
 // keys that its carrier's push has: no move can overtake them.
 //
-// Jobs with PS_RESEND repeat what is not acknowledged. What went for a push goes again then, and each
+// Jobs with PS_RESEND repeat what is not acknowledged, so a push may go more than once, and no connection
+// is reset for another's sake. What went for a push goes again then, and each
 // sum is in a file before its first byte goes, so that this holds for the next proxy after a kill:
 // repeat.go, record.go and past.go.
 //

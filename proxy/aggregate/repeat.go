@@ -168,8 +168,8 @@ func (g *group) settle(it *item) {
 	it.records = nil
 }
 
-// keep writes the record of a batch whose carrier is about to go, and adds it to its pushes'. The
-// caller does not hold mu: nobody changes the batch now.
+// keep writes the record of a batch whose carrier is about to go. The caller does not hold mu:
+// nobody changes the batch now.
 func (g *group) keep(b *batch, h *header) {
 	err := writeRecord(b.record.path, h, b.sum)
 	if err == nil {

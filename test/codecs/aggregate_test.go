@@ -230,7 +230,7 @@ func TestSumsAreThresholded(t *testing.T) {
 // With PS_RESEND pushes are summed too, and each is applied once while PS-lite loses messages.
 func TestRepeatedPushesAreSummed(t *testing.T) {
 	c := counted{workers: 4, keys: 6000, width: 3, steps: 60, sidecar: []string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms"},
-		job: []string{"--count-most", "5000"}, env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=500", "PS_DROP_MSG=1"}}
+		job: []string{"--count-most", "5000"}, env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=5"}}
 	p := c.do(t)
 	t.Logf("%v", p)
 	if a := p.aggregate; a.Carried == 0 || a.Repeated == 0 || a.Lost > 0 || a.HeldBytes > 0 {
