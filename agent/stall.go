@@ -64,6 +64,22 @@ type worker struct {
 	Waited    float64       // fraction of the last ten seconds that it spent waiting
 	Process   byte          // state of its process: R, S, D, T, Z; 0: unknown
 	Here      bool          // it runs on this host, so its requests are seen
+	Cut       *cut          // of a silent worker: a connection on which nothing arrives
+}
+
+// A cut is a connection between two nodes on which nothing arrives. What its sender wrote was
+// seen leaving, so the messages alone say that the receiver has it.
+type cut struct {
+	From, To string
+	socket
+}
+
+// other returns the node at the other end than name.
+func (c *cut) other(name string) string {
+	if c.From == name {
+		return c.To
+	}
+	return c.From
 }
 
 // A server is how fast a server answers.
@@ -98,6 +114,11 @@ type socket struct {
 
 // stuck reports whether segments do not arrive. A single retransmission is ordinary loss.
 func (s socket) stuck() bool { return s.Known && s.Retries >= 2 && s.Unacked > 0 && !s.ZeroWindow }
+
+// lost describes the segments of a socket that is stuck.
+func (s socket) lost() string {
+	return fmt.Sprintf("%d segments are unacknowledged, retransmitted %d times", s.Unacked, s.Retries)
+}
 
 // A stall is a node, or a pair of nodes, that does not make progress.
 type stall struct {
@@ -180,9 +201,9 @@ func (f *stallFacts) why(w *wait) string {
 	case w.To.ZeroWindow:
 		return w.Server + " does not read: its receive window is closed, " + page.BytesText(float64(w.To.Unsent)) + " are queued"
 	case w.To.stuck():
-		return fmt.Sprintf("nothing reaches %s: %d segments are unacknowledged, retransmitted %d times", w.Server, w.To.Unacked, w.To.Retries)
+		return fmt.Sprintf("nothing reaches %s: %s", w.Server, w.To.lost())
 	case w.Back.stuck():
-		return fmt.Sprintf("the answer does not reach %s: %d segments are unacknowledged, retransmitted %d times", w.Worker, w.Back.Unacked, w.Back.Retries)
+		return fmt.Sprintf("the answer does not reach %s: %s", w.Worker, w.Back.lost())
 	case w.Back.ZeroWindow:
 		return w.Worker + " does not read answers: its receive window is closed"
 	case server == 'D':
@@ -193,7 +214,8 @@ func (f *stallFacts) why(w *wait) string {
 	return ""
 }
 
-// silent returns the workers that have asked for nothing for too long and wait for nobody.
+// silent returns the workers that have asked for nothing for too long and wait for nobody, as
+// far as their messages show: a scheduler's release, or an answer, may not have arrived.
 func (f *stallFacts) silent() (stalls []stall) {
 	for _, w := range f.Workers {
 		if !w.Here || w.Last.IsZero() || (w.Waiting || f.Blind) && !isStopped(w.Process) {
@@ -204,12 +226,17 @@ func (f *stallFacts) silent() (stalls []stall) {
 		if w.StepEvery == 0 {
 			limit = firstStep
 		}
-		why := "it is computing or hung"
-		if isStopped(w.Process) {
+		on, why := "", "it is computing or hung"
+		switch {
+		case isStopped(w.Process):
 			limit, why = stopped, "its process is stopped by a signal"
+		// Long steps do not explain segments that do not arrive.
+		case w.Cut != nil:
+			limit, on = patience, w.Cut.other(w.Name)
+			why = fmt.Sprintf("nothing from %s reaches %s: %s", w.Cut.From, w.Cut.To, w.Cut.lost())
 		}
 		if quiet >= limit {
-			stalls = append(stalls, stall{Kind: page.Silent, Who: w.Name, Since: w.Last, Why: why})
+			stalls = append(stalls, stall{Kind: page.Silent, Who: w.Name, On: on, Since: w.Last, Why: why})
 		}
 	}
 	return stalls
@@ -351,6 +378,11 @@ func (f *stallFacts) cause(stalls []stall) (string, stall) {
 		}
 	}
 	if best.Kind == "" {
+		for _, s := range stalls {
+			if s.Kind == page.Silent && s.On != "" {
+				return s.Who + "-" + s.On, s
+			}
+		}
 		for _, s := range stalls {
 			if s.Kind != page.AtBarrier {
 				return s.Who, s

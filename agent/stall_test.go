@@ -92,6 +92,17 @@ func TestFind(t *testing.T) {
 				f.Workers[i].Barrier, f.Workers[i].Last, f.Workers[i].Waiting = before(6.9), before(6.9), true
 			}
 		}, page.Stalled, "worker1", "stalled for 6 s: worker1 sends no requests and waits for no answer: its process is stopped"},
+		{"a release from a barrier that is cut off", func(f *stallFacts) {
+			f.Workers[1].Last = before(7)
+			f.Workers[1].Cut = &cut{From: "scheduler", To: "worker1", socket: socket{Known: true, Unacked: 2, Retries: 4}}
+			for _, i := range []int{0, 2} {
+				f.Workers[i].Barrier, f.Workers[i].Last, f.Workers[i].Waiting = before(6.9), before(6.9), true
+			}
+		}, page.Stalled, "worker1-scheduler", "nothing from scheduler reaches worker1: 2 segments are unacknowledged, retransmitted 4 times"},
+		{"a worker whose steps are long, and that is cut off", func(f *stallFacts) {
+			f.Workers[1].Last, f.Workers[1].StepEvery = before(7), 15*time.Second
+			f.Workers[1].Cut = &cut{From: "worker1", To: "server0", socket: socket{Known: true, Unacked: 2, Retries: 4}}
+		}, page.Running, "worker1-server0", "nothing from worker1 reaches server0"},
 		{"a worker that hangs, alone", func(f *stallFacts) { f.Workers[1].Last = before(20) }, page.Running, "worker1", "for 20 s: worker1 sends no requests"},
 		{"a worker whose steps are long", func(f *stallFacts) {
 			f.Workers[1].Last, f.Workers[1].StepEvery = before(20), 15*time.Second

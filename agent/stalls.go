@@ -27,6 +27,8 @@ const (
 	// quietAfter is how long an answer or a message must be missing before sockets and
 	// processes are examined, which costs system calls.
 	quietAfter = 2 * time.Second
+	// maxSilent bounds the silent workers whose connections are examined.
+	maxSilent = 64
 )
 
 // now returns the time by the clock of messages: CLOCK_MONOTONIC with a fixed offset. It
@@ -138,9 +140,7 @@ func (a *Agent) facts(v *observe.JobView) *stallFacts {
 			f.Waits = append(f.Waits, waitOf(v, &waits[i], a.opts.Names.Map()))
 		}
 	}
-	if len(f.Waits) > 0 {
-		a.askSockets(v, f)
-	}
+	a.askSockets(v, f)
 	return f
 }
 
@@ -261,12 +261,23 @@ func keysText(v *observe.JobView, server string, w *counts.Wait) string {
 	return fmt.Sprintf("keys from %d to %d", first, end-1)
 }
 
-// askSockets fills in the state of the connections of waiting requests. The sockets of each
-// network namespace are dumped once.
+// askSockets fills in the state of the connections of waiting requests, and of those of workers
+// that have been silent for quietAfter and wait for nobody. The sockets of each network
+// namespace are dumped once.
 func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
+	var silent []*worker
+	for i := range f.Workers {
+		if w := &f.Workers[i]; !w.Waiting && !w.Last.IsZero() && f.Now.Sub(w.Last) >= quietAfter && len(silent) < maxSilent {
+			silent = append(silent, w)
+		}
+	}
+	if len(f.Waits) == 0 && len(silent) == 0 {
+		return
+	}
+	all := a.observer.Links(v.Job.Scheduler.String())
 	type ends struct{ from, to string }
 	links := map[ends]observe.Link{}
-	for _, l := range a.observer.Links(v.Job.Scheduler.String()) {
+	for _, l := range all {
 		links[ends{l.From, l.To}] = l
 	}
 	tables := map[string]map[discover.Ends]discover.Connection{} // by namespace
@@ -294,5 +305,16 @@ func (a *Agent) askSockets(v *observe.JobView, f *stallFacts) {
 	for i := range f.Waits {
 		w := &f.Waits[i]
 		w.To, w.Back = ask(w.Worker, w.Server), ask(w.Server, w.Worker)
+	}
+	for _, w := range silent {
+		for _, l := range all {
+			if l.From != w.Name && l.To != w.Name {
+				continue
+			}
+			if s := ask(l.From, l.To); s.stuck() {
+				w.Cut = &cut{From: l.From, To: l.To, socket: s}
+				break
+			}
+		}
 	}
 }

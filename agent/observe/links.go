@@ -10,15 +10,12 @@ import (
 // A Link is an open connection on which a node of this host sends to another node of its job.
 type Link struct {
 	From, To    string         // names of the nodes
-	Worker      int            // index, as Sums counts workers
-	Server      int            // index, as Sums counts servers
-	ToServer    bool           // the worker is the sender
 	PID         int            // of the sender
 	Local, Peer netip.AddrPort // as the sender's socket has them
 }
 
-// Links returns the connections between workers and servers of a job whose senders run on this
-// host. job is the scheduler's address.
+// Links returns the connections between nodes of a job whose senders run on this host. job is
+// the scheduler's address.
 func (o *Observer) Links(job string) (links []Link) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -27,18 +24,9 @@ func (o *Observer) Links(job string) (links []Link) {
 		if s.closed || s.twin || from == nil || to == nil || from.process.PID == 0 || from.job.Scheduler.String() != job {
 			continue
 		}
-		l := Link{From: from.Name(), To: to.Name(), PID: from.process.PID, Local: s.ends[0], Peer: s.ends[1]}
-		switch {
-		case s.id.Direction() != bpf.Egress:
-			continue
-		case from.role == roleWorker && to.role == roleServer:
-			l.ToServer, l.Worker, l.Server = true, from.index, to.index
-		case from.role == roleServer && to.role == roleWorker:
-			l.Worker, l.Server = to.index, from.index
-		default:
-			continue
+		if s.id.Direction() == bpf.Egress {
+			links = append(links, Link{From: from.Name(), To: to.Name(), PID: from.process.PID, Local: s.ends[0], Peer: s.ends[1]})
 		}
-		links = append(links, l)
 	}
 	return links
 }
