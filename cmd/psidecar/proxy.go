@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
@@ -59,6 +60,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringVar(&f.Share, "share-pulls", daemon.ShareAuto, "send values that several workers of a host pull only once to that host, if both proxies support it: true, false, or auto, which disables it where answers are faster without, as on links as fast as memory; uses at most a quarter of --proxy-memory")
 	// --share-pulls alone means true, as of a flag without values.
 	flags.Lookup("share-pulls").NoOptDefVal = "true"
+	flags.IntVar(&f.ShareLeast, "share-least", shared.Least, "minimum size in bytes of the values of a server's answer that --share-pulls sends once; a smaller one saves fewer bytes for the same processor time")
 	flags.StringVar(&f.Aggregate, "aggregate", daemon.AggregateNone, "sum the pushes of this host's workers to a server before they leave, for servers that add each push immediately (--handler add, or detected with --allow-probe): host, while the links to the server are busy; auto, like host, but not for jobs whose pushes are answered faster without; asked, for jobs for which the planner (psidecar plan aggregate apply) or the owner (psidecar.io/aggregate, PSIDECAR_AGGREGATE) requests it; none")
 	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, auto or asked: how long a push waits for those of the host's other workers")
 	flags.IntVar(&f.AggregateLeast, "aggregate-least", aggregate.Least, "with --aggregate host, auto or asked: minimum size in bytes of values of pushes to a server that are summed; a smaller one saves fewer bytes for the same processor time")

@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/link"
@@ -43,6 +44,7 @@ type Settings struct {
 	Mark, Connections int
 	Memory            int64
 	Share             string // true, false or [ShareAuto]
+	ShareLeast        int    // bytes of values
 	Aggregate         string // [AggregateNone] and so on
 	AggregateWait     time.Duration
 	AggregateLeast    int // bytes of values
@@ -152,6 +154,10 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 		limits.SharedBytes = 0
 	default:
 		return cli.Usagef("--share-pulls %q: want true, false or %s", f.Share, ShareAuto)
+	}
+	limits.ShareLeast = f.ShareLeast
+	if f.ShareLeast < shared.Fewest {
+		return cli.Usagef("--share-least %d: want %d bytes or more", f.ShareLeast, shared.Fewest)
 	}
 	o.Titles = &policy.Titles{}
 	for _, name := range f.Codecs {

@@ -281,9 +281,9 @@ func TestDividedData(t *testing.T) {
 	write(t, fmt.Sprintf("divided-%d-%d.md", workers, servers), fmt.Sprintf("logistic regression, batch %d, %d workers of a host, %d servers on another; %% of compact alone\n\n%s", dividedBatch, workers, servers, table.String()))
 }
 
-// summedFrom returns the flags of sums of pushes from a size on.
+// summedFrom returns the flags of sums of pushes, and of shared pulls, from a size on.
 func summedFrom(least int) []string {
-	return []string{"--aggregate", "host", "--aggregate-wait", "100ms", "--aggregate-least", strconv.Itoa(least)}
+	return []string{"--aggregate", "host", "--aggregate-wait", "100ms", "--aggregate-least", strconv.Itoa(least), "--share-least", strconv.Itoa(least)}
 }
 
 // minus returns the bytes and times of r without those of a shorter run.

@@ -147,6 +147,7 @@ func lower(a, b Limits) Limits {
 		RetainedRequests: min(a.RetainedRequests, b.RetainedRequests),
 		RetainedBytes:    min(a.RetainedBytes, b.RetainedBytes),
 		SharedBytes:      min(a.SharedBytes, b.SharedBytes),
+		SharedForms:      min(a.SharedForms, b.SharedForms),
 	}
 }
 
@@ -158,7 +159,7 @@ func lowerLists(a, b keylist.Limits) keylist.Limits {
 }
 
 func (l Limits) negative() bool {
-	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes, l.SparseBytes, l.SharedBytes)
+	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes, l.SparseBytes, l.SharedBytes, l.SharedForms)
 	for _, k := range []keylist.Limits{l.Keys, l.Lens} {
 		least = min(least, k.TableBytes, k.TableLists, k.DictionaryKeys, k.ListBytes)
 	}

@@ -82,10 +82,19 @@ type Limits struct {
 	// SharedBytes bounds the values that are kept of one job for all processes of
 	// another host; 0 where nothing is, or the other side does not know of it.
 	SharedBytes int `json:"shared_bytes"`
+	// SharedForms says which forms of shared values are understood beside those of the first
+	// version: from 1 on, those by key.
+	SharedForms int `json:"shared_forms"`
 	// ShareAlways keeps sharing on even where answers arrive sooner as they are. It is this
 	// proxy's alone and not part of the offer.
 	ShareAlways bool `json:"-"`
+	// ShareLeast is the size of the smallest values that are shared, in bytes; 0: shared.Least.
+	// It is not part of the offer either.
+	ShareLeast int `json:"-"`
 }
+
+// sharedByKey are the [Limits].SharedForms from which on answers are shared by key.
+const sharedByKey = 1
 
 // DefaultLimits keep the memory of two hosts for each other under about 64 MiB for the
 // requests in flight, and what keylist.DefaultLimits says for each link.
@@ -97,6 +106,7 @@ var DefaultLimits = Limits{
 	RetainedRequests: 16384,
 	RetainedBytes:    64 << 20,
 	SharedBytes:      256 << 20,
+	SharedForms:      sharedByKey,
 }
 
 // ErrCorrupt is wrapped by all errors of a [Receiver]: the other end did not write this in

@@ -101,6 +101,13 @@ func (p *Peer) takeKeys(r request) ([]byte, error) {
 	return keys, nil
 }
 
+// keysOf returns the keys of our request if it is still kept, or else nil. They do not change.
+func (p *Peer) keysOf(r request) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked[r]
+}
+
 // waits reports whether our request is still kept.
 func (p *Peer) waits(r request) bool {
 	p.mu.Lock()

@@ -31,6 +31,9 @@ type Receiver struct {
 	numbers  uint64        // of requests that the peer retained on this link so far
 	inlet    *shared.Inlet // nil: nothing is shared
 	named    bool          // the link has named its group
+	// The request that the message in hand answers, while its keys are kept for the lane.
+	names   bool
+	answers request
 
 	frames   [][]byte
 	identity []byte
@@ -81,7 +84,7 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 		return nil, 0, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
 	}
 	flags, src := head[0], head[1:]
-	r.frames = r.frames[:0]
+	r.frames, r.names = r.frames[:0], false
 	if flags&hasIdentity != 0 {
 		if src, err = r.readIdentity(src); err != nil {
 			return nil, 0, err
@@ -110,6 +113,9 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 			values, src, err = r.readSparse(src)
 		case flags&sharedValues != 0:
 			values, src, err = r.readShared(src)
+			if err == nil && r.names {
+				_, err = r.peer.takeKeys(r.answers)
+			}
 		// The relay puts the frame in that follows on the link.
 		default:
 			plain = 1 << len(r.frames)
@@ -165,6 +171,13 @@ func (r *Receiver) readKeys(flags byte, src []byte) (keys, rest []byte, err erro
 	}
 	if named.number, src, err = uvarint(src); err != nil {
 		return nil, nil, err
+	}
+	// The lane's reader needs the keys of values that go by key.
+	if flags&sharedValues != 0 {
+		if keys = r.peer.keysOf(named); keys != nil {
+			r.names, r.answers = true, named
+			return keys, src, nil
+		}
 	}
 	keys, err = r.peer.takeKeys(named)
 	return keys, src, err

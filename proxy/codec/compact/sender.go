@@ -87,7 +87,7 @@ func (s *Sender) encode(dst []byte, shown *relay.Message, fewest int, pack bool)
 		return dst, 0, false
 	}
 	// The record of how values left is of this message alone; its buffer is reused.
-	s.away = elsewhere{packed: s.away.packed[:0]}
+	s.away = elsewhere{packed: s.away.packed[:0], some: s.away.some[:0]}
 	if pack && s.promises(m, shown) {
 		fewest = 0
 	}
@@ -198,12 +198,17 @@ func (s *Sender) append(dst []byte, m *pslite.Message, frames [][]byte, pack boo
 }
 
 // answered returns the peer's request that this message answers, if the peer retains its
-// keys.
+// keys. It is named once only, and may be asked for again while the message is encoded, which
+// then must be.
 func (s *Sender) answered(m *pslite.Message, keys []byte) (request, bool) {
 	if m.Meta.Request || !m.Meta.Data() {
 		return request{}, false
 	}
-	return s.peer.name(exchangeOf(&m.Meta), keys)
+	if a := &s.away; !a.isNamed {
+		a.isNamed = true
+		a.answers, a.isAnswer = s.peer.name(exchangeOf(&m.Meta), keys)
+	}
+	return s.away.answers, s.away.isAnswer
 }
 
 // retain keeps the keys of a request whose answer will have them, too, and reports whether

@@ -69,6 +69,9 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 			return nil, err
 		}
 		made.SetAlways(c.limits.ShareAlways)
+		if c.limits.ShareLeast > 0 && s.peer.limits.SharedForms >= sharedByKey {
+			made.SetLeast(c.limits.ShareLeast)
+		}
 		g = &group{Group: made}
 		c.groups[of] = g
 	}
@@ -174,7 +177,15 @@ func (c *Codec) ServeLane(ctx context.Context, from relay.Instance, id []byte, c
 		return fmt.Errorf("%w: a lane where nothing is shared, or of a name of %d bytes", ErrCorrupt, len(id))
 	}
 	copy(group[:], id)
-	return c.stores.Serve(ctx, group, shared.Peer(from), conn, c.mostShared(c.limits.SharedBytes, m), c.reserver(m))
+	return c.stores.Serve(ctx, group, shared.Peer(from), conn, c.mostShared(c.limits.SharedBytes, m), c.reserver(m), func(link, number uint64) []byte {
+		c.mu.Lock()
+		k := c.peers[from]
+		c.mu.Unlock()
+		if k == nil {
+			return nil
+		}
+		return k.peer.keysOf(request{link, number})
+	})
 }
 
 // Shared returns what has been shared since the start, groups that have ended included.
@@ -189,11 +200,11 @@ func (c *Codec) Shared() shared.Counts {
 	return counts
 }
 
-// subjectOf returns what an answer is about; false if the message is no answer with values
+// subjectOf returns what an answer is about, of a link with an outlet; false if the message is no answer with values
 // to share.
-func subjectOf(m *pslite.Message, bytes int) (subject shared.Subject, ok bool) {
+func (s *Sender) subjectOf(m *pslite.Message, bytes int) (subject shared.Subject, ok bool) {
 	keys := m.Keys()
-	if m.Meta.Request || !m.Meta.Data() || keys.Len() == 0 || bytes < shared.Least {
+	if m.Meta.Request || !m.Meta.Data() || keys.Len() == 0 || bytes < s.outlet.Least() {
 		return subject, false
 	}
 	return shared.Subject{App: m.Meta.AppID, First: keys.At(0), Last: keys.At(keys.Len() - 1), Keys: keys.Len(), Bytes: bytes}, true
@@ -205,7 +216,7 @@ func (s *Sender) wantsShared(m *pslite.Message, shown *relay.Message) bool {
 	if s.outlet == nil || shown.Next > uint64(s.peer.limits.SharedBytes) || len(m.Data) != 1 {
 		return false
 	}
-	subject, ok := subjectOf(m, int(shown.Next))
+	subject, ok := s.subjectOf(m, int(shown.Next))
 	return ok && s.outlet.Wants(subject)
 }
 
@@ -220,6 +231,10 @@ type elsewhere struct {
 	isPacked bool
 	form     byte
 	packed   []byte
+	some     []byte // room for packing some of the values
+	// The request that the message answers, once answered was called.
+	isNamed, isAnswer bool
+	answers           request
 }
 
 // refer shares the values of an answer if it can; s.away records how. It may block, see
@@ -230,19 +245,35 @@ func (s *Sender) refer(m *pslite.Message, shown *relay.Message) bool {
 		return false
 	}
 	values := m.Data[1]
-	subject, ok := subjectOf(m, len(values))
+	subject, ok := s.subjectOf(m, len(values))
 	if !ok {
 		return false
 	}
-	r, ok := s.outlet.Refer(subject, values, func([]byte) (byte, []byte) { return s.packAway(m) })
+	r, ok := s.outlet.Refer(subject, values, func([]byte) (byte, []byte) { return s.packAway(m) }, s.byKeys(m))
 	if ok {
-		s.away.isShared, s.away.number, s.away.lane = true, r.Number, r.Lane
-		if r.Lane == 0 {
-			s.away.spared = len(values)
-		}
+		s.away.isShared, s.away.number, s.away.lane, s.away.spared = true, r.Number, r.Lane, r.Spared
 		s.values.settle(true)
 	}
 	return ok
+}
+
+// byKeys returns the keys of an answer if the other end has them; nil if not. An answer that is shown
+// to it is encoded: it has been named.
+func (s *Sender) byKeys(m *pslite.Message) *shared.ByKeys {
+	keys := m.Data[0]
+	if s.peer.limits.SharedForms < sharedByKey || len(m.Data) != 2 || len(keys) < fewestKeys {
+		return nil
+	}
+	of, ok := s.answered(m, keys)
+	if !ok {
+		return nil
+	}
+	return &shared.ByKeys{Keys: keys, Link: of.link, Request: of.number, Pack: func(values []byte) (byte, []byte) {
+		a := &s.away
+		var form byte
+		a.some, form = s.packSome(a.some[:0], values, widthOf(m, m.Data[1]))
+		return formOnLane(form), a.some
+	}}
 }
 
 // packAway packs values for the lane, once for each message.
@@ -252,13 +283,18 @@ func (s *Sender) packAway(m *pslite.Message) (form byte, packed []byte) {
 		a.isPacked = true
 		a.packed, a.form = s.packValues(a.packed[:0], m, s.headLimit-headSlack)
 	}
-	switch a.form {
+	return formOnLane(a.form), a.packed
+}
+
+// formOnLane returns what the flag of packed values is called on a lane.
+func formOnLane(flag byte) byte {
+	switch flag {
 	case packedValues:
-		return shared.Words, a.packed
+		return shared.Words
 	case sparseValues:
-		return shared.Sparse, a.packed
+		return shared.Sparse
 	}
-	return shared.Plain, nil
+	return shared.Plain
 }
 
 // appendValues appends a message's values, as a reference or packed, unless they are to

@@ -16,10 +16,11 @@ import (
 // [Sender.Hold] has the relay hold frames that it would not hold by itself: whether the
 // last such frame of the same keys gained decides, and once in a while one is tried.
 type valuesEncoder struct {
-	words  keylist.WordEncoder
-	sparse sparsewords.Encoder
-	trials map[trialName]*trial
-	trying *trial // of the message that Hold asked for and Encode has not seen; nil: none
+	words    keylist.WordEncoder
+	sparse   sparsewords.Encoder
+	trials   map[trialName]*trial
+	isSparse bool   // sparsewords was worth it for the values last packed
+	trying   *trial // of the message that Hold asked for and Encode has not seen; nil: none
 }
 
 // trialName is what large messages about the same parameters have in common.
@@ -122,16 +123,25 @@ func (s *Sender) packValues(dst []byte, m *pslite.Message, room int) (_ []byte, 
 	for _, frame := range m.Data[2:] {
 		room -= 3 * len(frame)
 	}
-	values, e := m.Data[1], &s.values
+	values := m.Data[1]
 	if len(values)+headSlack > room {
-		e.settle(false)
+		s.values.settle(false)
 		return dst, 0
 	}
-	start := len(dst)
+	dst, form = s.packSome(dst, values, widthOf(m, values))
 	if len(values) <= s.peer.limits.SparseBytes {
+		s.values.settle(s.values.isSparse)
+	}
+	return dst, form
+}
+
+// packSome appends packed values, of words of a width, if the other end takes them and it pays.
+func (s *Sender) packSome(dst, values []byte, width int) (_ []byte, form byte) {
+	start, e := len(dst), &s.values
+	if e.isSparse = false; len(values) <= s.peer.limits.SparseBytes {
 		var ok bool
-		dst, ok = e.sparse.Append(dst, values, widthOf(m, values))
-		e.settle(ok)
+		dst, ok = e.sparse.Append(dst, values, width)
+		e.isSparse = ok
 		if ok && (len(values) > s.peer.limits.ValuesBytes || len(dst)-start <= len(values)/clearlySparse) {
 			return dst, sparseValues
 		}

@@ -11,9 +11,13 @@ import (
 // Frames of a lane: a byte, and numbers as uvarints. To the receiving end go
 //
 //	keep   count, numbers: of all before, only these are of use
-//	put    number, form, bytes of the values; where packed, bytes on the lane; these
+//	put    number, form, bytes of the values; where packed, bytes on the lane; these. By key
+//	       they are the table, link and number of the request, form of the values that the
+//	       other end lacks, with 16 if it has some, a bit for each key then, and the values
 //	drop   number: it is of no use any more
 //	want   bytes that the sender would keep
+//	table  number of a table below 8, width; where that is not 0, bits of a set's index: a new
+//	       table, or with width 0 none
 //
 // and back come
 //
@@ -29,6 +33,7 @@ const (
 	kindPut   byte = 2
 	kindDrop  byte = 3
 	kindWant  byte = 4
+	kindTable byte = 5
 	kindStart byte = 1
 	kindUsed  byte = 2
 	kindGone  byte = 3
@@ -38,9 +43,11 @@ const (
 // frame is one frame to the receiving end.
 type frame struct {
 	kind   byte
-	number uint64   // of an entry; for want, bytes
+	number uint64   // of an entry, or table; for want, bytes
 	entry  *entry   // of a put
 	keep   []uint64 // of a keep: the numbers of use
+	// Of a table.
+	width, setBits int
 }
 
 // appendHead appends a frame except for the values of a put, which are written from where
@@ -59,6 +66,12 @@ func (f *frame) appendHead(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, uint64(len(f.entry.values)))
 		if f.entry.form != Plain {
 			dst = binary.AppendUvarint(dst, uint64(len(f.entry.packed)))
+		}
+	case kindTable:
+		dst = binary.AppendUvarint(dst, f.number)
+		dst = binary.AppendUvarint(dst, uint64(f.width))
+		if f.width > 0 {
+			dst = binary.AppendUvarint(dst, uint64(f.setBits))
 		}
 	default:
 		dst = binary.AppendUvarint(dst, f.number)

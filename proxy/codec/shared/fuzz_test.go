@@ -3,9 +3,12 @@ package shared
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 )
+
+var fuzzKeys = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(make([]byte, 8), 7), 7<<40)
 
 // Whatever comes over a lane, a store keeps to its bound and fails with an error.
 func FuzzStore(f *testing.F) {
@@ -15,9 +18,20 @@ func FuzzStore(f *testing.F) {
 	}
 	o := s.Join(1, netip.AddrPort{})
 	for n, v := range model(1, 3, 40) {
-		o.put(Subject{First: uint64(n)}, v, Plain, nil)
+		o.put(Subject{First: uint64(n)}, v, Plain, nil, nil, true)
 	}
-	o.put(Subject{First: 9}, make([]byte, 64), Words, []byte{1, 2, 3})
+	o.put(Subject{First: 9}, make([]byte, 64), Words, []byte{1, 2, 3}, nil, true)
+	for step := range byte(4) {
+		subject, values := Subject{Keys: 3, Bytes: 24}, bytes.Repeat([]byte{1, 2, step / 2, 4}, 6)
+		keys := &ByKeys{Keys: fuzzKeys, Link: 1, Request: uint64(step), Pack: asTheyAre}
+		kind, ok := o.mayByKey(subject, keys)
+		if !ok {
+			f.Fatal("not by key")
+		}
+		if _, ok := o.putByKey(subject, values, keys, kind, false); !ok {
+			f.Fatal("not put by key")
+		}
+	}
 	var wire []byte
 	for _, fr := range s.take() {
 		wire = fr.appendHead(wire)
@@ -31,8 +45,9 @@ func FuzzStore(f *testing.F) {
 		const most = 64 << 10
 		s := NewStore(most, nil)
 		s.grow(most / 2)
-		err := s.read(bufio.NewReader(bytes.NewReader(wire)))
 		sum := 0
+		// At the lane's end its tables go.
+		err := s.read(bufio.NewReader(bytes.NewReader(wire)), func(uint64, uint64) []byte { return fuzzKeys })
 		for n, h := range s.entries {
 			sum += len(h.values)
 			if n >= s.next {
@@ -56,7 +71,7 @@ func FuzzSource(f *testing.F) {
 		}
 		o := s.Join(1, netip.AddrPort{})
 		for n, v := range model(1, 3, 40) {
-			o.put(Subject{First: uint64(n)}, v, Plain, nil)
+			o.put(Subject{First: uint64(n)}, v, Plain, nil, nil, true)
 		}
 		_ = s.read(bufio.NewReader(bytes.NewReader(wire)))
 		refs := 0

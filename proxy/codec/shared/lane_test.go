@@ -58,7 +58,7 @@ func newProxies(t *testing.T, most int) *proxies {
 		p.lanes = append(p.lanes, far)
 		p.made++
 		p.serves.Go(func() {
-			if err := p.stores.Serve(life, id, p.from, far, most, nil); err != nil && life.Err() == nil && errors.Is(err, ErrCorrupt) {
+			if err := p.stores.Serve(life, id, p.from, far, most, nil, nil); err != nil && life.Err() == nil && errors.Is(err, ErrCorrupt) {
 				t.Errorf("a lane ended: %v", err)
 			}
 		})
@@ -116,7 +116,7 @@ func asTheyAre([]byte) (byte, []byte) { return Plain, nil }
 
 // answer sends values of a subject.
 func (l *pair) answer(first uint64, values []byte) (r Referred, ok bool) {
-	r, ok = l.out.Refer(Subject{First: first, Last: first, Keys: 1, Bytes: len(values)}, values, asTheyAre)
+	r, ok = l.out.Refer(Subject{First: first, Last: first, Keys: 1, Bytes: len(values)}, values, asTheyAre, nil)
 	l.says <- testMessage{isRef: ok, number: r.Number, want: values}
 	return r, ok
 }
@@ -354,10 +354,10 @@ func TestGroupsAreApart(t *testing.T) {
 	}
 	there, here := net.Pipe()
 	defer there.Close()
-	if err := p.stores.Serve(t.Context(), p.group.ID, Peer{2}, here, 1<<20, nil); !errors.Is(err, ErrCorrupt) {
+	if err := p.stores.Serve(t.Context(), p.group.ID, Peer{2}, here, 1<<20, nil, nil); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("another proxy's lane takes the group over: %v", err)
 	}
-	if err := p.stores.Serve(t.Context(), ID{9}, Peer{3}, here, 1<<20, nil); !errors.Is(err, ErrCorrupt) {
+	if err := p.stores.Serve(t.Context(), ID{9}, Peer{3}, here, 1<<20, nil, nil); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("a lane of a proxy without links: %v", err)
 	}
 }
@@ -477,7 +477,7 @@ func TestLaneThatIsReset(t *testing.T) {
 			stores, from := NewStores(), Peer{1}
 			stores.Open(from, 1, func() bool { return true })
 			served := make(chan error)
-			go func() { served <- stores.Serve(t.Context(), ID{1}, from, lane, 1<<20, nil) }()
+			go func() { served <- stores.Serve(t.Context(), ID{1}, from, lane, 1<<20, nil, nil) }()
 			if _, err := other.Read(make([]byte, 1)); err != nil { // the lane has begun
 				t.Fatal(err)
 			}

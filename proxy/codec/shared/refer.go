@@ -15,17 +15,20 @@ type Referred struct {
 	// Lane is how many bytes they took on the lane; 0: they were there already, for another
 	// link.
 	Lane int
+	// Spared is how many bytes of them were there already.
+	Spared int
 }
 
 // Refer shares an answer's values and reports whether it did: then the link carries the
 // number instead of the values. pack returns the form and the bytes in which they are to go
-// over the lane, in memory of its own; it is called at most once before each put.
+// over the lane, in memory of its own; it is called at most once before each put. With keys
+// the answer may go by key instead.
 //
 // It blocks while the lane is behind and while the link's process does not read, without a
 // bound, just as a write to the link would. For the beginning of the lane and for memory it
 // waits a moment only: after that the answer goes as it is, which is always correct. Abort
 // ends any wait.
-func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form byte, packed []byte)) (r Referred, ok bool) {
+func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form byte, packed []byte), keys *ByKeys) (r Referred, ok bool) {
 	mayPut, ok := o.begin(subject)
 	if !ok {
 		return r, false
@@ -34,21 +37,29 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 	defer p.end()
 	for {
 		if number, found := o.find(subject, values); found {
-			return Referred{Number: number}, true
+			return Referred{Number: number, Spared: len(values)}, true
 		}
 		// The channel is taken under the lock that decided to wait, so that no change in
 		// between is missed.
 		wait, changed := o.mustWait(len(values))
 		if wait == waitNot {
-			if mayPut = mayPut || o.try(subject); !mayPut {
+			kind, byKey := o.mayByKey(subject, keys)
+			if mayPut = mayPut || o.try(subject, byKey); byKey {
+				if r, ok := o.putByKey(subject, values, keys, kind, mayPut); ok {
+					return r, true
+				}
+				keys = nil // others were put, or there is no room for a table
+				continue
+			}
+			if !mayPut {
 				return r, false
 			}
 			form, packed := pack(values)
-			if len(packed) > 0 && len(packed) < Least {
+			if len(packed) > 0 && len(packed) < o.source.least {
 				return r, false // it is not worth it
 			}
-			if number, onLane, ok := o.put(subject, values, form, packed); ok {
-				return Referred{number, onLane}, true
+			if number, onLane, ok := o.put(subject, values, form, packed, nil, true); ok {
+				return Referred{Number: number, Lane: onLane}, true
 			}
 			continue // others were put
 		}
@@ -101,6 +112,9 @@ func (p *patience) end() {
 	}
 }
 
+// Least returns the size of the smallest values that are shared.
+func (o *Outlet) Least() int { return o.source.least }
+
 // begin reports whether an answer can be shared at all, and whether its values may be kept
 // if nobody had them yet. Wants may have decided that already; the decision must not be
 // drawn twice.
@@ -109,7 +123,7 @@ func (o *Outlet) begin(subject Subject) (mayPut, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mayPut, o.tried = o.tried, false
-	if subject.Bytes < Least || !s.sharing(o) {
+	if subject.Bytes < s.least || !s.sharing(o) {
 		return false, false
 	}
 	s.countAnswer(subject.Bytes)
@@ -124,13 +138,14 @@ func (o *Outlet) begin(subject Subject) (mayPut, ok bool) {
 	return mayPut, true
 }
 
-// try reports whether values that the other end does not have are to be kept.
-func (o *Outlet) try(subject Subject) bool {
+// try reports whether values that the other end does not have are to be kept for other links.
+// Without, they go by key, or else as they are.
+func (o *Outlet) try(subject Subject, byKey bool) bool {
 	s := o.source
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ok := s.lessons.try(subject)
-	if !ok {
+	if !ok && !byKey {
 		s.plain(Seldom)
 	}
 	return ok

@@ -24,11 +24,14 @@
 //     resolved, unless the lane is lost for good.
 //   - A lane that breaks is made again. Entries that the receiver lacks are sent once
 //     more.
+//   - Answers that are never the same as a whole, since each process asks for keys of its
+//     own, go by key: with the values that the other end does not have. What the other end
+//     has of which key both ends know by the lane alone.
 //   - A link waits if more than a share of the memory is held for its process, as a
 //     link does whose socket is full: its process does not read.
 //
 // Locks: each Source and each Store has one, and Stores have one that is taken before a
-// Store's. The callbacks wake and Reserver are called while a Source's or Store's lock is
+// Store's. A Source has another, coding, that is taken before its own. The callbacks wake and Reserver are called while a Source's or Store's lock is
 // held.
 package shared
 
@@ -42,9 +45,13 @@ import (
 // the codec whose links refer to the lane's values.
 const Name = "shared"
 
-// Least is the size of the smallest values that are shared, in bytes: for smaller ones the
-// frame and its acknowledgement cost more than the values.
-const Least = 4 << 10
+// Least is the size of the smallest values that are shared by default, in bytes: for smaller
+// ones the frame and its acknowledgement take more time than the values. Fewest is the smallest
+// that it may be set to. Receiving ends of the first version rely on Least.
+const (
+	Least  = 4 << 10
+	Fewest = 256
+)
 
 // ID names a group. It is random: a link that does not know it cannot refer to the group's
 // values.
@@ -78,6 +85,7 @@ const (
 	Plain  byte = iota // as they are
 	Words              // by package keylist
 	Sparse             // by package sparsewords
+	ByKey              // the values of some keys: those that the other end has not, see bykey.go
 )
 
 // Reserver bounds memory; relay.Memory implements it. TryReserve counts n bytes that are
@@ -92,7 +100,8 @@ type Counts struct {
 	Sent          uint64 `json:"sent"`           // entries that went over lanes
 	SentBytes     uint64 `json:"sent_bytes"`     // bytes that these took there, repetitions included
 	Referred      uint64 `json:"referred"`       // answers whose values another link had brought
-	SparedBytes   uint64 `json:"spared_bytes"`   // of the values of these answers
+	ByKey         uint64 `json:"by_key"`         // answers that went by key: of each only the values that the host had not
+	SparedBytes   uint64 `json:"spared_bytes"`   // of the values of Referred, and of keys in ByKey, that the host had
 	ReceivedBytes uint64 `json:"received_bytes"` // over lanes
 	HeldBytes     uint64 `json:"held_bytes"`     // kept now, at both kinds of ends
 	// Plain counts answers that could have been shared and went as they are, by reason.
@@ -113,6 +122,7 @@ func (c *Counts) Add(o Counts) {
 	c.Sent += o.Sent
 	c.SentBytes += o.SentBytes
 	c.Referred += o.Referred
+	c.ByKey += o.ByKey
 	c.SparedBytes += o.SparedBytes
 	c.ReceivedBytes += o.ReceivedBytes
 	c.HeldBytes += o.HeldBytes

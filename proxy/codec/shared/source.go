@@ -12,7 +12,8 @@ import (
 // A Source is the sending end of a group: the values that the [Store] at the other end has,
 // or is about to get, and which links refer to them. It holds that
 //
-//   - bytes is the sum of its entries' sizes, and at most limit, as the Store's is;
+//   - bytes is the sum of its entries' and valid tables' sizes, and at most limit, as the
+//     Store's is;
 //   - an entry is dropped only after it was written and when no link has an unused
 //     reference to it;
 //   - numbers ascend in order, which is also that of the queue;
@@ -24,34 +25,42 @@ import (
 type Source struct {
 	memory Reserver // nil: no bound
 	most   int      // bytes that may be kept at most, whatever is granted
+	least  int      // size of the smallest values that are shared
 
-	mu       sync.Mutex // guards the rest
-	limit    int        // bytes granted
-	asked    int        // bytes asked for and not answered yet; 0: none
-	denied   int        // bytes last asked for in vain
-	denials  int        // times that they were needed again and not asked for
-	bytes    int
-	attached bool // there is a lane, and the other end has listed its entries
-	entries  map[uint64]*entry
-	latest   map[Subject]*entry
-	order    list.List // of entries, the oldest first
-	next     uint64    // number of the next entry
-	outlets  map[uint64]*Outlet
-	places   map[netip.AddrPort]uint64 // processes that are answered, a bit each
-	answered uint64                    // the bits of the processes answered so far
-	expects  bool                      // several processes are about to be answered
-	begun    bool                      // there was a lane, or it was waited for in vain
-	queue    []frame                   // for the lane
-	queued   int                       // bytes of the queue, and of the frames being written
-	changed  chan struct{}             // closed when there is more room in memory or lane; nil: nobody waits
-	tight    bool                      // waiting for room was in vain, and none was made since
-	lessons  lessons
-	always   bool // there are no trials
-	trial    trial
-	counts   Counts
-	spare    spare
-	wake     func() // called with mu held when the queue has something; must not block
-	now      func() time.Time
+	// coding is held while an answer is encoded by key and queued; before mu. It guards the
+	// tables' contents and the buffers of encoding.
+	coding               sync.Mutex
+	known, fresh, packed []byte
+
+	mu         sync.Mutex // guards the rest
+	limit      int        // bytes granted
+	asked      int        // bytes asked for and not answered yet; 0: none
+	denied     int        // bytes last asked for in vain
+	denials    int        // times that they were needed again and not asked for
+	bytes      int
+	attached   bool // there is a lane, and the other end has listed its entries
+	entries    map[uint64]*entry
+	latest     map[Subject]*entry
+	order      list.List // of entries, the oldest first
+	next       uint64    // number of the next entry
+	outlets    map[uint64]*Outlet
+	places     map[netip.AddrPort]uint64 // processes that are answered, a bit each
+	answered   uint64                    // the bits of the processes answered so far
+	expects    bool                      // several processes are about to be answered
+	begun      bool                      // there was a lane, or it was waited for in vain
+	queue      []frame                   // for the lane
+	queued     int                       // bytes of the queue, and of the frames being written
+	changed    chan struct{}             // closed when there is more room in memory or lane; nil: nobody waits
+	tight      bool                      // waiting for room was in vain, and none was made since
+	lessons    lessons
+	tables     map[tableKind]*tabled
+	tableBytes int  // of valid tables
+	always     bool // there are no trials
+	trial      trial
+	counts     Counts
+	spare      spare
+	wake       func() // called with mu held when the queue has something; must not block
+	now        func() time.Time
 }
 
 // entry is values that the other end has or is about to get. Its bytes never change while
@@ -94,10 +103,13 @@ const (
 // NewSource returns a Source that has sent nothing. It keeps at most most bytes.
 func NewSource(most int, memory Reserver) *Source {
 	return &Source{
-		memory: memory, most: most, entries: map[uint64]*entry{}, latest: map[Subject]*entry{}, outlets: map[uint64]*Outlet{},
+		memory: memory, most: most, least: Least, entries: map[uint64]*entry{}, latest: map[Subject]*entry{}, outlets: map[uint64]*Outlet{}, tables: map[tableKind]*tabled{},
 		places: map[netip.AddrPort]uint64{}, wake: func() {}, now: time.Now,
 	}
 }
+
+// SetLeast sets the size of the smallest values that are shared, before the first link joins.
+func (s *Source) SetLeast(bytes int) { s.least = max(bytes, Fewest) }
 
 // An Outlet is the sending end of a link of the group. It is for one goroutine, except for
 // Abort.
@@ -319,8 +331,9 @@ func (s *Source) dropOld(e *entry) {
 
 // put keeps values and queues them for the lane, with a reference of the Outlet's link. It
 // reports false if there is no room, the link has ended, or values of the subject were put in
-// between.
-func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (number uint64, onLane int, ok bool) {
+// between. Values by key are of a table, which must still be valid. If they do not stay, no other
+// link is referred to them.
+func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte, of *tabled, stays bool) (number uint64, onLane int, ok bool) {
 	s := o.source
 	s.mu.Lock()
 	b, p := s.spare.get(len(values)), []byte(nil)
@@ -334,18 +347,20 @@ func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := &entry{subject: subject, values: b, form: form, packed: p}
-	if !s.attached || o.ended || s.latest[subject] != nil || !s.makeRoom(len(b)) {
+	if !s.attached || o.ended || stays && s.latest[subject] != nil || !s.makeRoom(len(b)) || of != nil && (!of.valid || !s.makeRoom(e.size())) {
 		s.recycle(e)
 		return 0, 0, false
 	}
 	if len(p) > 0 && !s.makeRoom(e.size()) { // room for the values, but not for both forms
-		s.spare.giveBack(p, s.limit-s.bytes)
-		e.form, e.packed = Plain, nil
+		s.unpack(e)
 	}
 	e.number = s.next
 	s.next++
 	s.bytes += e.size()
-	s.entries[e.number], s.latest[subject] = e, e
+	s.entries[e.number] = e
+	if e.old = !stays; stays {
+		s.latest[subject] = e
+	}
 	e.at = s.order.PushBack(e)
 	s.refer(o, e)
 	s.counts.Sent++
@@ -413,6 +428,12 @@ func (s *Source) drop(e *entry) {
 	if s.attached {
 		s.enqueue(frame{kind: kindDrop, number: e.number}, 0)
 	}
+}
+
+// unpack has an entry sent as it is.
+func (s *Source) unpack(e *entry) {
+	s.spare.giveBack(e.packed, s.limit-s.bytes)
+	e.form, e.packed = Plain, nil
 }
 
 // recycle keeps an entry's buffers for other values, unless somebody still compares with

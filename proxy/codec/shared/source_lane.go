@@ -16,6 +16,7 @@ func (s *Source) start(next uint64, limit int) error {
 	defer s.mu.Unlock()
 	// Whatever was queued for the last lane is in entries, too.
 	s.queue, s.queued, s.asked, s.denied = nil, 0, 0, 0
+	s.loseTables()
 	// These were outdated while there was no lane to say so. They are left out of keep
 	// instead.
 	s.dropWhere(func(e *entry) bool { return e.old && e.refs == 0 })
@@ -27,6 +28,10 @@ func (s *Source) start(next uint64, limit int) error {
 	var again []frame
 	for at := s.order.Front(); at != nil; at = at.Next() {
 		e := at.Value.(*entry)
+		if e.form == ByKey { // of a table that the new lane does not have
+			s.bytes -= len(e.packed)
+			s.unpack(e)
+		}
 		if e.written = e.number < next; e.written {
 			keep.keep = append(keep.keep, e.number)
 			continue
@@ -111,7 +116,8 @@ func (s *Source) close() {
 	if s.memory != nil {
 		s.memory.Unreserve(s.limit)
 	}
-	s.attached, s.limit, s.bytes = false, 0, 0
+	s.attached, s.limit, s.bytes, s.tableBytes = false, 0, 0, 0
+	s.tables = map[tableKind]*tabled{}
 	s.entries, s.latest, s.queue, s.spare = map[uint64]*entry{}, map[Subject]*entry{}, nil, spare{}
 	s.order.Init()
 	s.moved()

@@ -7,7 +7,7 @@ import (
 
 // A Store is the receiving end of a group: values that came over its lane and that the
 // sender has not dropped, and how many references each link has used. It holds that bytes
-// is the sum of its entries' sizes, and at most limit. Entries arrive in ascending numbers.
+// is the sum of its entries' and tables' sizes, and at most limit. Entries arrive in ascending numbers.
 //
 // It decides nothing but its limit: the sender says what to keep and what to drop. It is
 // safe for concurrent use; the lane's reader adds entries while links take them.
@@ -160,6 +160,17 @@ func (s *Store) room(number uint64, size, onLane int) ([]byte, error) {
 		return nil, corrupt("%d bytes of values where %d of %d are taken", size, s.bytes, s.limit)
 	}
 	return s.spare.get(size), nil
+}
+
+// resize counts a table that takes the place of another; sizes are in bytes.
+func (s *Store) resize(before, after int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after > s.limit-(s.bytes-before) {
+		return corrupt("a table of %d bytes where %d of %d are taken", after, s.bytes-before, s.limit)
+	}
+	s.bytes += after - before
+	return nil
 }
 
 // add enters values that have arrived, and wakes the links that wait for them.

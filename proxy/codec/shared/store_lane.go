@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"math/bits"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
@@ -64,12 +65,21 @@ type laneReader struct {
 	packed []byte
 	words  keylist.WordDecoder
 	sparse sparsewords.Decoder
+	tables [maxTables]*table
+	fresh  []byte
+	// keysOf returns the keys of a request that is not answered yet, which do not change.
+	keysOf KeysOf
 }
+
+// A KeysOf returns the keys of a request of a link, as the body of a keys frame; nil if it is not
+// known.
+type KeysOf func(link, request uint64) []byte
 
 // read reads the sender's frames until the lane ends. It waits for nothing but the lane, so
 // that no link can hold up another.
-func (s *Store) read(r *bufio.Reader) error {
-	l := laneReader{store: s, r: r}
+func (s *Store) read(r *bufio.Reader, keysOf KeysOf) error {
+	l := laneReader{store: s, r: r, keysOf: keysOf}
+	defer l.forgetTables()
 	for {
 		kind, err := r.ReadByte()
 		if err != nil {
@@ -88,6 +98,8 @@ func (s *Store) read(r *bufio.Reader) error {
 			s.drop(n)
 		case kindWant:
 			s.grow(clip(n))
+		case kindTable:
+			err = l.table(n)
 		default:
 			err = corrupt("a frame of kind %d from the sending end", kind)
 		}
@@ -108,7 +120,7 @@ func (l *laneReader) keep(count uint64) error {
 			return err
 		}
 		numbers[n] = true
-		if len(numbers) > l.store.most/Least+1 {
+		if len(numbers) > l.store.most/Fewest+1 {
 			return corrupt("%d numbers are to be kept", count)
 		}
 	}
@@ -133,7 +145,7 @@ func (l *laneReader) put(number uint64) error {
 		if onLane, err = readNumber(l.r); err != nil {
 			return err
 		}
-		if onLane >= size {
+		if onLane >= size && (form != ByKey || onLane-size > byKeyHead) {
 			return corrupt("%d bytes on the lane for %d of values", onLane, size)
 		}
 	}
@@ -156,24 +168,123 @@ func (l *laneReader) put(number uint64) error {
 	if _, err := io.ReadFull(l.r, l.packed); err != nil {
 		return err
 	}
-	if err := l.unpack(form, values); err != nil {
+	if form == ByKey {
+		err = l.fill(values)
+	} else {
+		err = l.unpack(form, values, l.packed)
+	}
+	if err != nil {
 		return err
 	}
 	l.store.add(number, values, int(onLane))
 	return nil
 }
 
-// unpack fills values with what l.packed stands for.
-func (l *laneReader) unpack(form byte, values []byte) error {
+// table reads a new table, or that one is not needed any more.
+func (l *laneReader) table(id uint64) error {
+	width, err := readNumber(l.r)
+	if err != nil {
+		return err
+	}
+	if id >= maxTables || width > maxWidth {
+		return corrupt("table %d of values of %d bytes", id, width)
+	}
+	before := 0
+	if l.tables[id] != nil {
+		before = l.tables[id].size()
+	}
+	if width == 0 {
+		l.tables[id] = nil
+		return l.store.resize(before, 0)
+	}
+	setBits, err := readNumber(l.r)
+	if err != nil {
+		return err
+	}
+	if setBits > maxSetBits {
+		return corrupt("a table of 2^%d sets", setBits)
+	}
+	if err := l.store.resize(before, tableSize(int(width), int(setBits))); err != nil {
+		return err
+	}
+	l.tables[id] = newTable(int(width), int(setBits))
+	return nil
+}
+
+// forgetTables is for the end of the lane: the next one has its own.
+func (l *laneReader) forgetTables() {
+	for _, t := range l.tables {
+		if t != nil {
+			_ = l.store.resize(t.size(), 0) // less always fits
+		}
+	}
+}
+
+// fill fills values with what went by key, of which l.packed has those that this end lacks.
+func (l *laneReader) fill(values []byte) error {
+	var n [3]uint64
+	src := l.packed
+	for i := range n {
+		v, size := binary.Uvarint(src)
+		if size <= 0 {
+			return corrupt("an answer by key of %d bytes", len(l.packed))
+		}
+		n[i], src = v, src[size:]
+	}
+	if n[0] >= maxTables || l.tables[n[0]] == nil || len(src) == 0 {
+		return corrupt("an answer by key of table %d, %d bytes", n[0], len(src))
+	}
+	t, keys := l.tables[n[0]], l.keysOf(n[1], n[2])
+	count := len(keys) / 8
+	if count == 0 || count*t.width != len(values) {
+		return corrupt("%d bytes of values for the %d keys of request %d of link %d, of %d bytes each", len(values), count, n[2], n[1], t.width)
+	}
+	form, src := src[0], src[1:]
+	var known []byte
+	lacks := count
+	if form&someKnown != 0 {
+		form &^= someKnown
+		size := (count + 7) / 8
+		if len(src) < size {
+			return corrupt("%d bytes of bits for %d keys", len(src), count)
+		}
+		known, src = src[:size], src[size:]
+		for i, b := range known {
+			if i == size-1 {
+				b &= 0xff >> (8*size - count) // others are of no key
+			}
+			lacks -= bits.OnesCount8(b)
+		}
+	} else {
+		known = make([]byte, (count+7)/8)
+	}
+	fresh := src
+	if form != Plain {
+		if cap(l.fresh) < lacks*t.width {
+			l.fresh = make([]byte, lacks*t.width)
+		}
+		fresh = l.fresh[:lacks*t.width]
+		if err := l.unpack(form, fresh, src); err != nil {
+			return err
+		}
+	}
+	if len(fresh) != lacks*t.width {
+		return corrupt("%d bytes for %d values of %d", len(fresh), lacks, t.width)
+	}
+	return t.fill(values, known, fresh, keys)
+}
+
+// unpack fills values with what packed stands for.
+func (l *laneReader) unpack(form byte, values, packed []byte) error {
 	switch form {
 	case Words:
-		words, rest, err := l.words.Decode(l.packed)
+		words, rest, err := l.words.Decode(packed)
 		if err != nil || len(rest) > 0 || copy(values, words) != len(values) || len(words) != len(values) {
-			return corrupt("%d bytes of words for %d of values, %d left: %w", len(l.packed), len(values), len(rest), orCorrupt(err))
+			return corrupt("%d bytes of words for %d of values, %d left: %w", len(packed), len(values), len(rest), orCorrupt(err))
 		}
 		return nil
 	case Sparse:
-		size, err := l.sparse.Open(l.packed, len(values))
+		size, err := l.sparse.Open(packed, len(values))
 		if err != nil || size != len(values) {
 			return corrupt("%d bytes of words of which most are equal for %d of values: %w", size, len(values), orCorrupt(err))
 		}

@@ -173,8 +173,9 @@ func (i *Inlet) Release() {
 }
 
 // Serve serves a lane until it ends. Only a proxy that has a link here may make one.
-// An error wraps ErrCorrupt and names the fault; the end of the lane is no error.
-func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, most int, memory Reserver) error {
+// An error wraps ErrCorrupt and names the fault; the end of the lane is no error. keysOf returns the
+// keys of requests to the peer.
+func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, most int, memory Reserver, keysOf KeysOf) error {
 	g, ends, err := s.begin(id, from, conn, most, memory)
 	if err != nil {
 		return err
@@ -187,7 +188,7 @@ func (s *Stores) Serve(ctx context.Context, id ID, from Peer, conn net.Conn, mos
 	if err == nil {
 		g.attach(true)
 		saying.Go(func() { g.say(conn, said) })
-		err = g.read(bufio.NewReaderSize(conn, readBuffer))
+		err = g.read(bufio.NewReaderSize(conn, readBuffer), keysOf)
 	}
 	close(said)
 	conn.Close()

@@ -128,7 +128,7 @@ func TestSlowerAnswersGoAsTheyAre(t *testing.T) {
 	if other.Wants(subject) {
 		t.Error("an answer is wanted for sharing that is slower")
 	}
-	if _, ok := other.Refer(subject, make([]byte, subject.Bytes), func([]byte) (byte, []byte) { return Plain, nil }); ok {
+	if _, ok := other.Refer(subject, make([]byte, subject.Bytes), asTheyAre, nil); ok {
 		t.Error("an answer is shared that is slower so")
 	}
 	if n := s.Counts().Plain[Slower]; n != 2 {
