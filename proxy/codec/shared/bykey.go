@@ -129,7 +129,7 @@ func (s *Source) openTable(kind tableKind, keys int) *tabled {
 	}
 	// A smaller one has some of the keys.
 	k.limit = 0
-	for ; tableSize(kind.width, setBits) > s.tableRoom(); setBits-- {
+	for ; setBits > 1 && tableSize(kind.width, setBits) > s.tableRoom(); setBits-- {
 		if k.limit = s.limit; ways<<setBits <= keys {
 			break
 		}

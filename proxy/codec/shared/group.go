@@ -24,8 +24,10 @@ const (
 // A Group is a [Source] with its lane, which it makes once there is something to share.
 //
 // It has one goroutine, run, from the first look until Close, and one more that writes
-// while there is a lane; run reads meanwhile. The Source knows nothing of either: it calls
-// wake, which must not block, while its lock is held.
+// while there is a lane; run reads meanwhile. Small values are written by the goroutine of
+// the answer that has them: waking another takes longer. The Source knows nothing of
+// either: it calls wake, which must not block, while its lock is held, and deliver, which
+// takes writing before that lock.
 type Group struct {
 	*Source
 	ID     ID
@@ -35,6 +37,10 @@ type Group struct {
 	once   sync.Once
 	more   chan struct{}  // signalled when there is something in the queue; holds one signal
 	over   sync.WaitGroup // run
+
+	writing sync.Mutex // held while frames are taken and written; guards the rest
+	lane    net.Conn   // nil: none
+	writer  laneWriter
 }
 
 // NewGroup returns a group whose lane is made by dial, which may block until its context
@@ -46,7 +52,7 @@ func NewGroup(most int, memory Reserver, dial func(context.Context, ID) (net.Con
 	}
 	g := &Group{Source: NewSource(most, memory), ID: id, dial: dial, more: make(chan struct{}, 1)}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.Source.wake = g.look
+	g.Source.wake, g.Source.deliver = g.look, g.writeOrLook
 	return g, nil
 }
 
@@ -93,6 +99,7 @@ func (g *Group) use(conn net.Conn) (began bool) {
 	defer stop()
 	defer conn.Close()
 	ended := make(chan struct{})
+	g.setLane(conn)
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		g.write(conn, ended)
@@ -102,6 +109,7 @@ func (g *Group) use(conn net.Conn) (began bool) {
 	close(ended)
 	conn.Close()
 	writing.Wait()
+	g.setLane(nil)
 	g.mu.Lock()
 	began = g.attached
 	g.mu.Unlock()
@@ -111,27 +119,63 @@ func (g *Group) use(conn net.Conn) (began bool) {
 	return began
 }
 
-// write writes the queue until the lane ends, and measures how long each batch takes,
-// which shows how fast the link is.
+// setLane waits for the goroutine that is writing to the lane before.
+func (g *Group) setLane(conn net.Conn) {
+	g.writing.Lock()
+	defer g.writing.Unlock()
+	g.lane = conn
+}
+
+// write writes the queue until the lane ends.
 func (g *Group) write(conn net.Conn, ended <-chan struct{}) {
-	var w laneWriter
 	for {
-		// Everything that waits, so that one system call has as much as possible.
-		all := g.take()
-		if len(all) == 0 {
-			select {
-			case <-g.more:
-				continue
-			case <-ended:
-				return
-			}
+		g.writing.Lock()
+		some, err := g.writeQueue(conn)
+		g.writing.Unlock()
+		switch {
+		case err != nil:
+			return
+		case some:
+			continue
 		}
-		began := g.now()
-		if w.write(conn, all) != nil {
+		select {
+		case <-g.more:
+		case <-ended:
 			return
 		}
-		g.wrote(all, g.now().Sub(began))
 	}
+}
+
+// writeOrLook writes the queue, or has it written where that may take a while.
+func (g *Group) writeOrLook() {
+	if !g.mayWriteHere() || !g.writing.TryLock() {
+		g.look()
+		return
+	}
+	defer g.writing.Unlock()
+	if g.lane == nil {
+		g.look()
+		return
+	}
+	if _, err := g.writeQueue(g.lane); err != nil {
+		g.lane.Close()
+	}
+}
+
+// writeQueue writes everything that waits, so that one system call has as much as possible,
+// and measures how long that takes, which shows how fast the link is. It reports whether
+// there was anything. The caller holds g.writing.
+func (g *Group) writeQueue(conn net.Conn) (some bool, err error) {
+	all := g.take()
+	if len(all) == 0 {
+		return false, nil
+	}
+	began := g.now()
+	if err := g.writer.write(conn, all); err != nil {
+		return true, err
+	}
+	g.wrote(all, g.now().Sub(began))
+	return true, nil
 }
 
 // laneWriter holds the buffer of heads and small values.

@@ -46,6 +46,7 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 			kind, byKey := o.mayByKey(subject, keys)
 			if mayPut = mayPut || o.try(subject, byKey); byKey {
 				if r, ok := o.putByKey(subject, values, keys, kind, mayPut); ok {
+					o.source.deliver()
 					return r, true
 				}
 				keys = nil // others were put, or there is no room for a table
@@ -59,6 +60,7 @@ func (o *Outlet) Refer(subject Subject, values []byte, pack func([]byte) (form b
 				return r, false // it is not worth it
 			}
 			if number, onLane, ok := o.put(subject, values, form, packed, nil, true); ok {
+				o.source.deliver()
 				return Referred{Number: number, Lane: onLane}, true
 			}
 			continue // others were put

@@ -59,7 +59,9 @@ type Source struct {
 	trial      trial
 	counts     Counts
 	spare      spare
-	wake       func() // called with mu held when the queue has something; must not block
+	wake       func() // called with mu held when the lane is to be made, or to write its queue; must not block
+	deliver    func() // called without mu after values were queued: has the lane write its queue
+	pending    int    // bytes of the values of all unused references
 	now        func() time.Time
 }
 
@@ -93,6 +95,9 @@ func (e *entry) onLane() []byte {
 const (
 	// queueBytes is how many bytes may wait for the lane before another answer has to wait.
 	queueBytes = 1 << 20
+	// writtenHere is how many bytes may be on their way for an answer's own goroutine to write to
+	// the lane. A socket's buffers have room for as many.
+	writtenHere = 32 << 10
 	// firstLimit is granted to begin with, if there is memory.
 	firstLimit = 16 << 20
 	// lookAt bounds the search for an entry to evict: that many of the oldest are looked
@@ -104,7 +109,7 @@ const (
 func NewSource(most int, memory Reserver) *Source {
 	return &Source{
 		memory: memory, most: most, least: Least, entries: map[uint64]*entry{}, latest: map[Subject]*entry{}, outlets: map[uint64]*Outlet{}, tables: map[tableKind]*tabled{},
-		places: map[netip.AddrPort]uint64{}, wake: func() {}, now: time.Now,
+		places: map[netip.AddrPort]uint64{}, wake: func() {}, deliver: func() {}, now: time.Now,
 	}
 }
 
@@ -256,14 +261,15 @@ func (s *Source) ask(least int) {
 	}
 	s.asked = want
 	s.enqueue(frame{kind: kindWant, number: uint64(want)}, 0)
+	s.wake()
 }
 
-// enqueue adds a frame to the queue; size is what its values take on the lane. The caller
+// enqueue adds a frame to the queue; size is what its values take on the lane. Frames that
+// nobody waits for, as those that drop entries, go with the next that somebody does. The caller
 // holds s.mu.
 func (s *Source) enqueue(f frame, size int) {
 	s.queue = append(s.queue, f)
 	s.queued += size
-	s.wake()
 }
 
 // find looks for equal values at the other end, and refers to them if the link may have one
@@ -309,6 +315,7 @@ func (s *Source) mayRefer(o *Outlet, n int) bool {
 func (s *Source) refer(o *Outlet, e *entry) {
 	o.refs = append(o.refs, e)
 	o.pending += len(e.values)
+	s.pending += len(e.values)
 	e.refs++
 	e.had |= o.place
 }

@@ -43,6 +43,7 @@ func (s *Source) start(next uint64, limit int) error {
 		s.counts.SentBytes += uint64(len(f.entry.onLane()))
 		s.enqueue(f, len(f.entry.onLane()))
 	}
+	s.wake()
 	s.grant(limit)
 	return nil
 }
@@ -133,6 +134,14 @@ func (s *Source) take() []frame {
 	return all
 }
 
+// mayWriteHere reports whether the lane takes the queue without waiting, so that whoever has queued
+// something can write it: the other end has used almost all before.
+func (s *Source) mayWriteHere() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attached && s.queued <= writtenHere && s.pending <= writtenHere
+}
+
 // wrote records that frames were written and how long that took. From now on their entries
 // may be dropped.
 func (s *Source) wrote(all []frame, took time.Duration) {
@@ -194,6 +203,7 @@ func (s *Source) release(o *Outlet, n int) {
 	for _, e := range o.refs[:n] {
 		e.refs--
 		o.pending -= len(e.values)
+		s.pending -= len(e.values)
 		s.dropOld(e)
 	}
 	o.used += uint64(n)

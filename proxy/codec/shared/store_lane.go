@@ -201,7 +201,7 @@ func (l *laneReader) table(id uint64) error {
 	if err != nil {
 		return err
 	}
-	if setBits > maxSetBits {
+	if setBits < 1 || setBits > maxSetBits {
 		return corrupt("a table of 2^%d sets", setBits)
 	}
 	if err := l.store.resize(before, tableSize(int(width), int(setBits))); err != nil {

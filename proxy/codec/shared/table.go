@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"slices"
 )
 
 // A table holds the values of keys that went over a lane last, a value for each key. Both ends
@@ -21,7 +22,7 @@ type table struct {
 
 const (
 	ways = 4
-	// maxWidth and maxSetBits bound a table. The memory granted is a closer bound.
+	// maxWidth and maxSetBits bound a table, which has two sets or more. The memory granted is a closer bound.
 	maxWidth   = 4 << 10
 	maxSetBits = 28
 	maxTables  = 8
@@ -37,8 +38,9 @@ func newTable(width, setBits int) *table {
 	}
 }
 
-// setBitsFor returns the size of a table that has room for four times as many keys.
-func setBitsFor(keys int) int { return bits.Len(uint(max(4*keys/ways, 1) - 1)) }
+// setBitsFor returns the size of a table that has room for so many keys, or up to twice as many. Of
+// keys that several processes use there are fewer.
+func setBitsFor(keys int) int { return max(bits.Len(uint((keys-1)/ways)), 1) }
 
 // size is what tableSize was of.
 func (t *table) size() int { return 8*len(t.keys) + len(t.values) + len(t.next) }
@@ -47,26 +49,35 @@ func (t *table) size() int { return 8*len(t.keys) + len(t.values) + len(t.next) 
 func (t *table) slots() int { return len(t.keys) }
 
 // slot returns where a key's value is. A key that is not there takes the place of another, whose
-// value is still in it.
-func (t *table) slot(key uint64) (at int, isNew bool) {
-	set := int(key * 0x9E3779B97F4A7C15 >> t.shift) // Fibonacci hashing; a shift of 64 yields 0
-	first := set * ways
-	in := (*[ways]uint64)(t.keys[first:])
-	for i := range in {
-		if in[i] == key {
-			return first + i, false
-		}
+// value is still in it. There are no branches that depend on the key: which keys are known is as
+// good as random, and a mispredicted branch takes longer than everything else here.
+func (t *table) slot(key uint64) (at int, isNew uint8) {
+	set := int(key * 0x9E3779B97F4A7C15 >> (t.shift & 63)) // Fibonacci hashing
+	in := (*[ways]uint64)(t.keys[set*ways:])
+	next := t.next[set] % ways
+	found := bit(in[0] == key) | bit(in[1] == key)<<1 | bit(in[2] == key)<<2 | bit(in[3] == key)<<3
+	isNew = bit(found == 0)
+	way := bits.TrailingZeros8(found | isNew<<next)
+	in[way%ways] = key
+	t.next[set] = next + isNew
+	return set*ways + way, isNew
+}
+
+// bit is 1 for true; the compiler makes no branch of it.
+func bit(is bool) uint8 {
+	if is {
+		return 1
 	}
-	way := t.next[set]
-	t.next[set] = (way + 1) % ways
-	in[way] = key
-	return first + int(way), true
+	return 0
 }
 
 // appendFresh appends to known a bit for each key, set if the table has its value, the lowest bit
 // first, and to fresh the other values, which the table has from now on. It returns how many were
 // known. keys is the body of a keys frame, and values has width bytes for each.
 func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, count int) {
+	if t.width == 4 {
+		return t.appendFresh4(known, fresh, keys, values)
+	}
 	w := t.width
 	for len(keys) > 0 {
 		n := min(len(keys)/8, 8)
@@ -74,17 +85,7 @@ func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, cou
 		for i := range n {
 			at, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
 			v, have := values[i*w:(i+1)*w], t.values[at*w:(at+1)*w]
-			if w == 4 { // as most, and a call costs more than this
-				a, b := binary.LittleEndian.Uint32(v), binary.LittleEndian.Uint32(have)
-				if !isNew && a == b {
-					byKey |= 1 << i
-					continue
-				}
-				binary.LittleEndian.PutUint32(have, a)
-				fresh = binary.LittleEndian.AppendUint32(fresh, a)
-				continue
-			}
-			if !isNew && bytes.Equal(v, have) {
+			if isNew == 0 && bytes.Equal(v, have) {
 				byKey |= 1 << i
 				continue
 			}
@@ -98,24 +99,76 @@ func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, cou
 	return known, fresh, count
 }
 
+// appendFresh4 is appendFresh for values of 4 bytes, as most are.
+func (t *table) appendFresh4(known, fresh, keys, values []byte) (_, _ []byte, count int) {
+	at := len(fresh)
+	fresh = slices.Grow(fresh, len(values))[:at+len(values)]
+	for len(keys) > 0 {
+		n := min(len(keys)/8, 8)
+		var byKey byte
+		for i := range n {
+			slot, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
+			v, have := binary.LittleEndian.Uint32(values[4*i:]), t.values[4*slot:4*slot+4]
+			same := bit(v == binary.LittleEndian.Uint32(have)) &^ isNew
+			binary.LittleEndian.PutUint32(have, v)
+			// The next one overwrites it if it is known.
+			binary.LittleEndian.PutUint32(fresh[at:], v)
+			at += 4 * int(1-same)
+			byKey |= same << i
+		}
+		known = append(known, byKey)
+		count += bits.OnesCount8(byKey)
+		keys, values = keys[8*n:], values[4*n:]
+	}
+	return known, fresh[:at], count
+}
+
 // fill is the reverse of appendFresh: it fills values with those of keys. fresh must have the values
 // of all keys that are not known. A key that is said to be known but is not is an error.
 func (t *table) fill(values, known, fresh, keys []byte) error {
+	if t.width == 4 {
+		return t.fill4(values, known, fresh, keys)
+	}
 	w := t.width
 	for i := range len(keys) / 8 {
-		key := binary.LittleEndian.Uint64(keys[8*i:])
-		at, isNew := t.slot(key)
+		at, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
 		v, have := values[i*w:(i+1)*w], t.values[at*w:(at+1)*w]
 		switch {
 		case known[i/8]>>(i%8)&1 == 0:
 			copy(v, fresh[:w])
 			copy(have, fresh)
 			fresh = fresh[w:]
-		case isNew:
-			return corrupt("the value of key %d is not in the table", key)
+		case isNew == 1:
+			return errUnknown
 		default:
 			copy(v, have)
 		}
 	}
 	return nil
 }
+
+// fill4 is fill for values of 4 bytes.
+func (t *table) fill4(values, known, fresh, keys []byte) error {
+	var none [4]byte
+	if len(fresh) == 0 {
+		fresh = none[:] // of which nothing is used
+	}
+	at, last, wrong := 0, len(fresh)-4, uint8(0)
+	for i := range len(keys) / 8 {
+		slot, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
+		have := t.values[4*slot : 4*slot+4]
+		knows := known[i/8] >> (i % 8) & 1
+		a, b := binary.LittleEndian.Uint32(fresh[min(at, last):]), binary.LittleEndian.Uint32(have)
+		v := a ^ (a^b)&-uint32(knows)
+		wrong |= isNew & knows
+		binary.LittleEndian.PutUint32(have, v)
+		binary.LittleEndian.PutUint32(values[4*i:], v)
+		at += 4 * int(1-knows)
+	}
+	if wrong != 0 {
+		return errUnknown
+	}
+	return nil
+}
+
+var errUnknown = corrupt("a value that the other end knows of a key that was never sent")
