@@ -196,6 +196,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	// numbers.
 	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count, dense: number of distinct keys; rows: number of distinct keys per worker")
 	f.IntVar(&o.Count.Batch, "count-batch", 100, "count, rows: keys per step; dense: keys per request")
+	f.Float64Var(&o.DensePart, "dense-part", 1, "dense: share of the keys of a request that a worker pulls, others in each step")
 	f.Float64Var(&o.Rows.Sparsity, "rows-sparsity", 0.9, "rows: share of a row's smallest values that may be dropped on the way, and of its gradient")
 	f.IntVar(&o.Count.Most, "count-most", 3, "count: a push adds between 1 and this number to each value")
 	f.Float64Var(&o.Count.Skew, "count-skew", 1, "count: how strongly each worker prefers its favorite keys; 0: not at all")

@@ -180,7 +180,8 @@ func newLists(t *testing.T, wait time.Duration) *world {
 	w := newWorld(t, 3, 4, wait, true)
 	for _, k := range w.workers {
 		for key := range uint64(10) {
-			k.queue.seen.keys[appKey{0, key}], k.pushed[key] = true, true
+			k.queue.seen.add(0, key)
+			k.pushed[key] = true
 		}
 	}
 	return w
@@ -360,7 +361,7 @@ func TestKnown(t *testing.T) {
 		s := of(100+3*i, 3)
 		k.learn(&s)
 	}
-	if len(k.lists) > maxLists || len(k.keys) != maxKeys {
-		t.Errorf("%d lists and %d keys are remembered", len(k.lists), len(k.keys))
+	if len(k.lists) > maxLists || k.count != maxKeys {
+		t.Errorf("%d lists and %d keys are remembered", len(k.lists), k.count)
 	}
 }

@@ -255,6 +255,7 @@ func TestDividedData(t *testing.T) {
 				{"and sums", summedFrom(aggregate.Least)},
 				{"and sums from 1024 bytes", summedFrom(1024)},
 				{"and sums from 256 bytes", summedFrom(256)},
+				{"sums from 256 bytes alone", append(summedFrom(256), "--share-pulls=false")},
 			} {
 				t.Run(how.name, func(t *testing.T) {
 					more := d.do(t, moreSteps, how.flags...)

@@ -1,6 +1,7 @@
 package codecs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -20,7 +21,8 @@ import (
 type dense struct {
 	servers, workers   int
 	keys, width, steps int
-	batch              int // keys of a request
+	batch              int     // keys of a request
+	part               float64 // of these, that each worker pulls of its own choice; 0: all
 	rate               uint64
 	sidecar            []string
 	meanwhile          func(d *denseNet)
@@ -54,7 +56,7 @@ func (d dense) do(t testing.TB) pulled {
 	}
 	node := hosts.Program{build(t, "cmd/psjob"), "--json"}
 	worker := append(node[:2:2], "--model", "dense", "--steps", strconv.Itoa(d.steps), "--count-keys", strconv.Itoa(d.keys),
-		"--count-batch", strconv.Itoa(max(d.batch, 1)), "--value-length", strconv.Itoa(d.width))
+		"--count-batch", strconv.Itoa(max(d.batch, 1)), "--value-length", strconv.Itoa(d.width), "--dense-part", fmt.Sprint(cmp.Or(d.part, 1)))
 	n.running, err = hosts.Job{Scheduler: node, Servers: hosts.Repeat(d.servers, node), Workers: hosts.Repeat(d.workers, worker), Hosts: all[1:], WorkerHosts: all[:1]}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -88,8 +90,8 @@ func (d dense) result(t testing.TB, n *denseNet, before [][]hosts.Traffic) (p pu
 		if err := json.Unmarshal(w.Stdout.Bytes(), &report); err != nil {
 			t.Fatalf("worker %d printed %q: %v", w.Index, w.Stdout.Bytes(), err)
 		}
-		if report.Checked != d.keys*d.steps {
-			t.Errorf("worker %d has checked %d of %d keys", w.Index, report.Checked, d.keys*d.steps)
+		if want := int(cmp.Or(d.part, 1) * float64(d.keys*d.steps)); report.Checked != want {
+			t.Errorf("worker %d has checked %d of %d keys", w.Index, report.Checked, want)
 		}
 		p.steps = report.StepsPerSecond
 	}
@@ -135,6 +137,42 @@ func TestPullsAreShared(t *testing.T) {
 			t.Logf("four workers: %v", four)
 			if times := float64(four.bytes) / float64(one.bytes); times > 1.02 {
 				t.Errorf("four workers take %.3f times one's bytes", times)
+			}
+		})
+	}
+}
+
+// Four workers of a host that pull other keys in each step, of which they have many in common, take
+// little more than the bytes of each key once, and each value is right to the last bit.
+func TestPullsAreSharedByKey(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		dense
+	}{
+		{"single values", dense{keys: 8000, batch: 8000, width: 1, steps: 60}},
+		{"rows", dense{keys: 1200, batch: 400, width: 64, steps: 100}},
+		{"small answers", dense{keys: 400, batch: 400, width: 3, steps: 120, sidecar: []string{"--share-least", "512"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := c.dense
+			d.servers, d.workers, d.part = 1, 4, 0.5
+			d.sidecar = append(d.sidecar, "--share-pulls=false")
+			apart := d.do(t)
+			d.sidecar = c.sidecar
+			together := d.do(t)
+			t.Logf("apart: %v", apart)
+			t.Logf("by key: %v", together)
+			// Each key is in a worker's half in one of two cases, so 15/16 of all are in one of four.
+			values := float64(4 * d.width * d.keys * d.steps)
+			least, rest := 15./16*values, float64(apart.bytes)-2*values
+			// A bit for each key, what each answer takes beside, and the first steps.
+			answers := float64(4 * d.steps * d.keys / d.batch)
+			most := 1.1*least + 2./8*float64(d.keys*d.steps) + max(rest, 0) + 64*answers
+			if got := float64(together.bytes); got > most {
+				t.Errorf("%.0f bytes by key, want at most %.0f; apart %d", got, most, apart.bytes)
+			}
+			if together.shared.ByKey == 0 || apart.shared.ByKey > 0 {
+				t.Errorf("%d answers by key, apart %d", together.shared.ByKey, apart.shared.ByKey)
 			}
 		})
 	}

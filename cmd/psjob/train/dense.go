@@ -55,19 +55,23 @@ func (w *worker) dense(ctx context.Context) error {
 		if err := w.van.Barrier(ctx, van.Workers); err != nil {
 			return err
 		}
-		if err := w.all(ctx, requests, w.kv.Pull); err != nil {
+		pulls, wants := requests, sums
+		if w.DensePart < 1 {
+			pulls, wants = w.parts(requests, sums, step)
+		}
+		if err := w.all(ctx, pulls, w.kv.Pull); err != nil {
 			return fmt.Errorf("step %d: pull: %w", step, err)
 		}
-		for i := range requests {
-			for j, v := range requests[i].Out {
-				if math.Float32bits(v) != math.Float32bits(sums[i][j]) {
-					return fmt.Errorf("step %d: value %d of the request that begins with key %d is %v, want %v: %w", step, j, requests[i].Keys[0], v, sums[i][j], errNotTheSum)
+		for i := range pulls {
+			for j, v := range pulls[i].Out {
+				if math.Float32bits(v) != math.Float32bits(wants[i][j]) {
+					return fmt.Errorf("step %d: value %d of the request that begins with key %d is %v, want %v: %w", step, j, pulls[i].Keys[0], v, wants[i][j], errNotTheSum)
 				}
 			}
 			// A value that does not arrive in the next step must not look like one
 			// that did.
-			clear(requests[i].Out)
-			w.report.Checked += len(requests[i].Keys)
+			clear(pulls[i].Out)
+			w.report.Checked += len(pulls[i].Keys)
 		}
 		if err := w.van.Barrier(ctx, van.Workers); err != nil {
 			return err
@@ -77,6 +81,26 @@ func (w *worker) dense(ctx context.Context) error {
 	w.report.Steps, w.report.Seconds, w.report.LongestStep = w.Steps, since(began), longest.Seconds()
 	w.report.StepsPerSecond = float64(w.Steps) / w.report.Seconds
 	return nil
+}
+
+// parts returns requests for DensePart of the keys of each, rounded up, which this worker chooses in
+// this step, and the values that must come.
+func (w *worker) parts(requests []kv.Request, sums [][]float32, step int) (pulls []kv.Request, wants [][]float32) {
+	rng := rand.New(rand.NewPCG(w.Seed, uint64(step)<<32|uint64(w.van.Rank())))
+	for i, r := range requests {
+		width := len(r.Vals) / len(r.Keys)
+		chosen := rng.Perm(len(r.Keys))[:int(math.Ceil(w.DensePart*float64(len(r.Keys))))]
+		slices.Sort(chosen)
+		var pull kv.Request
+		var want []float32
+		for _, k := range chosen {
+			pull.Keys = append(pull.Keys, r.Keys[k])
+			want = append(want, sums[i][k*width:(k+1)*width]...)
+		}
+		pull.Out = make([]float32, len(want))
+		pulls, wants = append(pulls, pull), append(wants, want)
+	}
+	return pulls, wants
 }
 
 // denseRequests returns the requests of a step: Count.Keys keys of width values, the
@@ -137,6 +161,8 @@ func (o Options) checkDense() error {
 		return fmt.Errorf("--rule %s: dense requires add, whose sums are known", o.Server.Rule)
 	case o.Steps < 1:
 		return fmt.Errorf("--steps %d: dense wants 1 or more", o.Steps)
+	case !(o.DensePart > 0 && o.DensePart <= 1):
+		return fmt.Errorf("--dense-part %v: want above 0 to 1", o.DensePart)
 	case o.Async:
 		return errors.New("--async: not with dense, which must wait for the other workers to know the expected values")
 	case o.Count.Keys < 1 || o.Count.Batch < 1:

@@ -47,9 +47,10 @@ type Options struct {
 	Count      CountOptions
 	Mix        MixOptions
 	Rows       RowsOptions
-	Rounds     int    // of a bench
-	Keys       int    // of a bench
-	AccessLog  string // where to write the accesses
+	DensePart  float64 // of the keys of a request, that a worker of dense pulls in a step
+	Rounds     int     // of a bench
+	Keys       int     // of a bench
+	AccessLog  string  // where to write the accesses
 	// StartAfter is how long a worker waits, once all nodes are there, before its
 	// first request. A server of PS-lite's own may not be ready by then, and ends if
 	// a request comes too early.

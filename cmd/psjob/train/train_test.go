@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // defaults are the options as the command line has them.
 func defaults(model string) Options {
 	return Options{Model: model, KeyMap: "spread", Epochs: 5, Batch: 32, Factors: 4, Embedding: 8, Bottom: []int{16}, Top: []int{16, 8}, Hidden: 16,
-		Buckets: 200, Block: 4096, Seed: 1, Keys: 1000, Rounds: 3, Count: CountOptions{Keys: 500, Batch: 40, Skew: 1},
+		Buckets: 200, Block: 4096, Seed: 1, Keys: 1000, Rounds: 3, DensePart: 1, Count: CountOptions{Keys: 500, Batch: 40, Skew: 1},
 		Mix: MixOptions{Customers: 2, Longest: 2000}}
 }
 

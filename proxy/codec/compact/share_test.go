@@ -48,6 +48,13 @@ func (h *sharingHosts) lane(_ context.Context, id []byte) (net.Conn, error) {
 // server.
 func (h *sharingHosts) toWorker(job string) *direction {
 	h.t.Helper()
+	_, answers := h.bothWays(job)
+	return answers
+}
+
+// bothWays is toWorker that returns both.
+func (h *sharingHosts) bothWays(job string) (requests, answers *direction) {
+	h.t.Helper()
 	h.links++
 	client := netip.MustParseAddrPort("10.0.0.1:40000")
 	worker := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), uint16(5000+h.links))
@@ -69,7 +76,7 @@ func (h *sharingHosts) toWorker(job string) *direction {
 			c.Close()
 		}
 	})
-	return &direction{sender: out.(*Sender), receiver: in.(*Receiver)}
+	return &direction{sender: s2.(*Sender), receiver: r1.(*Receiver)}, &direction{sender: out.(*Sender), receiver: in.(*Receiver)}
 }
 
 func (h *sharingHosts) open(c *Codec, l relay.Link, offered []byte) (relay.Sender, relay.Receiver) {
@@ -156,6 +163,98 @@ func TestPackedValuesAreShared(t *testing.T) {
 	}
 	if a.encoded > 1000 || b.encoded > 1000 {
 		t.Errorf("%d and %d bytes on the links", a.encoded, b.encoded)
+	}
+}
+
+// crowd is workers of a host that pull other keys in each step, of which they have many in common.
+type crowd struct {
+	requests, answers []*direction
+	rng               *rand.Rand
+	versions          []byte // of the keys' values
+	step              int32
+}
+
+const crowdWidth = 4
+
+func newCrowd(h *sharingHosts, workers, keys int) *crowd {
+	c := &crowd{rng: rand.New(rand.NewPCG(7, 7)), versions: make([]byte, keys)}
+	for range workers {
+		r, a := h.bothWays("job")
+		c.requests, c.answers = append(c.requests, r), append(c.answers, a)
+	}
+	return c
+}
+
+// pull has all workers pull half of the keys, of which the server has changed all before, and
+// returns how many different ones that were. Each has another timestamp.
+func (c *crowd) pull(t *testing.T) (distinct int) {
+	t.Helper()
+	for k := range c.versions {
+		c.versions[k]++
+	}
+	used := map[uint64]bool{}
+	for i := range c.requests {
+		var keys []uint64
+		var values []byte
+		for k, version := range c.versions {
+			if c.rng.IntN(2) == 0 {
+				continue
+			}
+			used[uint64(k)<<32] = true
+			keys = append(keys, uint64(k)<<32)
+			values = append(values, byte(k), byte(k>>8), version, version*31)
+		}
+		c.step++
+		c.requests[i].pass(t, data(pslite.DMLC, c.step, true, false, true, keys, nil, nil))
+		c.answers[i].pass(t, data(pslite.DMLC, c.step, false, false, true, keys, values, nil))
+	}
+	return len(used)
+}
+
+// Workers that never pull the same keys are sent the values that they have in common once.
+func TestKeysInCommonCrossOnce(t *testing.T) {
+	h := newSharingHosts(t, DefaultLimits, DefaultLimits)
+	h.end()
+	const workers, keys, steps = 4, 6000, 12
+	c := newCrowd(h, workers, keys)
+	distinct := 0
+	for range steps {
+		distinct += c.pull(t)
+	}
+	counts := h.servers.Shared()
+	if counts.ByKey != workers*steps {
+		t.Errorf("%+v", counts)
+	}
+	onLinks := 0
+	for i := range c.answers {
+		onLinks += c.answers[i].encoded
+		if n := len(c.requests[i].sender.peer.asked); n > 0 {
+			t.Errorf("%d requests are kept after their answers", n)
+		}
+	}
+	// And a bit for each key, and heads.
+	values := distinct * crowdWidth
+	if most := values*105/100 + workers*steps*(keys/2/8+64); onLinks+int(counts.SentBytes) > most {
+		t.Errorf("%d bytes on the links, %d on the lane, want at most %d", onLinks, counts.SentBytes, most)
+	}
+}
+
+// Proxies that know nothing of keys in common are sent whole answers.
+func TestOldProxiesShareWholeAnswers(t *testing.T) {
+	old := DefaultLimits
+	old.SharedForms = 0
+	for name, h := range map[string]*sharingHosts{"at the workers": newSharingHosts(t, DefaultLimits, old), "at the servers": newSharingHosts(t, old, DefaultLimits)} {
+		t.Run(name, func(t *testing.T) {
+			h.t = t
+			h.end()
+			c := newCrowd(h, 3, 4000)
+			for range 5 {
+				c.pull(t)
+			}
+			if counts := h.servers.Shared(); counts.ByKey > 0 || counts.Sent == 0 {
+				t.Errorf("%+v", counts)
+			}
+		})
 	}
 }
 

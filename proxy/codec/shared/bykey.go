@@ -35,21 +35,32 @@ type tabled struct {
 	valid   bool // the lane's other end has the same
 	keysFor int  // answers of all processes may have so many keys before a larger one is made
 	limit   int  // what was granted when it had to be smaller than it should be; 0: it is not
+	scale   int  // what worth asked for when it was made
 	worth   worth
 }
 
 // worth says whether answers are to be sent by key: while a round of them spares too little, they
-// are not for a while. The zero worth tries.
+// are not for a while. It also finds the size of a table from which on a larger one spares no more.
+// The zero worth tries.
 type worth struct {
-	answers, bytes, spared int // in this round
-	skip                   int // answers to skip from now on
-	wait                   int // the last pause, in answers
+	answers, keys, newKeys, bytes, spared int // in this round; newKeys were not in the table
+
+	warm   bool    // a round has passed since the table was new, or out of use
+	scale  int     // the table is to be 2^scale times as large as for an answer of each process
+	larger bool    // it has been enlarged after the round before
+	full   bool    // a larger one did not spare more
+	before float64 // part of the bytes that was spared before it was enlarged
+	skip   int     // answers to skip from now on
+	wait   int     // the last pause, in answers
 }
 
 const (
 	// A round has roundOf answers for each process, and pays if it spares a sparesFrom-th of
 	// their bytes. Comparing costs about as much as sending the rest at 500 Mbit/s then.
 	roundOf, sparesFrom = 8, 8
+	// A table is enlarged if more than a newFrom-th of the keys were not in it, and stays so if that
+	// spares a moreFrom-th of the bytes more. Processes may pull many lists in each step.
+	newFrom, moreFrom, mostScale = 8, 32, 8
 	// fewestPause and mostPause bound the pause after a round that did not pay, in answers.
 	fewestPause, mostPause = 64, 8192
 	// byKeyHead is how many bytes an answer by key takes at most beside bits and values.
@@ -70,17 +81,29 @@ func (w *worth) may() bool {
 }
 
 // learn records what an answer spared, of a round of so many answers.
-func (w *worth) learn(bytes, spared, round int) {
-	w.answers, w.bytes, w.spared = w.answers+1, w.bytes+bytes, w.spared+spared
+func (w *worth) learn(keys, newKeys, bytes, spared, round int) {
+	w.answers, w.keys, w.newKeys, w.bytes, w.spared = w.answers+1, w.keys+keys, w.newKeys+newKeys, w.bytes+bytes, w.spared+spared
 	if w.answers < round {
 		return
 	}
-	if sparesFrom*w.spared >= w.bytes {
-		*w = worth{}
-		return
+	r := *w
+	w.answers, w.keys, w.newKeys, w.bytes, w.spared = 0, 0, 0, 0, 0
+	part := float64(r.spared) / float64(r.bytes)
+	switch {
+	case !w.warm:
+		w.warm = true
+	case w.larger && part < w.before+1./moreFrom:
+		w.larger, w.full, w.warm = false, true, false
+		w.scale--
+	case !w.full && w.scale < mostScale && newFrom*r.newKeys > r.keys:
+		w.larger, w.before, w.warm = true, part, false
+		w.scale++
+	case sparesFrom*r.spared < r.bytes:
+		wait := min(max(2*w.wait, fewestPause), mostPause)
+		*w = worth{scale: w.scale, wait: wait, skip: wait}
+	default:
+		w.larger, w.wait = false, 0
 	}
-	wait := min(max(2*w.wait, fewestPause), mostPause)
-	*w = worth{wait: wait, skip: wait}
 }
 
 // mayByKey reports whether an answer is to be sent by key, and returns its kind.
@@ -119,11 +142,11 @@ func (s *Source) openTable(kind tableKind, keys int) *tabled {
 		return nil
 	}
 	all := keys * s.processes()
-	if k.valid && all <= k.keysFor && (k.limit == 0 || s.limit < 2*k.limit) {
+	if k.valid && all <= k.keysFor && k.scale == k.worth.scale && (k.limit == 0 || s.limit < 2*k.limit) {
 		return k
 	}
 	s.forgetTable(k)
-	setBits := min(setBitsFor(all), maxSetBits)
+	setBits := min(setBitsFor(all<<k.worth.scale), maxSetBits)
 	if size := tableSize(kind.width, setBits); size > s.tableRoom() {
 		s.ask(tablesOf * (s.tableBytes + size))
 	}
@@ -146,7 +169,8 @@ func (s *Source) openTable(kind tableKind, keys int) *tabled {
 		clear(k.values)
 		clear(k.next)
 	}
-	k.valid, k.keysFor = true, max(all, k.slots())
+	k.valid, k.scale, k.keysFor = true, k.worth.scale, max(all, k.slots()>>k.worth.scale)
+	k.worth.warm = false
 	s.bytes += size
 	s.tableBytes += size
 	s.enqueue(frame{kind: kindTable, number: k.id, width: kind.width, setBits: setBits}, 0)
@@ -181,7 +205,7 @@ func (o *Outlet) putByKey(subject Subject, values []byte, keys *ByKeys, kind tab
 	if k == nil {
 		return r, false
 	}
-	known, fresh, count := k.appendFresh(s.known[:0], s.fresh[:0], keys.Keys, values)
+	known, fresh, count, newKeys := k.appendFresh(s.known[:0], s.fresh[:0], keys.Keys, values)
 	s.known, s.fresh = known, fresh
 	packed := binary.AppendUvarint(s.packed[:0], k.id)
 	packed = binary.AppendUvarint(packed, keys.Link)
@@ -209,7 +233,7 @@ func (o *Outlet) putByKey(subject Subject, values []byte, keys *ByKeys, kind tab
 	spared := count * kind.width
 	s.counts.ByKey++
 	s.counts.SparedBytes += uint64(spared)
-	k.worth.learn(len(values), max(spared-len(known)-byKeyHead, 0), roundOf*s.processes())
+	k.worth.learn(subject.Keys, newKeys, len(values), max(spared-len(known)-byKeyHead, 0), roundOf*s.processes())
 	return Referred{number, onLane, spared}, true
 }
 

@@ -17,7 +17,7 @@ type table struct {
 	shift  int      // 64 less the number of bits of a set's index
 	keys   []uint64 // a set's are neighbours
 	values []byte   // likewise
-	next   []uint8  // for each set the way that the next new key overwrites
+	next   []uint8  // for each set, modulo ways, the way that the next new key overwrites
 }
 
 const (
@@ -59,7 +59,7 @@ func (t *table) slot(key uint64) (at int, isNew uint8) {
 	isNew = bit(found == 0)
 	way := bits.TrailingZeros8(found | isNew<<next)
 	in[way%ways] = key
-	t.next[set] = next + isNew
+	t.next[set] = next + bit(way == int(next)) // what has just been used is not overwritten next
 	return set*ways + way, isNew
 }
 
@@ -73,8 +73,8 @@ func bit(is bool) uint8 {
 
 // appendFresh appends to known a bit for each key, set if the table has its value, the lowest bit
 // first, and to fresh the other values, which the table has from now on. It returns how many were
-// known. keys is the body of a keys frame, and values has width bytes for each.
-func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, count int) {
+// known, and how many keys were not in the table. keys is the body of a keys frame, and values has width bytes for each.
+func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, count, newKeys int) {
 	if t.width == 4 {
 		return t.appendFresh4(known, fresh, keys, values)
 	}
@@ -84,6 +84,7 @@ func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, cou
 		var byKey byte
 		for i := range n {
 			at, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
+			newKeys += int(isNew)
 			v, have := values[i*w:(i+1)*w], t.values[at*w:(at+1)*w]
 			if isNew == 0 && bytes.Equal(v, have) {
 				byKey |= 1 << i
@@ -96,11 +97,11 @@ func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, cou
 		count += bits.OnesCount8(byKey)
 		keys, values = keys[8*n:], values[w*n:]
 	}
-	return known, fresh, count
+	return known, fresh, count, newKeys
 }
 
 // appendFresh4 is appendFresh for values of 4 bytes, as most are.
-func (t *table) appendFresh4(known, fresh, keys, values []byte) (_, _ []byte, count int) {
+func (t *table) appendFresh4(known, fresh, keys, values []byte) (_, _ []byte, count, newKeys int) {
 	at := len(fresh)
 	fresh = slices.Grow(fresh, len(values))[:at+len(values)]
 	for len(keys) > 0 {
@@ -109,6 +110,7 @@ func (t *table) appendFresh4(known, fresh, keys, values []byte) (_, _ []byte, co
 		for i := range n {
 			slot, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
 			v, have := binary.LittleEndian.Uint32(values[4*i:]), t.values[4*slot:4*slot+4]
+			newKeys += int(isNew)
 			same := bit(v == binary.LittleEndian.Uint32(have)) &^ isNew
 			binary.LittleEndian.PutUint32(have, v)
 			// The next one overwrites it if it is known.
@@ -120,7 +122,7 @@ func (t *table) appendFresh4(known, fresh, keys, values []byte) (_, _ []byte, co
 		count += bits.OnesCount8(byKey)
 		keys, values = keys[8*n:], values[4*n:]
 	}
-	return known, fresh[:at], count
+	return known, fresh[:at], count, newKeys
 }
 
 // fill is the reverse of appendFresh: it fills values with those of keys. fresh must have the values

@@ -45,7 +45,7 @@ func TestTablesAgree(t *testing.T) {
 			all, values := lists(uint64(setBits), 30, 200, width)
 			saved := 0
 			for i, keys := range all {
-				known, fresh, count := here.appendFresh(nil, nil, keys, values[i])
+				known, fresh, count, _ := here.appendFresh(nil, nil, keys, values[i])
 				if len(fresh) != (200-count)*width || len(known) != 25 {
 					t.Fatalf("%d bits, %d known, %d bytes", 8*len(known), count, len(fresh))
 				}
@@ -72,7 +72,7 @@ func TestTableAgainstMap(t *testing.T) {
 	table, last := newTable(width, setBitsFor(20*100)), map[uint64][width]byte{0: {}} // as a new table has
 	knows, could := 0, 0
 	for i, keys := range all {
-		known, _, count := table.appendFresh(nil, nil, keys, values[i])
+		known, _, count, _ := table.appendFresh(nil, nil, keys, values[i])
 		knows += count
 		for k := range 100 {
 			key, v := binary.LittleEndian.Uint64(keys[8*k:]), [width]byte(values[i][width*k:])
@@ -108,7 +108,7 @@ func BenchmarkTable(b *testing.B) {
 				type coded struct{ known, fresh []byte }
 				var done []coded
 				for i, keys := range all {
-					known, fresh, _ := here.appendFresh(nil, nil, keys, values[i])
+					known, fresh, _, _ := here.appendFresh(nil, nil, keys, values[i])
 					done = append(done, coded{known, fresh})
 				}
 				got := make([]byte, len(values[0]))
@@ -116,7 +116,7 @@ func BenchmarkTable(b *testing.B) {
 				b.SetBytes(int64(c.keys * c.width))
 				for i := 0; b.Loop(); i = (i + 1) % len(all) {
 					if op == "take out" {
-						known, fresh, _ = here.appendFresh(known[:0], fresh[:0], all[i], values[i])
+						known, fresh, _, _ = here.appendFresh(known[:0], fresh[:0], all[i], values[i])
 						continue
 					}
 					if i == 0 {
