@@ -57,10 +57,10 @@ type worth struct {
 const (
 	// A round has roundOf answers for each process, and pays if it spares a sparesFrom-th of
 	// their bytes. Comparing costs about as much as sending the rest at 500 Mbit/s then.
-	roundOf, sparesFrom = 8, 8
+	roundOf, sparesFrom = 16, 8
 	// A table is enlarged if more than a newFrom-th of the keys were not in it, and stays so if that
 	// spares a moreFrom-th of the bytes more. Processes may pull many lists in each step.
-	newFrom, moreFrom, mostScale = 8, 32, 8
+	newFrom, moreFrom, mostScale = 8, 100, 8
 	// fewestPause and mostPause bound the pause after a round that did not pay, in answers.
 	fewestPause, mostPause = 64, 8192
 	// byKeyHead is how many bytes an answer by key takes at most beside bits and values.
@@ -165,9 +165,7 @@ func (s *Source) openTable(kind tableKind, keys int) *tabled {
 	if k.table == nil || k.size() != size {
 		k.table = newTable(kind.width, setBits)
 	} else {
-		clear(k.keys)
-		clear(k.values)
-		clear(k.next)
+		k.clear()
 	}
 	k.valid, k.scale, k.keysFor = true, k.worth.scale, max(all, k.slots()>>k.worth.scale)
 	k.worth.warm = false

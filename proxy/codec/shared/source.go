@@ -97,7 +97,7 @@ const (
 	queueBytes = 1 << 20
 	// writtenHere is how many bytes may be on their way for an answer's own goroutine to write to
 	// the lane. A socket's buffers have room for as many.
-	writtenHere = 32 << 10
+	writtenHere = 64 << 10
 	// firstLimit is granted to begin with, if there is memory.
 	firstLimit = 16 << 20
 	// lookAt bounds the search for an entry to evict: that many of the oldest are looked
