@@ -77,8 +77,8 @@ func printShared(w io.Writer, c *shared.Counts) {
 	if c.Sent+c.ReceivedBytes == 0 && len(c.Plain) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "  shared pulls: %d bytes sent once, %d saved (%d answers); %d received; %d held now\n",
-		c.SentBytes, c.SparedBytes, c.Referred, c.ReceivedBytes, c.HeldBytes)
+	fmt.Fprintf(w, "  shared pulls: %d bytes sent once, %d saved (%d whole answers, %d by key); %d received; %d held now\n",
+		c.SentBytes, c.SparedBytes, c.Referred, c.ByKey, c.ReceivedBytes, c.HeldBytes)
 	for _, why := range slices.Sorted(maps.Keys(c.Plain)) {
 		fmt.Fprintf(w, "    not shared: %s\t%d\n", why, c.Plain[why])
 	}

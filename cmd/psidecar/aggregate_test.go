@@ -19,6 +19,7 @@ func TestAggregateRefused(t *testing.T) {
 		"--aggregate host --handler add --codec none":                                 "requires --codec",
 		"--aggregate-wait 1ms":                                      "requires --aggregate host, auto or asked",
 		"--aggregate host --handler add --aggregate-wait -1s":       "cannot be negative",
+		"--share-least 255":                                         "want 256 bytes or more",
 		"--aggregate-least 1024":                                    "requires --aggregate host, auto or asked",
 		"--aggregate host --handler add --aggregate-least 0":        "want 1 to 67108864 bytes",
 		"--aggregate host --handler add --aggregate-least 67108865": "want 1 to 67108864 bytes",

@@ -19,6 +19,7 @@ const (
 	leastShared = 4 << 10
 	mostSummed  = 64 << 20
 	leastPart   = 8
+	widestByKey = 4 << 10
 )
 
 // maxKept bounds how many keys, and lists of keys, are remembered. If there are more all are
@@ -47,6 +48,8 @@ type Aggregation struct {
 	Pulls uint64 `json:"pulls"`
 	// Those of them whose values the machine has already.
 	Shared uint64 `json:"shared"`
+	// Those of them that go by key, since the machine has an eighth of the values or more.
+	ByKey uint64 `json:"by_key"`
 	// Pushes to other machines.
 	Pushes uint64 `json:"pushes"`
 	// Those of them whose values another worker's push carries.
@@ -70,7 +73,8 @@ type AggregationForm struct {
 //
 // Whether a machine has a pull's values is decided by numbers: pushes are counted, pushed has the
 // number of each key's last push, and has the newest of these numbers at the time when a list was
-// last sent to a machine. If it is still the newest, no key of the list was pushed since.
+// last sent to a machine. If it is still the newest, no key of the list was pushed since. got has the
+// same for each key.
 type aggregating struct {
 	machines *machines
 	// By machine, how many run there.
@@ -92,6 +96,7 @@ type aggregating struct {
 	// is missing counts as pushed then.
 	forgotten uint64
 	has       map[listOf]uint64 // what a machine was sent: the number of the last push that is in it
+	got       map[keyOf]uint64  // likewise, by key
 	// What the workers of a machine push for a key.
 	sums map[keyOf]keySum
 	// The round that each worker is in at each server, and the highest of a machine's workers. A push
@@ -138,7 +143,7 @@ type keySum struct {
 func newAggregating(m *machines, keyBytes int, wait time.Duration) *aggregating {
 	a := &aggregating{
 		machines: m, workers: make([]int, m.count), keyBytes: keyBytes, wait: wait, seed: maphash.MakeSeed(), most: maxKept,
-		pushed: map[uint64]uint64{}, has: map[listOf]uint64{}, sums: map[keyOf]keySum{}, rounds: map[[2]int]int{}, newest: map[[2]int]int{}, known: map[pushedBy]bool{},
+		pushed: map[uint64]uint64{}, has: map[listOf]uint64{}, got: map[keyOf]uint64{}, sums: map[keyOf]keySum{}, rounds: map[[2]int]int{}, newest: map[[2]int]int{}, known: map[pushedBy]bool{},
 		plain: make([]float64, m.count), sharing: make([]float64, m.count), summing: make([]float64, m.count),
 	}
 	for _, machine := range m.worker {
@@ -201,6 +206,33 @@ func (a *aggregating) pulled(u *recording.Use, to listOf, at int) {
 		return
 	}
 	keep(a.has, a.most, to, newest)
+	if saved := a.pulledByKey(u, to); leastPart*saved >= float64(u.Bytes) {
+		a.out.ByKey++
+		between(a.sharing, int32(to.machine), int32(at), saved)
+	}
+}
+
+// pulledByKey returns how many bytes an answer takes less if the values that the machine has are left
+// out of it: a bit for each key says which.
+func (a *aggregating) pulledByKey(u *recording.Use, to listOf) (saved float64) {
+	n := uint64(len(u.Keys))
+	if n < 2 || u.Lens != nil || u.Bytes%n != 0 || u.Bytes/n > widestByKey {
+		return 0
+	}
+	known := uint64(0)
+	for _, key := range u.Keys {
+		last, ok := a.pushed[key]
+		if !ok {
+			last = a.forgotten
+		}
+		at := keyOf{to.machine, to.server, key, false}
+		if got, ok := a.got[at]; ok && got == last {
+			known++
+		} else {
+			keep(a.got, a.most, at, last)
+		}
+	}
+	return float64(known*(u.Bytes/n)) - float64((n+7)/8)
 }
 
 // sum adds a push to another machine: each of its values to an open sum of the same key that this
@@ -333,8 +365,8 @@ func (a *Aggregation) Print(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "\naggregation: nothing to save, no machine has two workers")
 		return err
 	}
-	fmt.Fprintf(w, "\naggregation with keys at home, up to %d workers a machine: values of %d of %d pulls are there already, %d of %d pushes are carried by others within %v, and a part of %d\n\n",
-		a.Each, a.Shared, a.Pulls, a.Carried, a.Pushes, time.Duration(a.WaitSeconds*float64(time.Second)), a.Partial)
+	fmt.Fprintf(w, "\naggregation with keys at home, up to %d workers a machine: values of %d of %d pulls are there already, and a part of %d, %d of %d pushes are carried by others within %v, and a part of %d\n\n",
+		a.Each, a.Shared, a.Pulls, a.ByKey, a.Carried, a.Pushes, time.Duration(a.WaitSeconds*float64(time.Second)), a.Partial)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "aggregation\tbusiest machine\tx below\ttotal\t")
 	for _, f := range a.Forms {

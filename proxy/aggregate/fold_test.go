@@ -180,7 +180,7 @@ func newLists(t *testing.T, wait time.Duration) *world {
 	w := newWorld(t, 3, 4, wait, true)
 	for _, k := range w.workers {
 		for key := range uint64(10) {
-			k.queue.seen.add(0, key)
+			k.queue.seen.addKey(0, key)
 			k.pushed[key] = true
 		}
 	}

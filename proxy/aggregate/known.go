@@ -56,12 +56,12 @@ func (k *known) learn(s *subject) {
 	k.lists[s.about()] = true
 	keys := pslite.Keys(s.keys)
 	for i := 0; i < keys.Len() && k.count < maxKeys; i++ {
-		k.add(s.app, keys.At(i))
+		k.addKey(s.app, keys.At(i))
 	}
 }
 
-// add notes that a key has been pushed.
-func (k *known) add(app int32, key uint64) {
+// addKey notes that a key has been pushed.
+func (k *known) addKey(app int32, key uint64) {
 	of := k.keys[app]
 	if of == nil {
 		of = map[uint64]bool{}

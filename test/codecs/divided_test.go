@@ -227,7 +227,7 @@ func (d divided) do(t *testing.T, steps int, flags ...string) (r trained) {
 // Runs of these lengths are compared: what a job moves at its start, and at its end, when it is
 // scored, is not counted. The shorter is longer than an epoch: a worker's first values for a key are
 // never summed.
-const fewSteps, moreSteps = 80, 2080
+const fewSteps, moreSteps = 80, 580
 
 // TestDividedData prints what sums and shared pulls save where data was divided by psidecar
 // partition, next to the share of keys that the workers of a host have in common in a step.

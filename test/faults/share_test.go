@@ -13,8 +13,13 @@ import (
 // dense is a job of four workers on the first host, which pull one model of servers on
 // the others in each step.
 func (f *fleet) dense(steps int, env ...string) hosts.Job {
+	return f.denseOf([]string{"--count-keys", "24", "--count-batch", "1", "--value-length", "20000", "--steps", strconv.Itoa(steps)}, env...)
+}
+
+// denseOf is dense of another model.
+func (f *fleet) denseOf(args []string, env ...string) hosts.Job {
 	node := hosts.Program{f.programs.psjob, "--json"}
-	worker := append(node[:2:2], "--model", "dense", "--count-keys", "24", "--count-batch", "1", "--value-length", "20000", "--steps", strconv.Itoa(steps))
+	worker := append(append(node[:2:2], "--model", "dense"), args...)
 	all := f.net.Hosts()
 	return hosts.Job{Scheduler: node, Servers: hosts.Repeat(3, node), Workers: hosts.Repeat(4, worker), Hosts: all[1:], WorkerHosts: all[:1], Env: env}
 }
@@ -30,7 +35,7 @@ func (r *run) sharing(before uint64) (now uint64) {
 		now = 0
 		for _, s := range r.f.sidecars[1:] {
 			if c := r.f.state(s).Shared; c != nil {
-				now += c.Referred
+				now += c.Referred + c.ByKey
 			}
 		}
 		if now <= before {
@@ -42,11 +47,21 @@ func (r *run) sharing(before uint64) (now uint64) {
 }
 
 // Proxies are killed on either side while workers of a host share what they pull, and
-// all connections between two hosts break: every value is right to the last bit.
+// all connections between two hosts break: every value is right to the last bit. So it is where
+// they share single keys.
 func TestSharedPulls(t *testing.T) {
 	t.Parallel()
+	for name, args := range map[string][]string{
+		"whole answers": {"--count-keys", "24", "--count-batch", "1", "--value-length", "20000", "--steps", "200"},
+		"by key":        {"--count-keys", "3000", "--count-batch", "500", "--value-length", "16", "--dense-part", "0.5", "--steps", "300"},
+	} {
+		t.Run(name, func(t *testing.T) { shareThroughFaults(t, args) })
+	}
+}
+
+func shareThroughFaults(t *testing.T, args []string) {
 	f := newFleet(t, config{})
-	r := f.start(f.dense(200, resending...))
+	r := f.start(f.denseOf(args, resending...))
 	r.training()
 	r.sharing(0)
 	random := rand.New(rand.NewPCG(5, 6))

@@ -29,6 +29,7 @@ type ledger struct {
 	peaks  map[string]int // most memory that a kind of service held, bytes
 	moved  uint64
 	sums   uint64 // pushes with others' values
+	byKey  uint64 // answers without the values that another worker of the host had
 	// adopted connections had gone past the proxies, and were made anew.
 	adopted int
 }
@@ -71,6 +72,13 @@ func (x *ledger) summed(n uint64) {
 	x.sums += n
 }
 
+// sharedByKey adds answers without the values that another worker of the host had.
+func (x *ledger) sharedByKey(n uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.byKey += n
+}
+
 // totalSums returns how many pushes have had others' values.
 func (x *ledger) totalSums() uint64 {
 	x.mu.Lock()
@@ -105,7 +113,7 @@ func (x *ledger) summary() string {
 	fmt.Fprintf(&b, "kinds: %s\n", counts(x.kinds))
 	fmt.Fprintf(&b, "%s: %d of %d\n", stalledWithoutResend, x.runs[stalledWithoutResend], x.broken)
 	fmt.Fprintf(&b, "events: %s\n", counts(x.events))
-	fmt.Fprintf(&b, "keys moved: %d; sums: %d; connections adopted: %d; most memory, MiB:", x.moved, x.sums, x.adopted)
+	fmt.Fprintf(&b, "keys moved: %d; sums: %d; answers by key: %d; connections adopted: %d; most memory, MiB:", x.moved, x.sums, x.byKey, x.adopted)
 	for _, kind := range []string{agent, proxy, planner} {
 		fmt.Fprintf(&b, " %s %d", kind, x.peaks[kind]>>20)
 	}

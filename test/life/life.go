@@ -82,7 +82,7 @@ func Live(t testing.TB, config Config) {
 	l.ledger = newLedger()
 	var sums []string
 	if config.Sums {
-		sums = []string{"--aggregate", "host", "--aggregate-wait", "5ms"}
+		sums = []string{"--aggregate", "host", "--aggregate-wait", "5ms", "--share-least", "512"}
 	}
 	l.fleet = newFleet(t, l.journal, &l.patience, sums...)
 	l.data = makeData(t, l.fleet.programs.psjob, l.journal.dir)

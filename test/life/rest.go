@@ -249,7 +249,8 @@ func (l *Life) watchAdopted(ctx context.Context) {
 	}
 }
 
-// watchMoves counts the keys that proxies move, and the pushes that they sum, until the context ends.
+// watchMoves counts the keys that proxies move, the pushes that they sum and the answers that they
+// share by key, until the context ends.
 func (l *Life) watchMoves(ctx context.Context) {
 	last := map[string]uint64{}
 	for pause(ctx, time.Second) {
@@ -262,6 +263,11 @@ func (l *Life) watchMoves(ctx context.Context) {
 				name := s.host.Name + state.Instance
 				l.ledger.summed(a.Sums - last[name])
 				last[name] = a.Sums
+			}
+			if c := state.Shared; c != nil {
+				name := s.host.Name + state.Instance + " by key"
+				l.ledger.sharedByKey(c.ByKey - last[name])
+				last[name] = c.ByKey
 			}
 			for _, j := range state.Jobs {
 				name := s.host.Name + state.Instance + j.Job

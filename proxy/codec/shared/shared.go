@@ -31,8 +31,9 @@
 //     link does whose socket is full: its process does not read.
 //
 // Locks: each Source and each Store has one, and Stores have one that is taken before a
-// Store's. A Source has another, coding, that is taken before its own. The callbacks wake and Reserver are called while a Source's or Store's lock is
-// held.
+// Store's. A Source has another, coding, and a Group writing, both of which are taken
+// before the Source's own and never together. The callbacks wake and Reserver are called
+// while a Source's or Store's lock is held.
 package shared
 
 import (

@@ -117,7 +117,8 @@ func (s *Source) close() {
 	if s.memory != nil {
 		s.memory.Unreserve(s.limit)
 	}
-	s.attached, s.limit, s.bytes, s.tableBytes = false, 0, 0, 0
+	s.loseTables()
+	s.attached, s.limit, s.bytes = false, 0, 0
 	s.tables = map[tableKind]*tabled{}
 	s.entries, s.latest, s.queue, s.spare = map[uint64]*entry{}, map[Subject]*entry{}, nil, spare{}
 	s.order.Init()
