@@ -3,7 +3,6 @@ package faults
 import (
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"testing"
 	"time"
 
@@ -12,12 +11,7 @@ import (
 
 // dense is a job of four workers on the first host, which pull one model of servers on
 // the others in each step.
-func (f *fleet) dense(steps int, env ...string) hosts.Job {
-	return f.denseOf([]string{"--count-keys", "24", "--count-batch", "1", "--value-length", "20000", "--steps", strconv.Itoa(steps)}, env...)
-}
-
-// denseOf is dense of another model.
-func (f *fleet) denseOf(args []string, env ...string) hosts.Job {
+func (f *fleet) dense(args []string, env ...string) hosts.Job {
 	node := hosts.Program{f.programs.psjob, "--json"}
 	worker := append(append(node[:2:2], "--model", "dense"), args...)
 	all := f.net.Hosts()
@@ -61,7 +55,7 @@ func TestSharedPulls(t *testing.T) {
 
 func shareThroughFaults(t *testing.T, args []string) {
 	f := newFleet(t, config{})
-	r := f.start(f.denseOf(args, resending...))
+	r := f.start(f.dense(args, resending...))
 	r.training()
 	r.sharing(0)
 	random := rand.New(rand.NewPCG(5, 6))
