@@ -56,7 +56,8 @@ type worth struct {
 
 const (
 	// A round has roundOf answers for each process, and pays if it spares a sparesFrom-th of
-	// their bytes. Comparing costs about as much as sending the rest at 500 Mbit/s then.
+	// their bytes. Looking up a key takes both ends 70 ns in all: of values of 4 bytes, an
+	// eighth takes as long as sending it at 60 Mbit/s, and a half at 230 Mbit/s.
 	roundOf, sparesFrom = 16, 8
 	// A table is enlarged if more than a newFrom-th of the keys were not in it, and stays so if that
 	// spares a moreFrom-th of the bytes more. Processes may pull many lists in each step.
@@ -67,7 +68,7 @@ const (
 	byKeyHead = 32
 	// tablesOf is the part of the memory that all tables may have: a tablesOf-th.
 	tablesOf = 4
-	// known says in the byte of the form that there are bits; without it no value was known.
+	// someKnown says in the byte of the form that there are bits; without it no value was known.
 	someKnown byte = 1 << 4
 )
 

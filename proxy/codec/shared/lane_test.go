@@ -3,9 +3,7 @@ package shared
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -29,6 +27,7 @@ type proxies struct {
 	mu    sync.Mutex // guards the rest
 	lanes []net.Conn
 	away  bool // lanes are refused
+	asked requests
 	made  int
 }
 
@@ -58,7 +57,7 @@ func newProxies(t *testing.T, most int) *proxies {
 		p.lanes = append(p.lanes, far)
 		p.made++
 		p.serves.Go(func() {
-			if err := p.stores.Serve(life, id, p.from, far, most, nil, nil); err != nil && life.Err() == nil && errors.Is(err, ErrCorrupt) {
+			if err := p.stores.Serve(life, id, p.from, far, most, nil, p.asked.keysOf); err != nil && life.Err() == nil && errors.Is(err, ErrCorrupt) {
 				t.Errorf("a lane ended: %v", err)
 			}
 		})
@@ -145,19 +144,6 @@ func (l *pair) hear(id ID, begun *bool) error {
 }
 
 func alive() bool { return true }
-
-// model is what a server answers in a step, of random numbers.
-func model(step uint64, keys, size int) (all [][]byte) {
-	rng := rand.NewPCG(step, 9)
-	for range keys {
-		b := make([]byte, 0, size+8)
-		for len(b) < size {
-			b = binary.LittleEndian.AppendUint64(b, rng.Uint64())
-		}
-		all = append(all, b[:size])
-	}
-	return all
-}
 
 // expects waits until there is a lane.
 func (p *proxies) expects(t *testing.T) {
