@@ -3,6 +3,7 @@ package shared
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"testing"
 )
@@ -98,4 +99,33 @@ func TestKeysAreSharedWhileTheLaneBreaks(t *testing.T) {
 		t.Errorf("only %d lanes were made", p.made)
 	}
 	t.Logf("%d lanes, %d bytes, %+v", p.made, bytes, c)
+}
+
+// An answer whose table is lost with its lane while it is encoded is not put: the next lane's end has
+// another table.
+func TestTableLostMeanwhile(t *testing.T) {
+	s := NewSource(1<<20, nil)
+	if err := s.start(0, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	o := s.Join(1, netip.AddrPort{})
+	subject, values := Subject{Keys: 3, Bytes: 24}, make([]byte, 24)
+	keys := &ByKeys{Keys: fuzzKeys, Link: 1, Request: 1, Pack: func([]byte) (byte, []byte) {
+		s.detach()
+		if err := s.start(0, 1<<20); err != nil {
+			t.Error(err)
+		}
+		return Plain, nil
+	}}
+	kind, ok := o.mayByKey(subject, keys)
+	if !ok {
+		t.Fatal("not by key")
+	}
+	if _, ok := o.putByKey(subject, values, keys, kind, false); ok || s.bytes != 0 || len(s.entries) != 0 {
+		t.Errorf("put: %v; %d bytes, %d entries", ok, s.bytes, len(s.entries))
+	}
+	keys.Pack = asTheyAre
+	if _, ok := o.putByKey(subject, values, keys, kind, false); !ok || s.tableBytes == 0 || s.bytes <= s.tableBytes {
+		t.Errorf("put then: %v; %d bytes, of tables %d", ok, s.bytes, s.tableBytes)
+	}
 }
