@@ -301,7 +301,7 @@ func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) erro
 	// All connections to one proxy share what is known of the path there.
 	if !p.encodesAlways(c) {
 		m := &payoff.Meter{Path: p.paths.To(c.peer), Load: &p.load}
-		c.pipe.Payoff, l.Pays = m, func() bool { return m.Encode(time.Now()) }
+		c.pipe.Payoff, l.Pays, l.PerByte = m, func() bool { return m.Encode(time.Now()) }, m.Path.PerByte
 	}
 	for _, codec := range p.opts.Codecs {
 		for _, o := range offered {

@@ -196,6 +196,10 @@ type Link struct {
 	// goroutine that calls Encode may call it. A Sender asks it about messages that no rule asks to
 	// have encoded.
 	Pays func() bool
+	// PerByte returns how many nanoseconds the way to the other host takes for a byte, and false
+	// while that is unknown; nil: messages are to be encoded whatever that costs. Any goroutine may
+	// call it.
+	PerByte func() (float64, bool)
 }
 
 // Routes is a codec's view of package route, which sends a process's requests to the servers that

@@ -69,6 +69,7 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 			return nil, err
 		}
 		made.SetAlways(c.limits.ShareAlways)
+		made.SetPerByte(l.PerByte)
 		if c.limits.ShareLeast > 0 && s.peer.limits.SharedForms >= sharedByKey {
 			made.SetLeast(c.limits.ShareLeast)
 		}

@@ -1,6 +1,10 @@
 package shared
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+)
 
 // This file sends answers by key. Workers that compute with different samples pull different
 // lists of keys, and so never the same answer twice, but many of the same values. Both ends keep
@@ -45,20 +49,25 @@ type tabled struct {
 type worth struct {
 	answers, keys, newKeys, bytes, spared int // in this round; newKeys were not in the table
 
-	warm   bool    // a round has passed since the table was new, or out of use
-	scale  int     // the table is to be 2^scale times as large as for an answer of each process
-	larger bool    // it has been enlarged after the round before
-	full   bool    // a larger one did not spare more
-	before float64 // part of the bytes that was spared before it was enlarged
-	skip   int     // answers to skip from now on
-	wait   int     // the last pause, in answers
+	perKey [recentTimes]float64 // nanoseconds of encoding, of the last answers of this round, a ring
+	warm   bool                 // a round has passed since the table was new, or out of use
+	scale  int                  // the table is to be 2^scale times as large as for an answer of each process
+	larger bool                 // it has been enlarged after the round before
+	full   bool                 // a larger one did not spare more
+	before float64              // part of the bytes that was spared before it was enlarged
+	skip   int                  // answers to skip from now on
+	wait   int                  // the last pause, in answers
 }
 
 const (
 	// A round has roundOf answers for each process, and pays if it spares a sparesFrom-th of
-	// their bytes. Looking up a key takes both ends 70 ns in all: of values of 4 bytes, an
-	// eighth takes as long as sending it at 60 Mbit/s, and a half at 230 Mbit/s.
+	// their bytes, and the link more time than both ends take. Looking up a key takes them 70 ns
+	// in all: of values of 4 bytes, an eighth takes as long as sending it at 60 Mbit/s, and a half
+	// at 230 Mbit/s.
 	roundOf, sparesFrom = 16, 8
+	// recentTimes is of how many answers the time is kept; bothEnds is for decoding, which takes as
+	// long as encoding.
+	recentTimes, bothEnds = 16, 2
 	// A table is enlarged if more than a newFrom-th of the keys were not in it, and stays so if that
 	// spares a moreFrom-th of the bytes more. Processes may pull many lists in each step.
 	newFrom, moreFrom, mostScale = 8, 100, 8
@@ -81,9 +90,17 @@ func (w *worth) may() bool {
 	return true
 }
 
-// learn records what an answer spared, of a round of so many answers.
-func (w *worth) learn(keys, newKeys, bytes, spared, round int) {
-	w.answers, w.keys, w.newKeys, w.bytes, w.spared = w.answers+1, w.keys+keys, w.newKeys+newKeys, w.bytes+bytes, w.spared+spared
+// A byKeyAnswer is what an answer by key took.
+type byKeyAnswer struct {
+	keys, newKeys, bytes, spared int
+	took                         time.Duration // of encoding
+}
+
+// learn records an answer, of a round of so many. perByte is how many nanoseconds the link takes for
+// a byte; 0: that is unknown, or does not matter.
+func (w *worth) learn(a byKeyAnswer, round int, perByte float64) {
+	w.perKey[w.answers%recentTimes] = float64(a.took) / float64(a.keys)
+	w.answers, w.keys, w.newKeys, w.bytes, w.spared = w.answers+1, w.keys+a.keys, w.newKeys+a.newKeys, w.bytes+a.bytes, w.spared+a.spared
 	if w.answers < round {
 		return
 	}
@@ -99,12 +116,21 @@ func (w *worth) learn(keys, newKeys, bytes, spared, round int) {
 	case !w.full && w.scale < mostScale && newFrom*r.newKeys > r.keys:
 		w.larger, w.before, w.warm = true, part, false
 		w.scale++
-	case sparesFrom*r.spared < r.bytes:
+	case sparesFrom*r.spared < r.bytes || perByte > 0 && float64(r.spared)*perByte < r.cost():
 		wait := min(max(2*w.wait, fewestPause), mostPause)
 		*w = worth{scale: w.scale, wait: wait, skip: wait}
 	default:
 		w.larger, w.wait = false, 0
 	}
+}
+
+// cost returns how many nanoseconds the round took both ends. Of the last times the first quartile
+// counts: in the others the answer may have waited for a processor.
+func (w *worth) cost() float64 {
+	times := w.perKey
+	n := min(w.answers, recentTimes)
+	slices.Sort(times[:n])
+	return bothEnds * times[n/4] * float64(w.keys)
 }
 
 // mayByKey reports whether an answer is to be sent by key, and returns its kind.
@@ -204,6 +230,7 @@ func (o *Outlet) putByKey(subject Subject, values []byte, keys *ByKeys, kind tab
 	if k == nil {
 		return r, false
 	}
+	began := s.now()
 	known, fresh, count, newKeys := k.appendFresh(s.known[:0], s.fresh[:0], keys.Keys, values)
 	s.known, s.fresh = known, fresh
 	packed := binary.AppendUvarint(s.packed[:0], k.id)
@@ -222,6 +249,7 @@ func (o *Outlet) putByKey(subject Subject, values []byte, keys *ByKeys, kind tab
 	}
 	packed = append(packed, inner...)
 	s.packed = packed
+	a := byKeyAnswer{keys: subject.Keys, newKeys: newKeys, bytes: len(values), took: s.now().Sub(began)}
 	number, onLane, ok := o.put(subject, values, ByKey, packed, k, stays)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,8 +260,18 @@ func (o *Outlet) putByKey(subject Subject, values []byte, keys *ByKeys, kind tab
 	spared := count * kind.width
 	s.counts.ByKey++
 	s.counts.SparedBytes += uint64(spared)
-	k.worth.learn(subject.Keys, newKeys, len(values), max(spared-len(known)-byKeyHead, 0), roundOf*s.processes())
+	a.spared = max(spared-len(known)-byKeyHead, 0)
+	k.worth.learn(a, roundOf*s.processes(), s.linkTime())
 	return Referred{number, onLane, spared}, true
+}
+
+// linkTime returns how many nanoseconds the link takes for a byte, or 0.
+func (s *Source) linkTime() float64 {
+	if s.perByte == nil || s.always {
+		return 0
+	}
+	d, _ := s.perByte()
+	return d
 }
 
 // loseTables records that the other end has no tables. The caller holds s.mu.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 )
 
 // model is what a server answers in a step, of random numbers.
@@ -127,5 +128,61 @@ func TestTableLostMeanwhile(t *testing.T) {
 	keys.Pack = asTheyAre
 	if _, ok := o.putByKey(subject, values, keys, kind, false); !ok || s.tableBytes == 0 || s.bytes <= s.tableBytes {
 		t.Errorf("put then: %v; %d bytes, of tables %d", ok, s.bytes, s.tableBytes)
+	}
+}
+
+// Answers go by key while that spares the link more time than it takes, and an eighth of the bytes.
+func TestWhatByKeyIsWorth(t *testing.T) {
+	const keys, width, round = 1000, 4, 32
+	for name, c := range map[string]struct {
+		spared  float64 // part of the bytes
+		perKey  time.Duration
+		perByte float64
+		pauses  bool
+	}{
+		"half, 100 Mbit/s":               {0.5, 40, 80, false},
+		"half, 1 Gbit/s":                 {0.5, 40, 8, true},
+		"half, in the twinkling, 1 Gbit": {0.5, 5, 8, false},
+		"half, of an unknown link":       {0.5, 4000, 0, false},
+		"a tenth, 10 Mbit/s":             {0.1, 40, 800, true},
+		"a fifth, 10 Mbit/s":             {0.2, 40, 800, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var w worth
+			byKey := 0
+			for i := range 40 * round {
+				if !w.may() {
+					continue
+				}
+				byKey++
+				took := c.perKey * keys
+				if i%3 == 0 {
+					took += 5 * time.Millisecond // it waits for a processor
+				}
+				w.learn(byKeyAnswer{keys: keys, newKeys: keys / 20, bytes: keys * width, spared: int(c.spared * keys * width), took: took}, round, c.perByte)
+			}
+			if byKey == 40*round == c.pauses {
+				t.Errorf("%d of %d answers go by key", byKey, 40*round)
+			}
+			if c.pauses && byKey > 40*round/2 {
+				t.Errorf("%d of %d answers go by key where it does not pay", byKey, 40*round)
+			}
+		})
+	}
+}
+
+// A table is enlarged as long as that spares more, and shrinks by a step once it does not.
+func TestTablesGrowWhileItHelps(t *testing.T) {
+	const round = 32
+	var w worth
+	for range 60 * round {
+		if !w.may() {
+			continue
+		}
+		spared := []int{0, 100, 1000, 2000}[min(w.scale, 3)] // of 4000
+		w.learn(byKeyAnswer{keys: 1000, newKeys: 500, bytes: 4000, spared: spared, took: 1000}, round, 0)
+	}
+	if w.scale != 3 || !w.full {
+		t.Errorf("%+v", w)
 	}
 }

@@ -32,8 +32,8 @@
 //
 // Locks: each Source and each Store has one, and Stores have one that is taken before a
 // Store's. A Source has another, coding, and a Group writing, both of which are taken
-// before the Source's own and never together. The callbacks wake and Reserver are called
-// while a Source's or Store's lock is held.
+// before the Source's own and never together. The callbacks wake, perByte and Reserver are
+// called while a Source's or Store's lock is held.
 package shared
 
 import (

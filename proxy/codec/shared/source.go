@@ -26,6 +26,8 @@ type Source struct {
 	memory Reserver // nil: no bound
 	most   int      // bytes that may be kept at most, whatever is granted
 	least  int      // size of the smallest values that are shared
+	// perByte returns how many nanoseconds the link takes for a byte; nil: it does not matter
+	perByte func() (float64, bool)
 
 	// coding is held while an answer is encoded by key and queued; before mu. It guards the
 	// tables' contents and the buffers of encoding.
@@ -115,6 +117,11 @@ func NewSource(most int, memory Reserver) *Source {
 
 // SetLeast sets the size of the smallest values that are shared, before the first link joins.
 func (s *Source) SetLeast(bytes int) { s.least = max(bytes, Fewest) }
+
+// SetPerByte sets what returns how many nanoseconds the link to the other host takes for a byte, and
+// false while that is unknown, before the first link joins. It is called with locks held, and must
+// not block.
+func (s *Source) SetPerByte(perByte func() (float64, bool)) { s.perByte = perByte }
 
 // An Outlet is the sending end of a link of the group. It is for one goroutine, except for
 // Abort.
