@@ -10,10 +10,10 @@ import (
 )
 
 // A Peer is what this proxy and one instance of another know of each other's requests in
-// flight. The asking side keeps the keys of a request until the answer names it; the
-// answering side names a request at most once, and only if the answer has the very same
-// keys. So neither a lost answer nor a repeated one, nor two workers with equal timestamps,
-// can make an answer wrong.
+// flight. The asking side keeps the keys of a request until the answer that names it has
+// arrived, its values included, which may need them; the answering side names a request at
+// most once, and only if the answer has the very same keys. So neither a lost answer nor a
+// repeated one, nor two workers with equal timestamps, can make an answer wrong.
 //
 // The asking side alone decides whether there is room to keep a request; the answering side
 // counts along with the same limits and refuses more. Requests without an answer stay until

@@ -201,8 +201,8 @@ func (c *Codec) Shared() shared.Counts {
 	return counts
 }
 
-// subjectOf returns what an answer is about, of a link with an outlet; false if the message is no answer with values
-// to share.
+// subjectOf returns what an answer is about, of a link with an outlet; false if the message is no
+// answer with values to share.
 func (s *Sender) subjectOf(m *pslite.Message, bytes int) (subject shared.Subject, ok bool) {
 	keys := m.Keys()
 	if m.Meta.Request || !m.Meta.Data() || keys.Len() == 0 || bytes < s.outlet.Least() {

@@ -442,7 +442,6 @@ func TestSchedules(t *testing.T) {
 			<-w.ended
 			<-w.heard
 			resolved += w.resolved
-			// Of references to whole answers each spares more than Least.
 			c := w.source.Counts()
 			byKey, spared = byKey+c.ByKey, spared+c.SparedBytes
 			if sum := storedBytes(w.store); sum != w.store.bytes {

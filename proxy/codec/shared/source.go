@@ -366,7 +366,7 @@ func (o *Outlet) put(subject Subject, values []byte, form byte, packed []byte, o
 		return 0, 0, false
 	}
 	if len(p) > 0 && !s.makeRoom(e.size()) { // room for the values, but not for both forms
-		s.unpack(e)
+		s.dropPacked(e)
 	}
 	e.number = s.next
 	s.next++
@@ -444,8 +444,8 @@ func (s *Source) drop(e *entry) {
 	}
 }
 
-// unpack has an entry sent as it is.
-func (s *Source) unpack(e *entry) {
+// dropPacked has an entry sent as it is.
+func (s *Source) dropPacked(e *entry) {
 	s.spare.giveBack(e.packed, s.limit-s.bytes)
 	e.form, e.packed = Plain, nil
 }

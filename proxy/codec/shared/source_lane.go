@@ -30,7 +30,7 @@ func (s *Source) start(next uint64, limit int) error {
 		e := at.Value.(*entry)
 		if e.form == ByKey { // of a table that the new lane does not have
 			s.bytes -= len(e.packed)
-			s.unpack(e)
+			s.dropPacked(e)
 		}
 		if e.written = e.number < next; e.written {
 			keep.keep = append(keep.keep, e.number)

@@ -99,7 +99,7 @@ func (s *Store) read(r *bufio.Reader, keysOf KeysOf) error {
 		case kindWant:
 			s.grow(clip(n))
 		case kindTable:
-			err = l.table(n)
+			err = l.readTable(n)
 		default:
 			err = corrupt("a frame of kind %d from the sending end", kind)
 		}
@@ -180,8 +180,8 @@ func (l *laneReader) put(number uint64) error {
 	return nil
 }
 
-// table reads a new table, or that one is not needed any more.
-func (l *laneReader) table(id uint64) error {
+// readTable reads a new table, or that one is not needed any more.
+func (l *laneReader) readTable(id uint64) error {
 	width, err := readNumber(l.r)
 	if err != nil {
 		return err

@@ -87,10 +87,10 @@ func (t *table) slot(key uint64) (in *set, at, way int, isNew uint8) {
 	return in, at, way, isNew
 }
 
-// touch reads the sets of the next keys, all at once, before they are needed one by one.
+// touch reads the sets of the next 8*touched keys, all at once, before they are needed one by one.
 func (t *table) touch(keys []byte) {
 	var sum uint64
-	for ; len(keys) >= 8; keys = keys[8:] {
+	for keys = keys[:min(8*8*touched, len(keys))]; len(keys) >= 8; keys = keys[8:] {
 		sum ^= t.sets[binary.LittleEndian.Uint64(keys)*0x9E3779B97F4A7C15>>(t.shift&63)].next
 	}
 	t.loaded ^= sum
@@ -120,7 +120,8 @@ func bit(is bool) uint8 {
 
 // appendFresh appends to known a bit for each key, set if the table has its value, the lowest bit
 // first, and to fresh the other values, which the table has from now on. It returns how many were
-// known, and how many keys were not in the table. keys is the body of a keys frame, and values has width bytes for each.
+// known, and how many keys were not in the table. keys is the body of a keys frame, and values has
+// width bytes for each.
 func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, count, newKeys int) {
 	if t.width == 4 {
 		return t.appendFresh4(known, fresh, keys, values)
@@ -129,7 +130,7 @@ func (t *table) appendFresh(known, fresh, keys, values []byte) (_, _ []byte, cou
 	for len(keys) > 0 {
 		n := min(len(keys)/8, 8)
 		if len(known)%touched == 0 {
-			t.touch(keys[:min(8*8*touched, len(keys))])
+			t.touch(keys)
 		}
 		var byKey byte
 		for i := range n {
@@ -157,7 +158,7 @@ func (t *table) appendFresh4(known, fresh, keys, values []byte) (_, _ []byte, co
 	for len(keys) > 0 {
 		n := min(len(keys)/8, 8)
 		if len(known)%touched == 0 {
-			t.touch(keys[:min(8*8*touched, len(keys))])
+			t.touch(keys)
 		}
 		var byKey byte
 		for i := range n {
@@ -186,7 +187,7 @@ func (t *table) fill(values, known, fresh, keys []byte) error {
 	w := t.width
 	for i := range len(keys) / 8 {
 		if i%(8*touched) == 0 {
-			t.touch(keys[8*i : min(8*(i+8*touched), len(keys))])
+			t.touch(keys[8*i:])
 		}
 		_, at, way, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
 		v, have := values[i*w:(i+1)*w], t.value(at, way)
@@ -213,7 +214,7 @@ func (t *table) fill4(values, known, fresh, keys []byte) error {
 	at, last, wrong := 0, len(fresh)-4, uint8(0)
 	for i := range len(keys) / 8 {
 		if i%(8*touched) == 0 {
-			t.touch(keys[8*i : min(8*(i+8*touched), len(keys))])
+			t.touch(keys[8*i:])
 		}
 		in, _, way, isNew := t.slot(binary.LittleEndian.Uint64(keys[8*i:]))
 		knows := known[i/8] >> (i % 8) & 1
