@@ -58,11 +58,19 @@ func TestCostIsWhatDecodingTakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			before := live()
-			if err := proto.Unmarshal(b, r); err != nil {
-				t.Fatal(err)
+			// What earlier tests have left may be freed meanwhile, by a timer of theirs for
+			// example, and less seems to be taken. The most of three times is right.
+			took := int64(0)
+			for range 3 {
+				r = nil
+				before := live()
+				r = &api.HostReport{}
+				if err := proto.Unmarshal(b, r); err != nil {
+					t.Fatal(err)
+				}
+				took = max(took, live()-before)
+				runtime.KeepAlive(r)
 			}
-			took := live() - before
 			if took > int64(cost) || took < int64(cost)/4 {
 				t.Errorf("%d bytes on the wire take %d bytes of memory, the cost is said to be %d", len(b), took, cost)
 			}
