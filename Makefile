@@ -164,12 +164,13 @@ eval-codecs:
 
 # Tables 3 and 4 of Parallax, the search for a number of parts beside trying all, parts
 # beside a chain by calculation, and (needs root) bytes and processor time of shared pulls
-# and summed pushes, four workers on a host. Half an hour on two cores, most of it the last.
+# and summed pushes, four workers on a host, what sums of divided data save at most, and what
+# parts save. Half an hour on two cores, most of it the last.
 eval-aggregate:
 	$(GO) run ./test/eval --what transfer,architectures $(EVALFLAGS)
 	$(GO) test -v -count=1 ./planner/plan
 	$(GO) test -v -timeout 60m -count=1 -run '^$$' -bench 'SharedPulls|SummedPushes' -benchtime 1x ./test/codecs
-	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run PartsWorthIt ./test/codecs
+	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run 'PartsWorthIt|EntropyOfSums' ./test/codecs
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

@@ -58,8 +58,9 @@ func TestCostIsWhatDecodingTakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What earlier tests have left may be freed meanwhile, by a timer of theirs for
-			// example, and less seems to be taken. The most of three times is right.
+			// Nothing else allocates now, but what earlier tests have left may be freed in between,
+			// even some collections later, and then less seems to be taken. So the most of three
+			// counts is right.
 			took := int64(0)
 			for range 3 {
 				r = nil

@@ -35,7 +35,7 @@ type judge struct {
 // one machine to another is moved together, so that a plan takes the time of its groups; one for
 // workers that turn to each other's keys has few, however many keys it moves. If a plan took longer
 // than planTakes, the next one has fewer groups, but at least fewGroups, which take as long as
-// messages do. Workers that turn to other keys wait up to planTakes for the plan that is under way.
+// messages do. Workers that turn to other keys wait for the plan that is under way.
 const (
 	planTakes  = 1500 * time.Millisecond
 	fewGroups  = 1 << 10

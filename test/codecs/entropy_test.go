@@ -1,6 +1,7 @@
 package codecs
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -13,16 +14,21 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
-// TestEntropyOfSums prints how much information the values of TestDividedData's pushes have one by
-// one, and as sums of all workers' pushes: the entropy of which value each key has, and 4 bytes for
-// each different value, or 4 bytes for each value if that is less, by message. It bounds what a lossless code of single messages can save,
-// whatever the share of keys in common.
+// TestEntropyOfSums prints how many bytes the values of TestDividedData's pushes take at least one
+// by one, and as sums of all workers' pushes, by a code that has a list of a message's different
+// values and treats its keys independently, as compact does. Each message counts with 4 bytes for
+// each different value and the entropy of which one each key has, or with 4 bytes for each key if
+// that is less.
 func TestEntropyOfSums(t *testing.T) {
 	require.Measurement(t)
 	workers, servers := setting("WORKERS", 4), setting("SERVERS", 2)
 	for _, name := range []string{"rcv1-excerpt.libsvm.xz", "criteo-80k.libsvm.xz"} {
 		t.Run(strings.TrimSuffix(name, ".libsvm.xz"), func(t *testing.T) {
-			single, sums := entropyOfPushes(t, divide(t, name, workers), workers, servers)
+			d := divided{workers: workers, servers: servers, dir: divide(t, name, workers)}
+			single, sums := d.entropy(t)
+			if used := d.count(t, moreSteps).minus(d.count(t, fewSteps)); single.values != float64(used.all) || sums.values != float64(used.distinct) {
+				t.Errorf("%v values one by one and %v in sums, the job's lists have %d keys and %d different ones", single.values, sums.values, used.all, used.distinct)
+			}
 			const steps = moreSteps - fewSteps
 			t.Logf("%d workers, %d servers: one by one %.1f values and %.2f kB per step, sums %.1f%% of the values and %.1f%% of the bytes", workers, servers,
 				single.values/steps, single.bytes/steps/1e3, 100*sums.values/single.values, 100*sums.bytes/single.bytes)
@@ -47,16 +53,16 @@ func (n *information) add(values []float32) {
 	n.bytes += min(bytes, 4*float64(len(values)))
 }
 
-// entropyOfPushes trains as the job does, in step, and adds up the pushes of all workers to each
-// server, and the sums of these.
-func entropyOfPushes(t *testing.T, dir string, workers, servers int) (single, sums information) {
+// entropy trains as the job does, in step, and adds up the pushes of all workers to each server, and
+// the sums of these.
+func (d divided) entropy(t *testing.T) (single, sums information) {
 	keyMap, err := dataset.ParseKeyMap("spread")
 	if err != nil {
 		t.Fatal(err)
 	}
-	models, next := make([]*model.Linear, workers), make([]func() []int32, workers)
+	models, next := make([]*model.Linear, d.workers), make([]func() []int32, d.workers)
 	for rank := range models {
-		set, err := model.LoadSparse(t.Context(), dir, model.Share{Index: rank, Of: workers}, keyMap, true)
+		set, err := model.LoadSparse(t.Context(), d.dir, model.Share{Index: rank, Of: d.workers}, keyMap, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,33 +84,28 @@ func entropyOfPushes(t *testing.T, dir string, workers, servers int) (single, su
 				sum[key] += grad[i]
 			}
 			if step >= fewSteps {
-				single.addByServer(keys, func(i int) float32 { return grad[i] }, servers)
+				single.addByServer(keys, grad, d.servers)
 			}
 		}
-		keys := make([]uint64, 0, len(sum))
-		for key, v := range sum {
-			params[key] += v
-			keys = append(keys, key)
+		keys := slices.Sorted(maps.Keys(sum))
+		values := make([]float32, len(keys))
+		for i, key := range keys {
+			values[i] = sum[key]
+			params[key] += values[i]
 		}
-		slices.Sort(keys)
 		if step >= fewSteps {
-			sums.addByServer(keys, func(i int) float32 { return sum[keys[i]] }, servers)
+			sums.addByServer(keys, values, d.servers)
 		}
 	}
 	return single, sums
 }
 
 // addByServer adds a push, of which each server gets a message.
-func (n *information) addByServer(keys []uint64, value func(i int) float32, servers int) {
-	from := 0
+func (n *information) addByServer(keys []uint64, values []float32, servers int) {
 	for rank := range servers {
 		_, end := pslite.KeyRange(rank, servers)
 		to, _ := slices.BinarySearch(keys, end)
-		var values []float32
-		for i := from; i < to; i++ {
-			values = append(values, value(i))
-		}
-		n.add(values)
-		from = to
+		n.add(values[:to])
+		keys, values = keys[to:], values[to:]
 	}
 }
