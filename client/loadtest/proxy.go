@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/internal/dial"
@@ -25,7 +26,7 @@ const (
 
 // fullEvery is of how many proxies one keeps where all keys are; the others keep the
 // version alone.
-const fullEvery = 32
+const fullEvery = 100
 
 // A proxy follows where keys are, and says of each move of its server that it is
 // done, at once.
@@ -52,12 +53,15 @@ func newProxy(h *host) *proxy {
 	p := &proxy{host: h, moves: make(chan *api.PlanEvent, 1<<14), done: make(chan *api.MoveReport, maxMoving), jobs: map[string]*copied{}}
 	for _, j := range h.fleet.jobs {
 		p.jobs[j.name] = &copied{job: j}
-		if h.number%fullEvery == 0 {
+		if p.keepsOwners() {
 			p.jobs[j.name].owners = &plan.Owners{}
 		}
 	}
 	return p
 }
+
+// keepsOwners reports whether the proxy keeps where all keys are.
+func (p *proxy) keepsOwners() bool { return p.host.number%fullEvery == 0 }
 
 // followPlans follows until ctx ends.
 func (p *proxy) followPlans(ctx context.Context) error {
@@ -100,7 +104,11 @@ func (p *proxy) watch(ctx context.Context, client api.PlansClient) (listed bool)
 		})
 	}
 	p.mu.Unlock()
-	stream, err := client.Watch(ctx, request)
+	var options []grpc.CallOption
+	if !p.keepsOwners() {
+		options = append(options, grpc.ForceCodecV2(versionCodec{encoding.GetCodecV2("proto")}))
+	}
+	stream, err := client.Watch(ctx, request, options...)
 	if err != nil {
 		p.host.noteNoPlans(err)
 		return false

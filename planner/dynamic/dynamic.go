@@ -72,6 +72,10 @@ type Epoch struct {
 	// plan of locality moves items. What goes between two machines is moved together, so that a
 	// plan takes the time of its groups, not of its moves. 0 means no bound.
 	MaxGroups int
+	// FewGroups is how many groups take as long as a plan does apart from its groups. A plan of
+	// more is cut short to the groups that gain the most in its time: what workers use that have
+	// turned to each other's items does not wait for many single ones. 0 means that none is.
+	FewGroups int
 }
 
 // share returns Share with its default.

@@ -3,6 +3,7 @@ package dynamic
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 )
@@ -91,8 +92,9 @@ type Locality struct {
 	// that they are means from the first epoch on.
 	mass  float64
 	moves []Move
-	// The groups of moves, and whether the bounds of the last plan kept others from it.
-	groups map[group]bool
+	// The groups of moves with the rates of their items, and whether the bounds of the last plan
+	// kept others from it.
+	groups map[group]float64
 	more   bool
 	// The items of the present epoch by rank.
 	order []int32
@@ -108,7 +110,7 @@ type group struct{ from, to int32 }
 
 // NewLocality returns a strategy that has seen nothing.
 func NewLocality(o Options) *Locality {
-	l := &Locality{o: o.Locality.withDefaults(), groups: map[group]bool{}}
+	l := &Locality{o: o.Locality.withDefaults(), groups: map[group]float64{}}
 	l.rates.scale = 1
 	l.shape(o)
 	return l
@@ -164,14 +166,46 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 			break
 		}
 		g := group{l.owner[item], to}
-		if e.MaxGroups > 0 && len(l.groups) >= e.MaxGroups && !l.groups[g] {
+		if _, ok := l.groups[g]; !ok && e.MaxGroups > 0 && len(l.groups) >= e.MaxGroups {
 			l.more = true
 			continue
 		}
-		l.groups[g] = true
-		l.move(it, item, to)
+		l.groups[g] += l.move(it, item, to)
+	}
+	if e.FewGroups > 0 && len(l.groups) > e.FewGroups {
+		l.shorten(it, e.FewGroups)
 	}
 	return l.moves, nil
+}
+
+// shorten takes moves back, so that those of the groups with the highest rates are left: as many
+// groups as have the most per time, if a plan takes that of few groups and that of its own.
+func (l *Locality) shorten(it *Items, few int) {
+	groups := slices.SortedFunc(maps.Keys(l.groups), func(a, b group) int {
+		return cmp.Or(cmp.Compare(l.groups[b], l.groups[a]), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
+	sum, most, kept := 0.0, 0.0, 0
+	for i, g := range groups {
+		sum += l.groups[g]
+		if perTime := sum / float64(few+i+1); perTime >= most {
+			most, kept = perTime, i+1
+		}
+	}
+	if kept == len(groups) {
+		return
+	}
+	for _, g := range groups[kept:] {
+		delete(l.groups, g)
+	}
+	l.more = true
+	l.moves = slices.DeleteFunc(l.moves, func(m Move) bool {
+		from := it.Owner[m.Item]
+		if _, ok := l.groups[group{from, m.To}]; ok {
+			return false
+		}
+		l.takeBack(m.Item, from)
+		return true
+	})
 }
 
 // follow adopts new items, and owners that are not those of the last plan: the move was not carried
@@ -184,17 +218,22 @@ func (l *Locality) follow(it *Items) {
 	}
 	for i, owner := range it.Owner {
 		if l.owner[i] != owner {
-			l.reown(int32(i), owner)
-			l.calm[i] -= min(l.calm[i], 2) // the move that was planned was not made
+			l.takeBack(int32(i), owner)
 		}
 	}
 }
 
-// reown changes the loads to those with another owner of the item.
-func (l *Locality) reown(item, to int32) {
+// takeBack undoes a planned move that is not made.
+func (l *Locality) takeBack(item, owner int32) {
+	l.reown(item, owner)
+	l.calm[item] -= min(l.calm[item], 2)
+}
+
+// reown changes the loads to those with another owner of the item, and returns the item's rate.
+func (l *Locality) reown(item, to int32) (all float64) {
 	from := l.owner[item]
 	l.owner[item] = to
-	all, atFrom, atTo := 0.0, 0.0, 0.0
+	atFrom, atTo := 0.0, 0.0
 	for _, u := range l.rates.of(item) {
 		all += float64(u.rate)
 		switch u.machine {
@@ -206,6 +245,7 @@ func (l *Locality) reown(item, to int32) {
 	}
 	l.loads[from] -= all - 2*atFrom
 	l.loads[to] += all - 2*atTo
+	return all
 }
 
 // see adds the uses of an epoch to the rates, which fade by the steps that have passed.
@@ -386,15 +426,17 @@ func (l *Locality) margin(item int32) float64 {
 	return l.o.Margin * float64(int(1)<<min(l.calm[item], 16))
 }
 
-// move plans a move and updates the loads as if it had been carried out. calm rises by two and
-// falls by one per horizon, so that even an item that moves once per horizon becomes calm.
-func (l *Locality) move(it *Items, item, to int32) {
+// move plans a move, updates the loads as if it had been carried out, and returns the item's rate.
+// calm rises by two and falls by one per horizon, so that even an item that moves once per horizon
+// becomes calm.
+func (l *Locality) move(it *Items, item, to int32) (rate float64) {
 	from := l.owner[item]
 	l.moves = append(l.moves, Move{item, to})
-	l.reown(item, to)
+	rate = l.reown(item, to)
 	l.calm[item] = min(l.calm[item]+2, 16)
 	each := l.cost(it, item)
 	l.extra[from] += each
 	l.extra[to] += each
 	l.norm.change(l, from, to)
+	return rate
 }

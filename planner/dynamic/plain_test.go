@@ -1,6 +1,8 @@
 package dynamic
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 )
@@ -23,6 +25,7 @@ type plain struct {
 	barred []bool
 	gains  map[int32][]float64 // of the last plan, by item and machine
 	more   bool                // than the last plan's bounds allowed
+	tied   bool                // what the last plan moves is for rounding to decide
 }
 
 // sameGain reports whether two lists of moves differ first in where an item goes
@@ -111,7 +114,7 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 			s.seen[i] /= 2
 		}
 	}
-	s.extra, s.more = make([]float64, s.k), false
+	s.extra, s.more, s.tied = make([]float64, s.k), false, false
 	owner := slices.Clone(it.Owner)
 	var moves []Move
 	for _, item := range s.order(e.Uses) {
@@ -124,8 +127,42 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 			moves = append(moves, Move{item, to})
 		}
 	}
-	s.owner = owner
-	return moves
+	s.owner = owner // with the moves that shorten leaves out, as if they had been refused
+	return s.shorten(e, it, moves)
+}
+
+// shorten leaves the moves of the groups whose items are used most: the first n groups, for the n
+// with the most of that per time.
+func (s *plain) shorten(e *Epoch, it *Items, moves []Move) []Move {
+	uses := map[Move]float64{}
+	for _, m := range moves {
+		for _, rate := range s.rate[m.Item] {
+			uses[Move{it.Owner[m.Item], m.To}] += rate
+		}
+	}
+	if e.FewGroups == 0 || len(uses) <= e.FewGroups {
+		return moves
+	}
+	groups := slices.SortedFunc(maps.Keys(uses), func(a, b Move) int { return cmp.Compare(uses[b], uses[a]) })
+	perTime := make([]float64, len(groups)+1)
+	for n := 1; n <= len(groups); n++ {
+		for _, g := range groups[:n] {
+			perTime[n] += uses[g] / float64(e.FewGroups+n)
+		}
+	}
+	most := slices.Max(perTime)
+	n := slices.Index(perTime, most)
+	for i, p := range perTime {
+		s.tied = s.tied || i != n && near(p, most)
+	}
+	if n == len(groups) {
+		return moves
+	}
+	s.tied = s.tied || near(uses[groups[n]], uses[groups[n-1]])
+	s.more = true
+	return slices.DeleteFunc(slices.Clone(moves), func(m Move) bool {
+		return !slices.Contains(groups[:n], Move{it.Owner[m.Item], m.To})
+	})
 }
 
 // allows reports whether a plan with these moves may have one from a machine to another.
@@ -158,6 +195,10 @@ func (s *plain) use(p int32, it *Items, e *Epoch, sums []float64, weight float64
 		was += sum
 	}
 	uses := bytes / (2 * float64(it.Size[p])) * e.Share
+	if was == 0 {
+		s.seen[p] = 0
+		clear(s.alone[p])
+	}
 	seen, alone := s.seen[p], s.alone[p]
 	for i, n := range now {
 		if n < bytes {
@@ -251,12 +292,16 @@ func (s *plain) best(it *Items, owner []int32, item int32) (int32, bool) {
 		unknown := all * s.o.Missed / s.seen[item] // uses by the owner that were not seen
 		gain := price[from]*(all+unknown-2*(s.rate[item][from]+unknown)-cost) + price[t]*(2*s.rate[item][t]-all-unknown-cost)
 		s.gains[item][t] = gain
+		s.tied = s.tied || math.Abs(gain) <= 1e-6*(price[from]+price[t])*all
 		if gain > most {
 			to, most = t, gain
 		}
 	}
 	if to < 0 {
 		return 0, false
+	}
+	for t, gain := range s.gains[item] {
+		s.tied = s.tied || int32(t) != to && near(gain, most)
 	}
 	// One use brings price x 2 bytes at the new owner's, or costs as much at the
 	// old one's.
@@ -272,7 +317,8 @@ func (s *plain) best(it *Items, owner []int32, item int32) (int32, bool) {
 		mean += rate / all * worth
 		square += rate / all * worth * worth
 	}
-	if most < s.o.Doubt*all*math.Sqrt(max(square-mean*mean, 0)/s.seen[item]) {
+	doubt := s.o.Doubt * all * math.Sqrt(max(square-mean*mean, 0)/s.seen[item])
+	if s.tied = s.tied || near(most, doubt); most < doubt {
 		return 0, false
 	}
 	before := s.value(owner)
@@ -283,5 +329,9 @@ func (s *plain) best(it *Items, owner []int32, item int32) (int32, bool) {
 	owner[item] = from
 	s.extra[from] -= cost
 	s.extra[to] -= cost
+	s.tied = s.tied || math.Abs(after-before) <= 1e-6*before
 	return to, after < before*(1-nothing)
 }
+
+// near reports whether rounding may decide which of two numbers is larger.
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*b }

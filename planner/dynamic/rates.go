@@ -105,6 +105,8 @@ func (r *rates) use(item int32, uses []Use, heard []bool, weight, each float64, 
 	}
 	if before > 0 {
 		sole /= before
+	} else {
+		r.seen[item] = sight{} // of users that are forgotten
 	}
 	part := r.seen[item].look(sole, seen/each, uses)
 	old, fresh := 0.0, (before+bytes*weight)*part/bytes

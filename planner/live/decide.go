@@ -115,7 +115,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 		return "", err
 	}
 	// Without this a large plan would only hold up the next.
-	e.MaxGroups = j.judge.bound()
+	e.MaxGroups, e.FewGroups = j.judge.bound(), fewGroups
 	moves, err := j.strategy.Plan(&j.items, e)
 	if err != nil {
 		return "", err
