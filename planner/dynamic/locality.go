@@ -92,9 +92,9 @@ type Locality struct {
 	// that they are means from the first epoch on.
 	mass  float64
 	moves []Move
-	// The groups of moves with the rates of their items, and whether the bounds of the last plan
-	// kept others from it.
-	groups map[group]float64
+	// The groups with the numbers of their moves, and whether the bounds of the last plan kept others
+	// from it.
+	groups map[group]int
 	more   bool
 	// The items of the present epoch by rank.
 	order []int32
@@ -110,7 +110,7 @@ type group struct{ from, to int32 }
 
 // NewLocality returns a strategy that has seen nothing.
 func NewLocality(o Options) *Locality {
-	l := &Locality{o: o.Locality.withDefaults(), groups: map[group]float64{}}
+	l := &Locality{o: o.Locality.withDefaults(), groups: map[group]int{}}
 	l.rates.scale = 1
 	l.shape(o)
 	return l
@@ -170,7 +170,8 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 			l.more = true
 			continue
 		}
-		l.groups[g] += l.move(it, item, to)
+		l.groups[g]++
+		l.move(it, item, to)
 	}
 	if e.FewGroups > 0 && len(l.groups) > e.FewGroups {
 		l.shorten(it, e.FewGroups)
@@ -178,16 +179,17 @@ func (l *Locality) Plan(it *Items, e *Epoch) ([]Move, error) {
 	return l.moves, nil
 }
 
-// shorten takes moves back, so that those of the groups with the highest rates are left: as many
-// groups as have the most per time, if a plan takes that of few groups and that of its own.
+// shorten takes moves back, so that those of the largest groups are left: as many groups as have the
+// most moves per time, if a plan takes that of few groups and that of its own. It does not weigh
+// moves by what they gain, since those off the busiest machine would then go alone, plan after plan.
 func (l *Locality) shorten(it *Items, few int) {
 	groups := slices.SortedFunc(maps.Keys(l.groups), func(a, b group) int {
 		return cmp.Or(cmp.Compare(l.groups[b], l.groups[a]), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
 	})
-	sum, most, kept := 0.0, 0.0, 0
+	moves, most, kept := 0, 0.0, 0
 	for i, g := range groups {
-		sum += l.groups[g]
-		if perTime := sum / float64(few+i+1); perTime >= most {
+		moves += l.groups[g]
+		if perTime := float64(moves) / float64(few+i+1); perTime >= most {
 			most, kept = perTime, i+1
 		}
 	}
@@ -229,11 +231,11 @@ func (l *Locality) takeBack(item, owner int32) {
 	l.calm[item] -= min(l.calm[item], 2)
 }
 
-// reown changes the loads to those with another owner of the item, and returns the item's rate.
-func (l *Locality) reown(item, to int32) (all float64) {
+// reown changes the loads to those with another owner of the item.
+func (l *Locality) reown(item, to int32) {
 	from := l.owner[item]
 	l.owner[item] = to
-	atFrom, atTo := 0.0, 0.0
+	all, atFrom, atTo := 0.0, 0.0, 0.0
 	for _, u := range l.rates.of(item) {
 		all += float64(u.rate)
 		switch u.machine {
@@ -245,7 +247,6 @@ func (l *Locality) reown(item, to int32) (all float64) {
 	}
 	l.loads[from] -= all - 2*atFrom
 	l.loads[to] += all - 2*atTo
-	return all
 }
 
 // see adds the uses of an epoch to the rates, which fade by the steps that have passed.
@@ -426,17 +427,15 @@ func (l *Locality) margin(item int32) float64 {
 	return l.o.Margin * float64(int(1)<<min(l.calm[item], 16))
 }
 
-// move plans a move, updates the loads as if it had been carried out, and returns the item's rate.
-// calm rises by two and falls by one per horizon, so that even an item that moves once per horizon
-// becomes calm.
-func (l *Locality) move(it *Items, item, to int32) (rate float64) {
+// move plans a move and updates the loads as if it had been carried out. calm rises by two and
+// falls by one per horizon, so that even an item that moves once per horizon becomes calm.
+func (l *Locality) move(it *Items, item, to int32) {
 	from := l.owner[item]
 	l.moves = append(l.moves, Move{item, to})
-	rate = l.reown(item, to)
+	l.reown(item, to)
 	l.calm[item] = min(l.calm[item]+2, 16)
 	each := l.cost(it, item)
 	l.extra[from] += each
 	l.extra[to] += each
 	l.norm.change(l, from, to)
-	return rate
 }

@@ -131,34 +131,35 @@ func (s *plain) plan(it *Items, e *Epoch) []Move {
 	return s.shorten(e, it, moves)
 }
 
-// shorten leaves the moves of the groups whose items are used most: the first n groups, for the n
-// with the most of that per time.
+// shorten leaves the moves of the n largest groups, for the n with the most moves per time. Of
+// groups of one size, those of the first machines come first.
 func (s *plain) shorten(e *Epoch, it *Items, moves []Move) []Move {
-	uses := map[Move]float64{}
+	sizes := map[Move]int{}
 	for _, m := range moves {
-		for _, rate := range s.rate[m.Item] {
-			uses[Move{it.Owner[m.Item], m.To}] += rate
-		}
+		sizes[Move{it.Owner[m.Item], m.To}]++
 	}
-	if e.FewGroups == 0 || len(uses) <= e.FewGroups {
+	if e.FewGroups == 0 || len(sizes) <= e.FewGroups {
 		return moves
 	}
-	groups := slices.SortedFunc(maps.Keys(uses), func(a, b Move) int { return cmp.Compare(uses[b], uses[a]) })
-	perTime := make([]float64, len(groups)+1)
-	for n := 1; n <= len(groups); n++ {
-		for _, g := range groups[:n] {
-			perTime[n] += uses[g] / float64(e.FewGroups+n)
+	groups := slices.SortedFunc(maps.Keys(sizes), func(a, b Move) int {
+		return cmp.Or(sizes[b]-sizes[a], int(a.Item-b.Item), int(a.To-b.To))
+	})
+	n := 1
+	for more := 2; more <= len(groups); more++ {
+		of, ofMore := 0, 0
+		for i, g := range groups[:more] {
+			ofMore += sizes[g]
+			if i < n {
+				of += sizes[g]
+			}
 		}
-	}
-	most := slices.Max(perTime)
-	n := slices.Index(perTime, most)
-	for i, p := range perTime {
-		s.tied = s.tied || i != n && near(p, most)
+		if ofMore*(e.FewGroups+n) >= of*(e.FewGroups+more) {
+			n = more
+		}
 	}
 	if n == len(groups) {
 		return moves
 	}
-	s.tied = s.tied || near(uses[groups[n]], uses[groups[n-1]])
 	s.more = true
 	return slices.DeleteFunc(slices.Clone(moves), func(m Move) bool {
 		return !slices.Contains(groups[:n], Move{it.Owner[m.Item], m.To})

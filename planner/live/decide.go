@@ -85,7 +85,7 @@ func (j *job) decide(ctx context.Context, s *plans.Service, base []float64) (tro
 	if moving && j.small() {
 		return "", nil // uses meanwhile count for the next decision
 	}
-	j.shifted, j.decided = false, time.Now()
+	j.shifted, j.goesOn, j.decided = false, false, time.Now()
 	fits := false
 	// Items must be placed before uses are counted: with a former owner a use at the new one would
 	// look remote.
@@ -237,7 +237,7 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	// A plan that is cut short gains only part of what the rest will.
 	least := worthwhile
 	if more { // others follow
-		least *= float64(j.judge.bound()) / mostGroups
+		least *= float64(groups) / mostGroups
 	}
 	if busy-busyThen < least*busy && sum-sumAfter < least*sum {
 		return "", nil
@@ -256,6 +256,7 @@ func (j *job) propose(ctx context.Context, s *plans.Service, e *dynamic.Epoch, m
 	}
 	j.judge.epoch, j.judge.groups = number, groups
 	j.goesOn = more && s.Epoch(j.name, number).GetState() != api.Epoch_PROPOSED
+	j.rests = groups > fewGroups
 	return "", nil
 }
 

@@ -69,11 +69,11 @@ type job struct {
 	idle int
 	// When the last decision began.
 	decided time.Time
-	// shifted is set if workers have turned to other keys since the last decision, or the last plan
-	// is to be continued.
+	// shifted is set if workers have turned to other keys since the last decision.
 	shifted bool
-	// goesOn is set if bounds kept moves from the last plan, so that another one follows it.
-	goesOn bool
+	// goesOn is set if bounds kept moves from the last plan, so that another one follows it; after a
+	// rest if rests is set, too.
+	goesOn, rests bool
 
 	strategy dynamic.Strategy
 	// shape describes the machines for which the strategy was made.
@@ -98,11 +98,16 @@ func (j *job) take(host string, link uint32, r *api.JobReport) (shifted bool) {
 	return false
 }
 
-// turned reports whether a decision is due because workers have turned to other keys.
-func (j *job) turned() bool {
+// hurries reports whether a decision is due before the next regular one, because workers have turned
+// to other keys or the last plan goes on. after is the plan's epoch if the decision comes after a
+// rest, else 0.
+func (j *job) hurries() (soon bool, after uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.shifted
+	if j.rests && !j.shifted {
+		after = j.judge.epoch
+	}
+	return j.shifted || j.goesOn, after
 }
 
 // addReport accepts a host's report. link is the speed of the host's link. A report without news

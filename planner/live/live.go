@@ -210,23 +210,34 @@ func (p *Planner) decideBefore(ctx context.Context, since time.Time) {
 	}))
 }
 
-// react makes a decision for the jobs whose workers have turned to other keys. waits is set if some
-// of them must wait until their plan has been carried out. took is the time spent on the others.
+// react makes a decision for the jobs whose workers have turned to other keys, and for those whose
+// plan goes on. waits is set if some of them must wait until their plan has been carried out, or
+// rest. took is the time spent on the others.
 func (p *Planner) react(ctx context.Context) (waits bool, took time.Duration) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
 	var turned []*job
 	for _, j := range p.all() {
-		if !j.turned() {
+		soon, after := j.hurries()
+		if !soon {
 			continue
 		}
-		if moving, _ := p.service.Busy(j.name); moving {
+		if moving, _ := p.service.Busy(j.name); moving || p.rests(j.name, after) {
 			waits = true
 			continue
 		}
 		turned = append(turned, j)
 	}
 	return waits, p.decideAll(ctx, turned)
+}
+
+// rests reports whether a job rests after a plan of many groups that goes on: for as long as that was
+// carried out. A large job always has more moves than fit a plan. Without a rest the messages for
+// them would take what time the planner has, and workers that turn to other keys would always find
+// a plan under way.
+func (p *Planner) rests(job string, epoch uint64) bool {
+	e := p.service.Epoch(job, epoch)
+	return e != nil && time.Now().UnixNano() < 2*e.GetEndedUnixNanos()-e.GetAppliedUnixNanos()
 }
 
 // decideAll makes a decision for each of the jobs, as many at once as there are cores, and returns
@@ -259,8 +270,7 @@ func (p *Planner) decide(ctx context.Context, j *job) time.Duration {
 		trouble = err.Error()
 	}
 	p.service.Trouble(ctx, j.name, j.servers, trouble)
-	if j.goesOn { // as soon as the plan is carried out
-		j.goesOn, j.shifted = false, true
+	if j.goesOn {
 		p.wake()
 	}
 	return time.Since(began)

@@ -57,9 +57,10 @@ func TestReacts(t *testing.T) {
 }
 
 // A plan with as many groups as it may have is followed by one with the others as soon as
-// it is carried out; one that is only proposed is not.
+// it is carried out, or after a rest; one that is only proposed is not.
 func TestPlansGoOn(t *testing.T) {
-	for _, act := range []bool{true, false} {
+	for _, tc := range []struct{ act, rests, shifted bool }{{act: true}, {act: true, rests: true}, {act: true, rests: true, shifted: true}, {}} {
+		act := tc.act
 		f := newFleet(t, act, func(o *Options) { o.Every = time.Hour })
 		tell := func() {
 			f.steps += 10
@@ -70,8 +71,8 @@ func TestPlansGoOn(t *testing.T) {
 		f.planner.jobOf(testJob).judge.most = 1
 		f.planner.Decide(t.Context())
 		j := f.planner.jobs[testJob]
-		if groups, more := j.strategy.(*dynamic.Locality).Groups(); groups != 1 || !more || j.turned() != act {
-			t.Fatalf("act %v: the first plan has %d groups, %v; another follows: %v", act, groups, more, j.turned())
+		if groups, more := j.strategy.(*dynamic.Locality).Groups(); groups != 1 || !more || j.goesOn != act {
+			t.Fatalf("act %v: the first plan has %d groups, %v; another follows: %v", act, groups, more, j.goesOn)
 		}
 		if !act {
 			continue
@@ -82,9 +83,20 @@ func TestPlansGoOn(t *testing.T) {
 		}
 		f.done(t, first.GetEpoch(), first.GetKeys())
 		tell()
-		f.planner.react(t.Context())
-		if n := len(f.shown(t).GetEpochs()); n != 2 || j.turned() {
-			t.Errorf("%d plans, another follows: %v", n, j.turned())
+		j.rests, j.shifted = tc.rests, tc.shifted
+		e := f.service.Epoch(testJob, first.GetEpoch())
+		rested := time.Unix(0, 2*e.GetEndedUnixNanos()-e.GetAppliedUnixNanos())
+		for waits := true; waits; time.Sleep(time.Millisecond) {
+			began := time.Now()
+			switch waits, _ = f.planner.react(t.Context()); {
+			case waits && (!tc.rests || tc.shifted || began.After(rested)):
+				t.Fatalf("%+v: a plan is carried out and does not go on", tc)
+			case !waits && tc.rests && !tc.shifted && time.Now().Before(rested):
+				t.Error("a plan goes on without a rest")
+			}
+		}
+		if n := len(f.shown(t).GetEpochs()); n != 2 || j.goesOn {
+			t.Errorf("%d plans, another follows: %v", n, j.goesOn)
 		}
 	}
 }
