@@ -31,10 +31,10 @@ type commit struct {
 // After a write the run rests for restEach per proxy that receives the change. Records that arrive
 // meanwhile are written and sent as one change. Notifying a thousand proxies takes some ten
 // milliseconds of processor time, whatever the size of the change, so that a run takes at most a
-// fifteenth of a core for it. With at most restFrom proxies it does not matter, and no Record is
+// twenty-fifth of a core for it. With at most restFrom proxies it does not matter, and no Record is
 // delayed.
 const (
-	restEach = 150 * time.Microsecond
+	restEach = 250 * time.Microsecond
 	restFrom = 32
 )
 
