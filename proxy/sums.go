@@ -78,10 +78,10 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	l := measure.Line{Job: job, Measure: measure.Aggregate}
 	l.Setting, l.From = p.sumsAsked(job)
 	switch {
-	case p.opts.Aggregate == nil && l.From == "planner":
+	case !p.sumsPushes() && l.From == "planner":
 		l.Setting, l.From = "", ""
 		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "requested by the planner, but this proxy does not know that the servers add", Do: "set --aggregate asked of psidecar proxy and up, with --handler add if they do, or with --act --allow-probe to test it"})
-	case p.opts.Aggregate == nil:
+	case !p.sumsPushes():
 		l.Setting, l.From = "", ""
 		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not enabled", Do: "--aggregate host of psidecar proxy and up, with --handler add if servers add each push immediately, or with --act --allow-probe to test it"})
 	case l.Setting == "":
@@ -96,6 +96,9 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	l.Judge()
 	return l
 }
+
+// sumsPushes reports whether the flags allow sums of pushes.
+func (p *Proxy) sumsPushes() bool { return p.opts.Aggregate != nil && !p.opts.Aggregate.Ends() }
 
 // sumsAsked returns what is asked for of a job, and who asks; empty: nothing is.
 func (p *Proxy) sumsAsked(job string) (setting, from string) {
@@ -113,7 +116,7 @@ func (p *Proxy) sumsAsked(job string) (setting, from string) {
 	switch {
 	case len(texts) > 0:
 		return "aggregate " + strings.Join(texts[:min(len(texts), 4)], ", "), "planner"
-	case p.opts.Aggregate == nil || p.opts.AggregateAsked:
+	case !p.sumsPushes() || p.opts.AggregateAsked:
 		return "", "flags"
 	case p.opts.Aggregate.Tries():
 		return "--aggregate auto", "flags"

@@ -122,6 +122,9 @@ type Options struct {
 	// Least is the minimum size of pushes that are summed, in bytes of values: each that waits costs
 	// time. 0: the constant Least.
 	Least int
+	// Ends sums nothing. The table only knows which repeated pushes are in sums of the proxies before
+	// this one, as that of a proxy which is about to end does.
+	Ends bool
 	// Bytes bounds the sums for one server, with their key lists; 0: 256 MiB.
 	Bytes int
 	// Chars is what values of PS-lite's types CHAR and OTHER are: the name of a kind of
@@ -232,6 +235,7 @@ func New(o Options) (*Table, error) {
 	}
 	o.name = rand.Text()
 	t := &Table{opts: o, jobs: map[jobs.Scope][]*job{}}
+	t.ending.Store(o.Ends)
 	if o.File != "" {
 		t.load()
 		t.clean()
@@ -244,6 +248,9 @@ func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
 
 // Least returns the minimum size of pushes that are summed, in bytes of values.
 func (t *Table) Least() int { return t.opts.Least }
+
+// Ends reports whether nothing is summed; see [Options].
+func (t *Table) Ends() bool { return t.opts.Ends }
 
 // Tries reports whether trials are made.
 func (t *Table) Tries() bool { return t.opts.Try }

@@ -68,6 +68,19 @@ func (o *Options) dirOf(scope jobs.Scope, scheduler string) string {
 // state directory that begin without a dot are those of the router's jobs.
 const sumsDir = ".sums"
 
+// Left reports whether proxies before this one have left files about sums beside Options.File. Then
+// some of the repeated pushes of jobs with PS_RESEND may be in sums that have arrived.
+func Left(file string) bool {
+	dirs, _ := os.ReadDir(filepath.Join(filepath.Dir(file), sumsDir)) // as a rule it does not exist
+	return len(dirs) > 0
+}
+
+// Forget removes these files. A proxy that does not see the pushes calls it, for what the files say is
+// right only while each proxy keeps them up.
+func Forget(file string) error {
+	return os.RemoveAll(filepath.Join(filepath.Dir(file), sumsDir))
+}
+
 // clean removes the files about sums of jobs that are not known any more, and notes whether there are
 // others.
 func (t *Table) clean() {

@@ -157,6 +157,8 @@ func (q *Queue) refused(meta *pslite.Meta, s *subject) string {
 	switch {
 	case g.off != "":
 		return g.off
+	case q.table.opts.Ends:
+		return Unwanted
 	case q.table.ending.Load():
 		return Retired
 	case !q.link.Wanted(g.job, s.span()):

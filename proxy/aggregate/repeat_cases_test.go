@@ -58,7 +58,7 @@ func (w *world) again() {
 // the first run has left concerns no push of the second, though all are the same.
 func TestSecondRunAtOneAddress(t *testing.T) {
 	w, _, _ := carries(t)
-	w.kill()
+	w.kill(false)
 	w.store = map[uint64]*[places]int64{}
 	for _, list := range lists {
 		for _, key := range list {
@@ -167,7 +167,7 @@ func TestPastIsUnknown(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(filepath.Dir(w.file), sumsDir)); err != nil {
 		t.Fatal(err)
 	}
-	w.kill()
+	w.kill(false)
 	for range 3 {
 		w.together()
 		w.again()

@@ -59,16 +59,16 @@ func (w *world) repeatOne(k *worker, m *sent) {
 	}
 }
 
-// kill has another proxy take the place of one that is killed.
-func (w *world) kill() {
-	w.note("the proxy is killed")
+// kill has another proxy take the place of one that is killed; if it ends, one that sums nothing.
+func (w *world) kill(ends bool) {
+	w.note("the proxy is killed; the next one sums nothing: %v", ends)
 	w.past.addCounts(w.group.figures())
 	for _, k := range w.workers {
 		if !k.down {
 			w.cut(k)
 		}
 	}
-	w.start(w.table.opts.Wait)
+	w.start(w.table.opts.Wait, ends)
 	for _, k := range w.workers {
 		w.listen(k)
 	}
@@ -96,7 +96,7 @@ func TestSchedulesWithRetransmissions(t *testing.T) {
 		runs = 200
 	}
 	var all Counts
-	restored := 0
+	restored, ended := 0, 0
 	for seed := range runs {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		w := newWorldOf(t, seed, 2+rng.IntN(3), []time.Duration{0, 0, 30 * time.Millisecond}[rng.IntN(3)], rng.IntN(2) == 0, true)
@@ -109,7 +109,11 @@ func TestSchedulesWithRetransmissions(t *testing.T) {
 			case kills > 0 && w.rng.IntN(60) == 0:
 				kills--
 				restored += w.files()
-				w.kill()
+				ends := w.rng.IntN(3) == 0
+				if ends && w.files() > 0 {
+					ended++
+				}
+				w.kill(ends)
 			default:
 				w.step()
 			}
@@ -136,8 +140,8 @@ func TestSchedulesWithRetransmissions(t *testing.T) {
 		all.addCounts(w.past)
 		all.addCounts(w.group.figures())
 	}
-	t.Logf("%+v, %d records outlived a proxy", all, restored)
-	if all.Sums == 0 || all.Carried == 0 || all.Partial == 0 || all.Repeated == 0 || all.Passed[Repeats] == 0 || restored == 0 {
+	t.Logf("%+v, %d records outlived a proxy, %d times the next one summed nothing", all, restored, ended)
+	if all.Sums == 0 || all.Carried == 0 || all.Partial == 0 || all.Repeated == 0 || all.Passed[Repeats] == 0 || restored == 0 || ended == 0 {
 		t.Errorf("%+v, %d records outlived a proxy: not all has been tried", all, restored)
 	}
 	if all.Lost > 0 {

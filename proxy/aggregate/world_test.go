@@ -120,7 +120,7 @@ func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fres
 	if resend {
 		w.file = filepath.Join(t.TempDir(), "aggregate.json")
 	}
-	w.start(wait)
+	w.start(wait, false)
 	w.meet()
 	for i := range workers {
 		k := &worker{id: pslite.WorkerID(i)}
@@ -131,10 +131,10 @@ func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fres
 	return w
 }
 
-// start has a proxy come, after the one before it, if any, was killed.
-func (w *world) start(wait time.Duration) {
+// start has a proxy come, after the one before it, if any, was killed. One that ends sums nothing.
+func (w *world) start(wait time.Duration, ends bool) {
 	var err error
-	if w.table, err = New(Options{Wait: wait, Bytes: 8 * Least, AnswerWithin: time.Second, File: w.file, now: func() time.Time { return w.now }, manual: true, block: 3, Log: slog.New(slog.DiscardHandler)}); err != nil {
+	if w.table, err = New(Options{Wait: wait, Ends: ends, Bytes: 8 * Least, AnswerWithin: time.Second, File: w.file, now: func() time.Time { return w.now }, manual: true, block: 3, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,14 +89,22 @@ func TestKilledWithSumsOnTheirWay(t *testing.T) {
 		name  string
 		batch int
 		more  []string
+		off   bool // the next proxy sums nothing, and the one after it again
 	}{
-		{"equal keys", 4000, nil},
-		{"differing keys", 2000, nil},
-		{"displaced keys", 4000, []string{"--placement", placed(t, elsewhere(t, 4))}},
+		{"equal keys", 4000, nil, false},
+		{"differing keys", 2000, nil, false},
+		{"displaced keys", 4000, []string{"--placement", placed(t, elsewhere(t, 4))}, false},
+		{"turned off and on", 4000, nil, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t, config{proxyArgs: append([]string{"--insecure", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}, c.more...)})
+			var off atomic.Bool
+			f := newFleet(t, config{proxyArgs: append([]string{"--insecure"}, c.more...), proxyMore: func() []string {
+				if off.Load() {
+					return []string{"--aggregate", "none"}
+				}
+				return []string{"--handler", "add", "--aggregate", "host", "--aggregate-wait", "20ms"}
+			}})
 			r := f.startFor(f.unending(f.summing(50, c.batch, resending...)), 10*time.Minute)
 			proxy, repeated := f.sidecars[0], uint64(0)
 			for range 8 {
@@ -115,8 +124,21 @@ func TestKilledWithSumsOnTheirWay(t *testing.T) {
 					}
 					return nil
 				})
+				off.Store(c.off)
 				proxy.proxy.kill()
 				r.servers((*hosts.Process).Resume)
+				if !c.off {
+					continue
+				}
+				f.await("pushes to go one by one", func() error {
+					if sums = f.sums(); sums.Passed[aggregate.Unwanted] < 8 {
+						return fmt.Errorf("%+v", sums)
+					}
+					return nil
+				})
+				repeated += sums.Repeated
+				off.Store(false)
+				proxy.proxy.kill()
 			}
 			r.exact()
 			repeated += f.sums().Repeated

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -33,7 +34,9 @@ const (
 
 // config says what differs from fleet to fleet.
 type config struct {
-	proxyArgs []string      // instead of --insecure
+	proxyArgs []string // instead of --insecure
+	// proxyMore returns what each proxy that is started gets besides; it may differ.
+	proxyMore func() []string
 	grace     time.Duration // of the proxy, 2 s by default
 	keep      time.Duration // how long connections wait for a proxy that has gone, 3 s by default
 	// hang is after how long the agents end a proxy that does not answer: never by
@@ -109,6 +112,10 @@ func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 	memory := f.limitMemory(name, h)
 	s := &service{memory: memory, Service: hosts.Service{Group: name, Host: h}}
 	s.Command = func() (*exec.Cmd, error) {
+		args := args
+		if name == "proxy" && f.config.proxyMore != nil {
+			args = append(slices.Clip(args), f.config.proxyMore()...)
+		}
 		cmd := exec.Command(f.programs.psidecar, args...)
 		if n := f.config.openFiles[name]; n > 0 {
 			cmd = exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, n), "sh", cmd.Path}, args...)...)
