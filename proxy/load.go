@@ -57,6 +57,8 @@ func (p *Proxy) watchLoad(ctx context.Context) {
 type usageMeter struct {
 	total, idle uint64        // of the host, in ticks of the kernel
 	own         time.Duration // of this process
+	at          time.Time     // of the last reading
+	limits      cpuLimits
 }
 
 // ticksPerSecond is USER_HZ, which is the same on all platforms of Linux that Go runs on.
@@ -78,6 +80,12 @@ func (m *usageMeter) read(now time.Time) (u payoff.Usage, err error) {
 	}
 	own := time.Duration(used.Utime.Nano() + used.Stime.Nano())
 	u.At = now
+	if d := now.Sub(m.at); !m.at.IsZero() && d > 0 {
+		u.Throttled = m.limits.read().Seconds() / d.Seconds()
+	} else {
+		m.limits.open("/proc/self/cgroup", "/sys/fs/cgroup")
+	}
+	m.at = now
 	// Without ticks nothing was idle that is known of.
 	if d := float64(total - m.total); d > 0 {
 		u.Idle = float64(idle-m.idle) / d

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Load finds out whether a host whose processors are busy is better off when its messages pass as
-// they are. A [Meter] cannot tell: where processors are what the job waits for, round trips take as
+// Load finds out whether a host whose processors are busy, or whose proxy is throttled by a CPU limit,
+// is better off when its messages pass as they are. A [Meter] cannot tell: where processors are what the job waits for, round trips take as
 // long as on a slow link, and what encoding costs the job is more than its own time. So it is
 // measured: in turns messages are encoded and pass, and the way in which the job sends more of
 // them is kept for a while.
@@ -16,6 +16,8 @@ import (
 // encodes.
 //
 //	encodes ──trial shows a gain──► passes ──trial, free processors or silence──► encodes
+//
+// A process that passes messages is no longer throttled, so it goes on by trials alone.
 type Load struct {
 	off      atomic.Bool   // messages pass now
 	messages atomic.Uint64 // sent so far, either way
@@ -25,6 +27,9 @@ type Load struct {
 	busy    int // ticks in succession at which a trial was worth while
 	free    int // ticks in succession at which processors were free
 	verdict bool
+	// limited is set if the current trial, or the one that led to the verdict, began because the process
+	// was throttled. What processors are idle then says nothing.
+	limited bool
 	turn    int           // of the current trial, from 1; 0: there is none
 	began   time.Time     // of this turn; zero: it begins at the next tick
 	before  uint64        // messages when it began
@@ -39,6 +44,9 @@ type Usage struct {
 	At   time.Time
 	Idle float64 // share of the host's processors that did nothing
 	Own  float64 // share that this process has used
+	// Throttled is for how much of the time this process, or another one of its cgroup, had to wait
+	// because of the cgroup's CPU limit; it may exceed 1 if it waited on several processors.
+	Throttled float64
 }
 
 // LoadFigures are a [Load]'s decision and its reasons.
@@ -56,6 +64,8 @@ const (
 	// freeIdle the job waits for the link, and messages are encoded again without a trial.
 	busyIdle, freeIdle = 0.15, 0.3
 	ownShare           = 0.05
+	// throttledShare is how much a process has to be throttled for a trial; see Usage.
+	throttledShare = 0.05
 	// steady is the number of ticks in succession at which that has to hold.
 	steady = 8
 	// rounds is the number of turns each way; all of them have to show the gain.
@@ -105,13 +115,15 @@ func (l *Load) Tick(u Usage) {
 	if u.At.Sub(last.At) > silence {
 		l.forget()
 	}
-	l.busy, l.free = succeed(l.busy, u.Idle < busyIdle && (l.verdict || u.Own >= ownShare)), succeed(l.free, u.Idle > freeIdle)
+	throttled := u.Throttled >= throttledShare
+	l.busy = succeed(l.busy, u.Idle < busyIdle && (l.verdict || u.Own >= ownShare) || throttled || l.limited)
+	l.free = succeed(l.free, u.Idle > freeIdle && !throttled && !l.limited)
 	switch sent := l.messages.Load(); {
 	case l.turn == 0 && l.verdict && l.free >= steady:
 		l.decide(false)
 	case l.turn == 0:
 		if l.busy >= steady && u.At.Truncate(max(l.period, leastPeriod)).After(last.At) {
-			l.turn = 1
+			l.turn, l.limited = 1, l.limited || throttled
 		}
 	case l.began.IsZero(): // what was in flight when the turn changed is gone
 		l.began, l.before = u.At, sent
@@ -178,6 +190,7 @@ func (l *Load) decide(passes bool) {
 		l.period = leastPeriod
 	}
 	l.verdict, l.turn, l.began = passes, 0, time.Time{}
+	l.limited = l.limited && passes
 	if f := l.figures.Load(); f != nil && f.Passes != passes {
 		next := *f
 		next.Passes = passes

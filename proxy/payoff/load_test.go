@@ -15,6 +15,7 @@ type host struct {
 	coded, plain         float64
 	idleCoded, idlePlain float64
 	own                  float64 // share of the processors that its proxy uses
+	throttled            float64 // share of the time that it waits while it encodes
 }
 
 const tick = 250 * time.Millisecond
@@ -23,9 +24,9 @@ const tick = 250 * time.Millisecond
 // they passed as they are.
 func live(l *payoff.Load, h host, d time.Duration, now *time.Time, noise func() float64) (sent float64, passed time.Duration) {
 	for end := now.Add(d); now.Before(end); {
-		rate, idle := h.coded, h.idleCoded
+		rate, idle, throttled := h.coded, h.idleCoded, h.throttled
 		if l.Passes() {
-			rate, idle = h.plain, h.idlePlain
+			rate, idle, throttled = h.plain, h.idlePlain, 0
 			passed += tick
 		}
 		n := int(rate * tick.Seconds() * noise())
@@ -34,7 +35,7 @@ func live(l *payoff.Load, h host, d time.Duration, now *time.Time, noise func() 
 		}
 		sent += float64(n)
 		*now = now.Add(tick)
-		l.Tick(payoff.Usage{At: *now, Idle: idle, Own: h.own})
+		l.Tick(payoff.Usage{At: *now, Idle: idle, Own: h.own, Throttled: throttled})
 	}
 	return sent, passed
 }
@@ -52,6 +53,9 @@ func TestBusyHostsFindTheFasterWay(t *testing.T) {
 		{"others use the processors, and the job waits for the link", host{coded: 1000, plain: 600, own: 0.1}, false, true},
 		{"both ways are alike", host{coded: 1000, plain: 1020, own: 0.1}, false, true},
 		{"processors are free", host{coded: 1000, plain: 1300, idleCoded: 0.4, own: 0.4}, false, false},
+		{"the proxy is throttled, on a host of many free processors", host{coded: 1000, plain: 1300, idleCoded: 0.9, idlePlain: 0.9, own: 0.01, throttled: 0.5}, true, true},
+		{"the proxy is throttled, and the job waits for the link", host{coded: 1000, plain: 600, idleCoded: 0.9, idlePlain: 0.9, own: 0.01, throttled: 0.5}, false, true},
+		{"the proxy is hardly throttled", host{coded: 1000, plain: 1300, idleCoded: 0.9, idlePlain: 0.9, own: 0.01, throttled: 0.01}, false, false},
 		{"the proxy hardly uses them", host{coded: 1000, plain: 1300, own: 0.01}, false, false},
 		{"the job sends too few messages to tell", host{coded: 8, plain: 12, own: 0.4}, false, false},
 		{"the job has ended", host{own: 0.4}, false, false},
@@ -86,13 +90,17 @@ func TestTrialsCostLittle(t *testing.T) {
 // When a job begins to wait for its link instead, encoding is taken up again: since processors are
 // free, or by the next trial.
 func TestBusyHostsFollowTheJob(t *testing.T) {
-	for name, then := range map[string]host{
-		"free": {coded: 1000, plain: 500, idlePlain: 0.5, own: 0.3},
-		"busy": {coded: 1000, plain: 500, own: 0.3},
+	busy, limited := host{coded: 1000, plain: 1300, own: 0.4}, host{coded: 1000, plain: 1300, idleCoded: 0.9, idlePlain: 0.9, throttled: 0.5}
+	for name, c := range map[string]struct{ first, then host }{
+		"free":           {busy, host{coded: 1000, plain: 500, idlePlain: 0.5, own: 0.3}},
+		"busy":           {busy, host{coded: 1000, plain: 500, own: 0.3}},
+		"still limited":  {limited, host{coded: 1000, plain: 500, idleCoded: 0.9, idlePlain: 0.9, throttled: 0.5}},
+		"limited before": {limited, host{coded: 1000, plain: 500, idleCoded: 0.9, idlePlain: 0.9}},
 	} {
 		var l payoff.Load
 		now := time.Unix(1000, 0)
-		live(&l, host{coded: 1000, plain: 1300, own: 0.4}, time.Minute, &now, quiet)
+		then := c.then
+		live(&l, c.first, time.Minute, &now, quiet)
 		if !l.Passes() {
 			t.Fatal("the faster way is not taken")
 		}
@@ -127,6 +135,9 @@ func TestBusyHostsAreAsGoodAsTheBetter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := host{coded: rapid.Float64Range(500, 5000).Draw(t, "encoded"), own: 0.3}
 		h.plain = h.coded * rapid.Float64Range(0.3, 3).Draw(t, "ratio")
+		if rapid.Bool().Draw(t, "throttled") {
+			h.throttled = rapid.Float64Range(0.06, 3).Draw(t, "throttled for")
+		}
 		h.idleCoded, h.idlePlain = rapid.Float64Range(0, 0.14).Draw(t, "idle encoded"), rapid.Float64Range(0, 0.29).Draw(t, "idle plain")
 		noise := rapid.Float64Range(0.95, 1.05)
 		var l payoff.Load
