@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,26 +87,41 @@ func TestThrottledProcess(t *testing.T) {
 		}
 		t.Fatal("it is not throttled")
 	}
-	require.Root(t)
-	group := filepath.Join("/sys/fs/cgroup/cpu", "psd-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(group, 0o755); err != nil {
-		t.Skipf("needs a hierarchy of version 1 with the CPU controller: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := os.Remove(group); err != nil {
-			t.Error(err)
-		}
-	})
-	write := func(file, text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(group, file), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("cpu.cfs_quota_us", "20000")
-	cmd := exec.Command("/bin/sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, group, os.Args[0], "-test.run=^TestThrottledProcess$")
+	cmd := exec.Command("/bin/sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, limitedGroup(t), os.Args[0], "-test.run=^TestThrottledProcess$")
 	cmd.Env = append(os.Environ(), "PSIDECAR_TEST_THROTTLED=1")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
+}
+
+// limitedGroup returns a new cgroup, of the version that has the CPU controller here, whose processes
+// together get a fifth of a processor.
+func limitedGroup(t *testing.T) string {
+	require.Root(t)
+	var errs []error
+	for _, c := range []struct{ root, controllers, file, text string }{
+		{"/sys/fs/cgroup/cpu", "", "cpu.cfs_quota_us", "20000"},
+		{"/sys/fs/cgroup", "cgroup.subtree_control", "cpu.max", "20000 100000"},
+	} {
+		if c.controllers != "" {
+			errs = append(errs, os.WriteFile(filepath.Join(c.root, c.controllers), []byte("+cpu"), 0o644))
+		}
+		group := filepath.Join(c.root, "psd-"+strconv.Itoa(os.Getpid()))
+		if err := os.Mkdir(group, 0o755); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(group); err != nil {
+				t.Error(err)
+			}
+		})
+		err := os.WriteFile(filepath.Join(group, c.file), []byte(c.text), 0o644)
+		if err == nil {
+			return group
+		}
+		errs = append(errs, err)
+	}
+	require.Missing(t, "needs cgroups with the CPU controller: %v", errors.Join(errs...))
+	return ""
 }
