@@ -37,7 +37,7 @@ const (
 	// gain is how many times as long shared answers must take, in all rounds together, for
 	// answers to go as they are; in most rounds they must take longer at all. A single
 	// round may have a pause of the job's in one turn.
-	gain = 1.2
+	gain = 1.1
 	// worst is how many times as long as the present way the other way may take in a turn
 	// before the trial ends early: a trial must not cost a job more than it can win.
 	worst = 2
