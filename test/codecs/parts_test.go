@@ -2,14 +2,21 @@ package codecs
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/sidecar"
 )
 
 // TestPartsWorthIt measures what --split saves a synchronous job of 25 values of 1 MiB,
@@ -35,11 +42,21 @@ func TestPartsWorthIt(t *testing.T) {
 		{"whole values, on all servers", "spread", ""},
 	} {
 		ok := t.Run(c.name, func(t *testing.T) {
+			var parts atomic.Pointer[jobs.PartsState]
+			var watching sync.WaitGroup
+			ctx, cancel := context.WithCancel(t.Context())
+			defer watching.Wait()
+			defer cancel()
 			run := func(steps int) *Outcome {
 				r := Run{Hosts: k, Rate: mbit * 1e6, Planned: true,
 					Sidecar: []string{"--codec", "none", "--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none")},
 					Job: []string{"--model", "count", "--key-map", c.keyMap, "--count-keys", fmt.Sprint(keys), "--count-batch", fmt.Sprint(keys),
 						"--value-length", "262144", "--steps", fmt.Sprint(steps)}}
+				if c.split == "auto" {
+					r.Started = func(sidecars []*sidecar.Sidecar, _ *hosts.Running) {
+						watching.Go(func() { watchParts(ctx, sidecars[0], &parts) })
+					}
+				}
 				return r.Do(t)
 			}
 			first := 6 // by then all is in parts
@@ -56,11 +73,32 @@ func TestPartsWorthIt(t *testing.T) {
 				plain = seconds
 			}
 			cpu := (more.CPU["sidecars"] - few.CPU["sidecars"]).Seconds() / float64(steps)
-			fmt.Fprintf(&report, "| %s | %.1f | %.2f | %.3f | %.2f | %.2f |\n", c.name, slices.Max(bytes)/1e6, slices.Max(bytes)/ring, 1/seconds, plain/seconds, cpu)
+			name := c.name
+			if p := parts.Load(); p != nil {
+				name += fmt.Sprintf(" (%d, measured %v)", p.Target, p.Samples)
+			}
+			fmt.Fprintf(&report, "| %s | %.1f | %.2f | %.3f | %.2f | %.2f |\n", name, slices.Max(bytes)/1e6, slices.Max(bytes)/ring, 1/seconds, plain/seconds, cpu)
 		})
 		if !ok {
 			break
 		}
 	}
 	t.Logf("%d hosts, links of %d Mbit/s, %d values of 1 MiB\n| values | busiest host, MB a step | beside a ring | steps/s | beside one server | sidecars, s a step |\n| --- | --- | --- | --- | --- | --- |\n%s", k, mbit, keys, report.String())
+}
+
+// watchParts stores the state of a host's values in parts, as long as there is one, until ctx ends.
+func watchParts(ctx context.Context, s *sidecar.Sidecar, last *atomic.Pointer[jobs.PartsState]) {
+	for ctx.Err() == nil {
+		if state, err := s.Connections(ctx); err == nil {
+			for _, j := range state.Jobs {
+				if j.InParts != nil && len(j.InParts.Samples) > 0 {
+					last.Store(j.InParts)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
