@@ -55,24 +55,3 @@ func TestConnectRefusesATarget(t *testing.T) {
 		t.Error("no error")
 	}
 }
-
-// A peer that is slow to answer is given more time with each attempt, one that refuses is not.
-func TestPatienceWithASlowPeer(t *testing.T) {
-	within := connectWithin
-	for i, c := range []struct {
-		took     time.Duration
-		answered bool
-		want     time.Duration
-	}{
-		{time.Millisecond, false, connectWithin},
-		{connectWithin, false, 2 * connectWithin},
-		{time.Millisecond, false, 2 * connectWithin},
-		{2*connectWithin + time.Second, false, connectMost},
-		{connectMost, false, connectMost},
-		{time.Hour, true, connectWithin},
-	} {
-		if within = nextWithin(within, c.took, c.answered); within != c.want {
-			t.Errorf("after attempt %d: %v, want %v", i, within, c.want)
-		}
-	}
-}
