@@ -90,6 +90,26 @@ func cutName(name string) (k runKey, rest string, ok bool) {
 	return k, "", false
 }
 
+// A nameCutter is cutName for many names in order. Names that differ only after their last slash are
+// cut alike, but for a head, whose kind comes there.
+type nameCutter struct {
+	dir  string // with the slash
+	key  runKey
+	rest string // of dir
+}
+
+func (c *nameCutter) cut(name string) (k runKey, rest string, ok bool) {
+	dir := name[:strings.LastIndexByte(name, '/')+1]
+	if c.dir != "" && dir == c.dir && !strings.HasPrefix(name[len(dir):], "head") {
+		return c.key, c.rest + name[len(dir):], true
+	}
+	k, rest, ok = cutName(name)
+	if c.dir = ""; ok && len(rest) > len(name)-len(dir) {
+		c.dir, c.key, c.rest = dir, k, rest[:len(rest)-(len(name)-len(dir))]
+	}
+	return k, rest, ok
+}
+
 // storable reports whether the entries of a run can be told from those of all others. A job's name is
 // a text from the network: the entries of one like a/run/RUN would be those of a's run.
 func storable(k runKey) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -302,4 +303,22 @@ func BenchmarkRecord(b *testing.B) {
 		}
 	})
 	b.ReportMetric(256*float64(b.N)/b.Elapsed().Seconds(), "keys/s")
+}
+
+// Names that come in order are cut as each is alone.
+func TestNamesAreCutAlike(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		part := rapid.SampledFrom([]string{"job", "run", "head", "snap", "log", "epoch", "move", "a", "01", "0123456789abcdef0123456789abcdef", ""})
+		var c nameCutter
+		for _, name := range rapid.SliceOf(rapid.Custom(func(t *rapid.T) string {
+			return strings.Join(append([]string{"job"}, rapid.SliceOfN(part, 1, 7).Draw(t, "parts")...), "/")
+		})).Draw(t, "names") {
+			for _, last := range []string{"", "/1", "/2", "/head"} {
+				k, rest, ok := c.cut(name + last)
+				if wantK, wantRest, want := cutName(name + last); k != wantK || rest != wantRest || ok != want {
+					t.Fatalf("%q is cut into %v, %q, %v after others, alone into %v, %q, %v", name+last, k, rest, ok, wantK, wantRest, want)
+				}
+			}
+		}
+	})
 }

@@ -24,22 +24,26 @@ type saved struct {
 	changes []*api.Change
 	epochs  []*epoch
 	moves   []*api.MoveBatch
+	// By epoch that is over, the number of its batches so far. What these move does not matter any
+	// more, and a large job has some hundred thousand of them.
+	over map[uint64]int
 }
 
 // load reads all runs from the store, and reopens the batches of plans that were being carried out.
 // It runs before the service is published, so no lock is contended.
 func (s *Service) load(ctx context.Context) error {
 	jobs := map[runKey]*saved{}
+	names := nameCutter{}
 	err := s.store.Each(ctx, func(name string, value []byte) error {
 		if name == identityName {
 			return s.identify(value)
 		}
-		job, rest, ok := cutName(name)
+		job, rest, ok := names.cut(name)
 		if !ok {
 			return nil
 		}
 		if jobs[job] == nil {
-			jobs[job] = &saved{snaps: map[uint64]map[int][]plan.Range{}}
+			jobs[job] = &saved{snaps: map[uint64]map[int][]plan.Range{}, over: map[uint64]int{}}
 		}
 		if err := jobs[job].readEntry(rest, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -106,7 +110,18 @@ func (s *saved) readEntry(rest string, value []byte) error {
 			return err
 		}
 		s.epochs = append(s.epochs, e)
+		if state := e.info.GetState(); state != api.Epoch_PROPOSED && state != api.Epoch_MOVING {
+			s.over[e.info.GetEpoch()] = 0
+		}
 	case "move":
+		batch, err := strconv.ParseUint(number, 16, 64)
+		if err != nil {
+			return err
+		}
+		if n, ok := s.over[batch>>24]; ok {
+			s.over[batch>>24] = max(n, batchCount(batch))
+			return nil
+		}
 		b := &api.MoveBatch{}
 		if err := proto.Unmarshal(value, b); err != nil {
 			return err
@@ -194,9 +209,11 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 	slices.SortFunc(s.epochs, func(a, b *epoch) int { return cmp.Compare(a.info.GetEpoch(), b.info.GetEpoch()) })
 	j.epochs = s.epochs
+	for _, e := range j.epochs {
+		e.batches = s.over[e.info.GetEpoch()]
+	}
 	for _, b := range s.moves {
-		// The low 24 bits of a batch number count the batches of its epoch.
-		count := int(b.GetBatch()&(1<<24-1)) + 1
+		count := batchCount(b.GetBatch())
 		e := j.epoch(b.GetEpoch())
 		if e == nil {
 			// The planner ended while it wrote the next epoch. A dropped epoch's number does not
@@ -228,6 +245,10 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 		j.openMore(ctx)
 	}
 }
+
+// batchCount returns how many batches an epoch has at least that has one with this number: its low 24
+// bits count them.
+func batchCount(batch uint64) int { return int(batch&(1<<24-1)) + 1 }
 
 // pending reports whether the source of a batch still owns some of its keys.
 func (j *job) pending(b *api.MoveBatch) bool {
