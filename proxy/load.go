@@ -48,7 +48,7 @@ func (p *Proxy) watchLoad(ctx context.Context) {
 		case before != nil && f.Trials == before.Trials:
 			p.log.Info("messages are encoded again without a trial: the host's processors are free, or nothing was sent for a while")
 		default:
-			p.log.Info("the host's processors are busy: tried whether the job is faster without encoding", "passes", f.Passes, "messages_per_second_encoded", f.Encoded, "plain", f.Plain, "trials", f.Trials)
+			p.log.Info("the host's processors are busy, or this proxy is throttled by its CPU limit: tried whether the job is faster without encoding", "passes", f.Passes, "messages_per_second_encoded", f.Encoded, "plain", f.Plain, "trials", f.Trials)
 		}
 	}
 }

@@ -27,7 +27,7 @@ const (
 	notReady      = "not_ready"      // the job's hosts have not found each other yet
 	unfit         = "unfit"          // no push of the job's could be thresholded
 	fastLink      = "fast_link"      // encoding would take longer than it saves
-	busyHost      = "busy_host"      // the host's processors are busy, and the job is faster without encoding
+	busyHost      = "busy_host"      // the host's processors are busy or the proxy is throttled, and the job is faster without encoding
 )
 
 // carried is the state of an open connection that a process of this host has made, as far as
@@ -198,7 +198,7 @@ func (p *Proxy) compactLine(job string, all []carried) measure.Line {
 		g := p.encoded(c)
 		switch {
 		case g == nil && c.busy:
-			return &measure.Gap{Reason: busyHost, Why: "this host's processors are busy, and the job sends more messages when they are not encoded", Do: "nothing; --codec compact always encodes"}
+			return &measure.Gap{Reason: busyHost, Why: "this host's processors are busy or the proxy's CPU limit is reached, and the job sends more messages when they are not encoded", Do: "nothing; --codec compact always encodes"}
 		case g != nil || c.payoff == nil || c.payoff.Encodes:
 			return g
 		}

@@ -73,8 +73,9 @@ type Epoch struct {
 	// plan takes the time of its groups, not of its moves. 0 means no bound.
 	MaxGroups int
 	// FewGroups is how many groups take as long as a plan does apart from its groups. A plan of
-	// more is cut short to the groups that gain the most in its time: what workers use that have
-	// turned to each other's items does not wait for many single ones. 0 means that none is.
+	// more is cut short to its largest groups, as many as have the most moves per time: items of
+	// workers that have turned to each other's do not wait for many single ones. 0 means that no
+	// plan is cut.
 	FewGroups int
 }
 

@@ -6,10 +6,10 @@ import (
 )
 
 // Load finds out whether a host whose processors are busy, or whose proxy is throttled by a CPU limit,
-// is better off when its messages pass as they are. A [Meter] cannot tell: where processors are what the job waits for, round trips take as
-// long as on a slow link, and what encoding costs the job is more than its own time. So it is
-// measured: in turns messages are encoded and pass, and the way in which the job sends more of
-// them is kept for a while.
+// is better off when its messages pass as they are. A [Meter] cannot tell: where processors are what
+// the job waits for, round trips take as long as on a slow link, and what encoding costs the job is
+// more than its own time. So it is measured: in turns messages are encoded and pass, and the way in
+// which the job sends more of them is kept for a while.
 //
 // A Load has no clock and reads no counters: [Load.Tick] is passed a [Usage] a few times per
 // second while messages are sent, by one goroutine. The rest may be called by any. The zero Load
