@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -112,7 +113,12 @@ func limitedGroup(t *testing.T) string {
 			continue
 		}
 		t.Cleanup(func() {
-			if err := os.Remove(group); err != nil {
+			// The kernel may take a moment to let go of a process that has ended.
+			err := os.Remove(group)
+			for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = os.Remove(group) {
+				time.Sleep(2 * time.Millisecond)
+			}
+			if err != nil {
 				t.Error(err)
 			}
 		})
