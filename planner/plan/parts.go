@@ -5,6 +5,12 @@ package plan
 // number from FirstParted on, which encodes P. Everything else follows from that number, so that
 // every host finds the parts without further state.
 //
+// Besides its servers, a job may have spare servers, stores in the proxies of hosts that have no
+// server. Their ranks follow those of the servers. They hold parts only, and no key is at home with
+// them. Servers and spare servers together are the job's places for parts. The owner of a key in
+// parts encodes the number of spare servers too: a proxy that knows of another number, or of none,
+// would look for the parts elsewhere, and rejects the owner.
+//
 // Part keys lie anywhere in the key space, as hashes do, so a collision with a key of the job is
 // unlikely: for a billion keys and a thousand values in 16 parts its probability is one in a
 // million. Nothing checks for it.
@@ -12,58 +18,108 @@ package plan
 // FirstParted is the first owner that is no server's rank.
 const FirstParted int32 = 1 << 15
 
-// MaxParts is how many parts a key can have, maxPartedServers how many servers a job with keys in
-// parts can have.
+// MaxParts is how many parts a key can have, MaxPlaces how many places for parts a job can have.
 const (
-	MaxParts         = 16
-	maxPartedServers = 1 << 13
+	MaxParts  = 16
+	MaxPlaces = 1 << 13
 )
 
-// Parted encodes the owner of a key that is in parts, 2 to [MaxParts].
+// Places are where the parts of a job's keys can be: its servers and, with the ranks after them,
+// spare servers. A job has at least one server.
+type Places struct{ Servers, Spare int }
+
+// All returns the number of places.
+func (p Places) All() int { return p.Servers + p.Spare }
+
+// partsBits is how many bits of an owner have the number of parts. The number of spare servers is
+// above them.
+const partsBits = 5
+
+// Parted encodes the owner of a key that is in parts, 2 to [MaxParts], of a job without spare
+// servers.
 func Parted(parts int) int32 { return FirstParted + int32(parts) }
+
+// Parted encodes the owner of a key that is in parts, 2 to [MaxParts].
+func (p Places) Parted(parts int) int32 { return Parted(parts) + int32(p.Spare)<<partsBits }
 
 // PartsOf returns the number of parts that an owner encodes, 0 if the key is whole.
 func PartsOf(owner int32) int {
 	if owner < FirstParted {
 		return 0
 	}
-	return int(owner - FirstParted)
+	return int(owner-FirstParted) & (1<<partsBits - 1)
 }
 
-// Owns reports whether an owner is valid for a key of a job with that many servers: a rank, or 2 to
-// MaxParts parts on different servers. It checks owners that come from the network.
+// spareOf returns the number of spare servers that the owner of a key in parts encodes.
+func spareOf(owner int32) int { return int(owner-FirstParted) >> partsBits }
+
+// Owns reports whether an owner may be one of a key of a job with that many servers, of whose spare
+// servers nothing else is known: the rank of a server, or 2 to MaxParts parts in different places. It
+// checks owners that come from the network.
 func Owns(owner int32, servers int) bool {
-	if parts := PartsOf(owner); parts > 0 {
-		return parts >= 2 && parts <= MaxParts && parts <= servers && servers <= maxPartedServers
+	p := Places{Servers: servers}
+	if owner >= FirstParted {
+		p.Spare = spareOf(owner)
 	}
-	return owner >= 0 && int(owner) < servers
+	return p.Owns(owner)
 }
 
-// PartRank returns the rank of the server that holds a part of the keys of a home.
-func PartRank(home int32, part, servers int) int32 {
-	return int32((int(home) + part) % servers)
+// Owns is [Owns] for a job whose places are known.
+func (p Places) Owns(owner int32) bool {
+	if owner >= FirstParted {
+		parts := PartsOf(owner)
+		return parts >= 2 && parts <= min(MaxParts, p.All()) && spareOf(owner) == p.Spare && p.All() <= MaxPlaces
+	}
+	return owner >= 0 && int(owner) < p.Servers
+}
+
+// PartRank returns the rank of the place that holds a part of the keys of a home.
+func (p Places) PartRank(home int32, part int) int32 {
+	return int32((int(home) + part) % p.All())
+}
+
+// PartOf is the inverse of PartRank.
+func (p Places) PartOf(home, rank int32) int {
+	return (int(rank-home) + p.All()) % p.All()
 }
 
 // PartKey returns the key under which a part is stored. ok is false for the few keys above the last
-// home range, and for a single server: those cannot be in parts.
-func PartKey(key uint64, part, parts, servers int) (at uint64, ok bool) {
-	home := HomeOf(key, servers)
-	each := HomeRange(0, servers).Len()
-	offset := key - HomeRange(home, servers).First
-	if offset >= each || servers < 2 {
+// home range, and for a single place: those cannot be in parts.
+func (p Places) PartKey(key uint64, part, parts int) (at uint64, ok bool) {
+	home := HomeOf(key, p.Servers)
+	each := HomeRange(0, p.Servers).Len()
+	offset := key - HomeRange(home, p.Servers).First
+	if offset >= each || p.All() < 2 {
 		return 0, false
 	}
-	first := HomeRange(PartRank(home, part, servers), servers).First
-	return first + (offset+partShift(home, part, parts)%each)%each, true
+	return p.firstOf(home, part) + addModulo(offset, partShift(home, part, parts)%each, each), true
 }
 
-// WholeKey is the inverse of [PartKey] for a part of a key of the given home. Its result is
+// firstOf returns the first of the part keys of a home and part. With a spare server, where no key is
+// at home, they lie in the range of the key's home.
+func (p Places) firstOf(home int32, part int) uint64 {
+	rank := p.PartRank(home, part)
+	if int(rank) >= p.Servers {
+		rank = home
+	}
+	return HomeRange(rank, p.Servers).First
+}
+
+// WholeKey is the inverse of [Places.PartKey] for a part of a key of the given home. Its result is
 // meaningless if at is not such a part key.
-func WholeKey(at uint64, home int32, part, parts, servers int) uint64 {
-	each := HomeRange(0, servers).Len()
-	offset := at - HomeRange(PartRank(home, part, servers), servers).First
+func (p Places) WholeKey(at uint64, home int32, part, parts int) uint64 {
+	each := HomeRange(0, p.Servers).Len()
+	offset := at - p.firstOf(home, part)
 	shift := partShift(home, part, parts) % each
-	return HomeRange(home, servers).First + (offset+each-shift)%each
+	return HomeRange(home, p.Servers).First + addModulo(offset%each, (each-shift)%each, each)
+}
+
+// addModulo returns (a + b) mod m for a and b below m. With one server m is nearly 2^64.
+func addModulo(a, b, m uint64) uint64 {
+	if a >= m-b {
+		return a - (m - b)
+	}
+	return a + b
 }
 
 // partShift is the distance of a part key from the place of its key within the home. It differs by

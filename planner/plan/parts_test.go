@@ -10,22 +10,28 @@ import (
 // Each part's key is at home where the part is, and says whose part it is.
 func TestPartKeysAreFoundAgain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		servers := rapid.IntRange(2, 300).Draw(t, "servers")
-		parts := rapid.IntRange(2, min(MaxParts, servers)).Draw(t, "parts")
+		p := Places{Servers: rapid.IntRange(1, 300).Draw(t, "servers"), Spare: rapid.IntRange(0, 20).Draw(t, "spare")}
+		p.Spare = max(p.Spare, 2-p.Servers)
+		servers := p.Servers
+		parts := rapid.IntRange(2, min(MaxParts, p.All())).Draw(t, "parts")
 		key := rapid.Uint64().Draw(t, "key")
 		home := HomeOf(key, servers)
 		for part := range parts {
-			at, ok := PartKey(key, part, parts, servers)
+			at, ok := p.PartKey(key, part, parts)
 			if inside := key-HomeRange(home, servers).First < HomeRange(0, servers).Len(); ok != inside {
 				t.Fatalf("key %d of %d servers: %v", key, servers, ok)
 			}
 			if !ok {
 				continue
 			}
-			if rank := PartRank(home, part, servers); HomeOf(at, servers) != rank {
+			rank := p.PartRank(home, part)
+			if int(rank) < servers && HomeOf(at, servers) != rank {
 				t.Fatalf("part %d of key %d is at %d, not at home with server %d", part, key, at, rank)
 			}
-			if whole := WholeKey(at, home, part, parts, servers); whole != key {
+			if of := p.PartOf(home, rank); of != part {
+				t.Fatalf("part %d of key %d is with server %d, which has part %d", part, key, rank, of)
+			}
+			if whole := p.WholeKey(at, home, part, parts); whole != key {
 				t.Fatalf("part %d of key %d is taken for one of key %d", part, key, whole)
 			}
 		}
@@ -35,22 +41,34 @@ func TestPartKeysAreFoundAgain(t *testing.T) {
 // No two parts of neighbouring keys, whatever their numbers of parts, have one key, nor
 // that of a key of the job's.
 func TestPartKeysDiffer(t *testing.T) {
-	const servers, keys = 8, 200
-	seen := map[uint64]bool{}
+	for _, p := range []Places{{8, 0}, {1, 7}, {3, 5}} {
+		partKeysDiffer(t, p)
+	}
+}
+
+func partKeysDiffer(t *testing.T, p Places) {
+	const keys = 200
+	type place struct {
+		rank int32
+		key  uint64
+	}
+	servers, seen := p.Servers, map[place]bool{}
 	for home := range int32(servers) {
 		for offset := range uint64(keys) {
 			key := HomeRange(home, servers).First + offset
-			if seen[key] {
+			if whole := (place{home, key}); seen[whole] {
 				t.Fatalf("key %d is met twice", key)
+			} else {
+				seen[whole] = true
 			}
-			seen[key] = true
-			for parts := 2; parts <= servers; parts++ {
+			for parts := 2; parts <= p.All(); parts++ {
 				for part := range parts {
-					at, ok := PartKey(key, part, parts, servers)
-					if !ok || seen[at] {
+					at, ok := p.PartKey(key, part, parts)
+					there := place{p.PartRank(home, part), at}
+					if !ok || seen[there] {
 						t.Fatalf("part %d of %d of key %d is at %d, as something else is", part, parts, key, at)
 					}
-					seen[at] = true
+					seen[there] = true
 				}
 			}
 		}
@@ -81,8 +99,21 @@ func TestPartBytesCoverAValue(t *testing.T) {
 func TestOwns(t *testing.T) {
 	for owner, want := range map[int32]bool{0: true, 3: true, 4: false, Home: false, Parted(1): false, Parted(2): true, Parted(4): true,
 		Parted(5): false, Parted(MaxParts + 1): false, math.MaxInt32: false} {
-		if Owns(owner, 4) != want {
+		if (Places{Servers: 4}).Owns(owner) != want {
 			t.Errorf("owner %d among 4 servers: %v, want %v", owner, !want, want)
+		}
+	}
+	// With spare servers a key can be in more parts than there are servers.
+	p := Places{Servers: 1, Spare: 3}
+	for owner, want := range map[int32]bool{0: true, 1: false, p.Parted(1): false, p.Parted(2): true, p.Parted(4): true, p.Parted(5): false,
+		Parted(2): false, Places{1, 2}.Parted(2): false, FirstParted: false} {
+		if p.Owns(owner) != want {
+			t.Errorf("owner %d among 1 server and 3 spare ones: %v, want %v", owner, !want, want)
+		}
+	}
+	for owner, want := range map[int32]bool{p.Parted(4): true, p.Parted(5): false, Parted(2): false, 0: true, 1: false, Places{1, MaxPlaces}.Parted(2): false} {
+		if Owns(owner, 1) != want {
+			t.Errorf("owner %d of a job with one server: %v, want %v", owner, !want, want)
 		}
 	}
 }

@@ -110,9 +110,9 @@ func (r *Router) startLetter(w *worker, l *letter, values ...[]byte) {
 // startParts sends an op for keys in parts, a message for each part of each key. It checks all keys
 // first, so that an op fails before any of it is sent.
 func (r *Router) startParts(w *worker, op *Op, parts int) {
-	servers := r.table.servers
+	places := r.places()
 	for i, key := range op.Keys {
-		_, ok := plan.PartKey(key, 0, parts, servers)
+		_, ok := places.PartKey(key, 0, parts)
 		if !ok || op.Push && len(op.Values[i]) < 8*parts {
 			op.Err = fmt.Errorf("%d bytes of key %d cannot be in %d parts", len(op.Values[i]), key, parts)
 			r.over(op)
@@ -126,10 +126,10 @@ func (r *Router) startParts(w *worker, op *Op, parts int) {
 		if !op.Push {
 			op.pieces[i] = make([][]byte, parts)
 		}
-		home := plan.HomeOf(key, servers)
+		home := plan.HomeOf(key, places.Servers)
 		for part := range parts {
-			at, _ := plan.PartKey(key, part, parts, servers)
-			l := &letter{op: op, server: plan.PartRank(home, part, servers), from: i, part: part, keys: []uint64{at}}
+			at, _ := places.PartKey(key, part, parts)
+			l := &letter{op: op, server: places.PartRank(home, part), from: i, part: part, keys: []uint64{at}}
 			from, to := plan.PartBytes(len(op.Values[i]), part, parts)
 			r.startLetter(w, l, op.Values[i][from:to])
 		}

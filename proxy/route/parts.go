@@ -60,7 +60,7 @@ func (t *Table) Parted() bool { return t.parted }
 
 // shares returns the distinct shares of a request to a server, ascending. A key in parts must be
 // asked of its home, as PS-lite does: the ranks of its parts are counted from there.
-func shares(keys pslite.Keys, owners []int32, server int32, servers int) (all []int32, err error) {
+func shares(keys pslite.Keys, owners []int32, server int32, places plan.Places) (all []int32, err error) {
 	layers := layersOf(owners)
 	if len(layers) >= maxLayers {
 		return nil, fmt.Errorf("route: a request for keys in %d different numbers of parts, at most %d are possible", len(layers), maxLayers-1)
@@ -76,12 +76,12 @@ func shares(keys pslite.Keys, owners []int32, server int32, servers int) (all []
 			add(owner)
 			continue
 		}
-		if home := plan.HomeOf(keys.At(i), servers); home != server {
+		if home := plan.HomeOf(keys.At(i), places.Servers); home != server {
 			return nil, fmt.Errorf("route: key %d is in parts and at home with server %d, and server %d is asked for it", keys.At(i), home, server)
 		}
 		layer := int32(slices.Index(layers, parts)+1) << shareBits
 		for part := range parts {
-			add(layer | plan.PartRank(server, part, servers))
+			add(layer | places.PartRank(server, part))
 		}
 	}
 	return all, nil
@@ -145,7 +145,7 @@ func (w *worker) nextExact(n int32) int32 {
 func (r *Router) dispatchParted(w *worker, s slice) error {
 	s.split.parted = true
 	s.split.own = w.nextExact(s.split.layers())
-	if _, err := s.pieces(r.table.servers); err != nil {
+	if _, err := s.pieces(r.places()); err != nil {
 		return err
 	}
 	w.addSplit(s.split)
@@ -165,7 +165,7 @@ type piece struct {
 // theirs. Part keys are not in the order of the keys, so each share is sorted: servers expect
 // ascending keys.
 func (r *Router) sendShares(w *worker, s slice) error {
-	bodies, err := s.pieces(r.table.servers)
+	bodies, err := s.pieces(r.places())
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func joinPieces(pieces []piece) []byte {
 
 // pieces returns the pieces of each share of a request, by place, in the order of the request's
 // keys.
-func (s *slice) pieces(servers int) (bodies [][]piece, err error) {
+func (s *slice) pieces(places plan.Places) (bodies [][]piece, err error) {
 	values, err := piecesOf(s.message)
 	if err != nil {
 		return nil, err
@@ -232,9 +232,9 @@ func (s *slice) pieces(servers int) (bodies [][]piece, err error) {
 		}
 		layer := int32(slices.Index(layers, parts)+1) << shareBits
 		for n := range parts {
-			p, err := v.cut(n, parts, servers)
+			p, err := v.cut(n, parts, places)
 			if err == nil {
-				err = add(layer|plan.PartRank(s.split.id.server, n, servers), p)
+				err = add(layer|places.PartRank(s.split.id.server, n), p)
 			}
 			if err != nil {
 				return nil, err
@@ -245,8 +245,8 @@ func (s *slice) pieces(servers int) (bodies [][]piece, err error) {
 }
 
 // cut returns one of the parts of a piece. A value shorter than 8 bytes per part cannot be divided.
-func (p *piece) cut(part, parts, servers int) (piece, error) {
-	key, ok := plan.PartKey(p.key, part, parts, servers)
+func (p *piece) cut(part, parts int, places plan.Places) (piece, error) {
+	key, ok := places.PartKey(p.key, part, parts)
 	if !ok || p.size > 0 && p.size < 8*parts {
 		return piece{}, fmt.Errorf("route: %d bytes of key %d cannot be in %d parts", p.size, p.key, parts)
 	}
@@ -289,7 +289,7 @@ func piecesOf(m *pslite.Message) ([]piece, error) {
 
 // assembleShares merges the answers to the shares of a request. It collects the pieces of each key
 // in the order of the parts, and requires all of them.
-func (s *split) assembleShares(d pslite.Dialect, servers int) ([][]byte, error) {
+func (s *split) assembleShares(d pslite.Dialect, places plan.Places) ([][]byte, error) {
 	first := &s.answers[bits.TrailingZeros32(uint32(^s.unseen))]
 	meta := first.Meta
 	meta.Timestamp = s.id.timestamp
@@ -301,7 +301,7 @@ func (s *split) assembleShares(d pslite.Dialect, servers int) ([][]byte, error) 
 		if a := &s.answers[i]; len(a.Data) != len(first.Data) || len(a.Data) < 2 {
 			return nil, fmt.Errorf("route: a server answers with %d data frames, another with %d", len(a.Data), len(first.Data))
 		}
-		if err := s.takeShare(i, wholes, servers); err != nil {
+		if err := s.takeShare(i, wholes, places); err != nil {
 			return nil, err
 		}
 	}
@@ -333,20 +333,20 @@ func (s *split) assembleShares(d pslite.Dialect, servers int) ([][]byte, error) 
 
 // takeShare adds the pieces of the answer in place i to the keys that they belong to. The server's
 // distance from the home, in ranks, is the part that it has.
-func (s *split) takeShare(i int, wholes map[uint64][]piece, servers int) error {
+func (s *split) takeShare(i int, wholes map[uint64][]piece, places plan.Places) error {
 	pieces, err := piecesOf(&s.answers[i])
 	if err != nil {
 		return err
 	}
 	_, rank := s.at(i)
 	parts := s.parts(s.owners[i])
-	part := (int(rank-s.id.server) + servers) % servers
+	part := places.PartOf(s.id.server, rank)
 	for _, p := range pieces {
 		if parts == 0 {
 			wholes[p.key] = []piece{p}
 			continue
 		}
-		key := plan.WholeKey(p.key, s.id.server, part, parts, servers)
+		key := places.WholeKey(p.key, s.id.server, part, parts)
 		if len(wholes[key]) != parts {
 			wholes[key] = make([]piece, parts)
 			for n := range wholes[key] {

@@ -267,7 +267,7 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 		parted = anyParted(distinct[i]) // of several requests none is
 		if parted {
 			var err error
-			if distinct[i], err = shares(m.Keys(), owners[i], all[i].id.server, r.table.servers); err != nil {
+			if distinct[i], err = shares(m.Keys(), owners[i], all[i].id.server, r.places()); err != nil {
 				return err
 			}
 		}

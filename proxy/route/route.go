@@ -33,6 +33,8 @@ package route
 import (
 	"maps"
 	"slices"
+
+	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // FirstOwn is the first timestamp of the router's own. The job's, which count up from 0, stay
@@ -93,6 +95,7 @@ type Router struct {
 	closed   bool // nothing may pass: the displaced keys are not known yet
 	past     bool // some messages do not come by here
 	gather   bool // slices of a timestamp wait for each other
+	spare    int  // spare servers of the job
 	keeper   Keeper
 	pace     func(workerID, own int32) bool // nil: Repeat sends all unacknowledged messages of ops each time
 	follower Follower
@@ -129,6 +132,14 @@ type Counts struct {
 func New(t *Table) *Router {
 	return &Router{table: t, holds: map[Batch]*hold{}, workers: map[int32]*worker{}, closed: true, underWay: map[uint32]int{}}
 }
+
+// SetSpare sets the number of the job's spare servers, which is the same at all of its routers. It
+// must be called before anything else. Messages for a spare server have a rank from the number of
+// servers on.
+func (r *Router) SetSpare(n int) { r.spare = n }
+
+// places returns where parts of keys can be.
+func (r *Router) places() plan.Places { return plan.Places{Servers: r.table.servers, Spare: r.spare} }
 
 // Table returns the current table. It is the router's: the caller must not change it.
 func (r *Router) Table() *Table { return r.table }

@@ -349,7 +349,7 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 	}
 	assemble := s.assemble
 	if s.parted {
-		assemble = func(d pslite.Dialect) ([][]byte, error) { return s.assembleShares(d, r.table.servers) }
+		assemble = func(d pslite.Dialect) ([][]byte, error) { return s.assembleShares(d, r.places()) }
 	}
 	whole, err := assemble(d)
 	if err != nil {
