@@ -52,16 +52,16 @@ func readRing(e *mapped.Extent) *ring {
 	return r
 }
 
-// size returns how many timestamps there is room for.
-func (r *ring) size() int { return (len(r.extent.Bytes()) - ringHead) / 4 }
+// room returns how many timestamps there is room for.
+func (r *ring) room() int { return (len(r.extent.Bytes()) - ringHead) / 4 }
 
 // length returns how many timestamps there are.
-func (r *ring) length() int { return int(min(r.count, uint64(r.size()))) }
+func (r *ring) length() int { return int(min(r.count, uint64(r.room()))) }
 
 func (r *ring) at(i int) uint32 { return binary.NativeEndian.Uint32(r.extent.Bytes()[ringHead+4*i:]) }
 
 // place returns where in the extent the next timestamp goes.
-func (r *ring) place() int { return ringHead + 4*int(r.count%uint64(r.size())) }
+func (r *ring) place() int { return ringHead + 4*int(r.count%uint64(r.room())) }
 
 // remembers reports whether a push with this timestamp was applied.
 func (r *ring) remembers(timestamp uint32) bool {
@@ -113,8 +113,8 @@ func (s *Store) prepareAsk(a Ask) error {
 		return fmt.Errorf("%w for requests of worker %d: it has those of %d workers", ErrNoRoom, a.Worker, len(s.rings))
 	case r == nil:
 		s.newRings++
-	case r.size() < Remembered && r.count == uint64(r.size()):
-		size = r.size() * ringGrowth
+	case r.room() < Remembered && r.count == uint64(r.room()):
+		size = r.room() * ringGrowth
 	default:
 		err := s.file.Save(r.extent, 0, ringHead)
 		if err == nil {

@@ -108,7 +108,7 @@ func (s *Store) openFile() error {
 			return fmt.Errorf("%s is of %q, not of %q", s.path, left.Name, s.opts.Name)
 		}
 	}
-	s.file, err = mapped.Create(s.path+nextSuffix, mapped.Options{Name: s.opts.Name, Take: s.take, Give: s.give, Stepped: s.opts.Stepped})
+	s.file, err = mapped.Create(s.path+nextSuffix, mapped.Options{Name: s.opts.Name, Take: s.takeBytes, Give: s.giveBytes, Stepped: s.opts.Stepped})
 	if errors.Is(err, unix.ENOSPC) {
 		err = fmt.Errorf("%w: %w", ErrNoRoom, err)
 	}
@@ -153,7 +153,7 @@ func (s *Store) copyLeft(left *mapped.Left) error {
 	return nil
 }
 
-func (s *Store) take(n int) bool {
+func (s *Store) takeBytes(n int) bool {
 	if s.bound && s.opts.Limit > 0 && s.used+int64(n) > s.opts.Limit {
 		return false
 	}
@@ -161,7 +161,7 @@ func (s *Store) take(n int) bool {
 	return true
 }
 
-func (s *Store) give(n int) { s.used -= int64(n) }
+func (s *Store) giveBytes(n int) { s.used -= int64(n) }
 
 func (s *Store) stepped() {
 	if s.opts.Stepped != nil {

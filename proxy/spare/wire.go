@@ -47,8 +47,8 @@ type message struct {
 	pieces     []Piece
 }
 
-// size returns the length of the message's frame, without the length itself.
-func (m *message) size() int {
+// frameSize returns the length of the message's frame, without the length itself.
+func (m *message) frameSize() int {
 	n := requestHead + 8*len(m.asks) + 8*len(m.pieces)
 	if m.push {
 		n += 4 * len(m.pieces)
@@ -61,7 +61,7 @@ func (m *message) size() int {
 
 // appendHead appends the message's frame, without the values of a push.
 func (m *message) appendHead(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(m.size()))
+	b = binary.LittleEndian.AppendUint32(b, uint32(m.frameSize()))
 	flags, kind := byte(0), byte(0)
 	if m.push {
 		flags, kind = flagPush, byte(m.kind)
@@ -153,10 +153,19 @@ func (r *reply) failure() error {
 	case codeDone:
 		return nil
 	case codeNoRoom:
-		return fmt.Errorf("%w: %s", ErrNoRoom, r.text)
+		return &remoteError{r.text, ErrNoRoom}
 	}
-	return fmt.Errorf("the spare server could not do it: %s", r.text)
+	return &remoteError{text: r.text}
 }
+
+// remoteError is an error of the other side.
+type remoteError struct {
+	text string
+	kind error // nil: no special one
+}
+
+func (e *remoteError) Error() string { return "the spare server answered: " + e.text }
+func (e *remoteError) Unwrap() error { return e.kind }
 
 // appendFree appends a frame of free bytes.
 func appendFree(b []byte, free int64) []byte {

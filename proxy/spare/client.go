@@ -1,0 +1,312 @@
+package spare
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// retryPause is how long a client waits before it connects again.
+	retryPause = 100 * time.Millisecond
+	// mostAhead and mostAheadBytes bound the frames that are written at once. Those behind them can
+	// still be merged.
+	mostAhead      = 4
+	mostAheadBytes = 1 << 20
+	// leastApart is the size of values that are not copied to be written.
+	leastApart = 16 << 10
+)
+
+// ClientOptions of a [Client].
+type ClientOptions struct {
+	// Dial returns a link that the server has accepted.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Answer is called for each request that is over, one call at a time, by Run's goroutines. It must not
+	// block for long.
+	Answer func(Answer)
+	// Room is called after answers, in the same way: the backlog has become less. It may be nil.
+	Room func()
+	Log  *slog.Logger
+	// Merge makes that requests of several workers are merged while they wait for the link.
+	Merge bool
+}
+
+// Client sends requests to one spare server, and again after a link broke.
+//
+// mu guards what follows it. Of refused the requests are over already. answering is held while Answer and Room are
+// called, before mu if both are held.
+type Client struct {
+	opts    ClientOptions
+	log     *slog.Logger
+	more    chan struct{} // has an element if there may be frames to send
+	refusal chan struct{} // has an element if refused may have some
+
+	answering sync.Mutex
+
+	mu        sync.Mutex
+	queue     queue
+	refused   []Answer
+	connected bool
+	free      int64
+}
+
+// NewClient returns a client. Nothing goes before Run.
+func NewClient(o ClientOptions) *Client {
+	c := &Client{opts: o, log: o.Log, more: make(chan struct{}, 1), refusal: make(chan struct{}, 1), queue: newQueue(o.Merge)}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.opts.Answer == nil {
+		c.opts.Answer = func(Answer) {}
+	}
+	if c.opts.Room == nil {
+		c.opts.Room = func() {}
+	}
+	return c
+}
+
+// Send lets a request wait for its turn. It does not block, and owns the request and its memory from then on. A request
+// that waits already, by worker and timestamp, is dropped: a repetition. One that cannot be sent gets an answer
+// with an error.
+func (c *Client) Send(r *Request) {
+	if !r.Push {
+		r.Kind = 0
+		for i := range r.Pieces {
+			r.Pieces[i].Value = nil
+		}
+	}
+	err := checkRequest(r)
+	var shape uint64
+	if err == nil && c.opts.Merge {
+		shape = shapeOf(r)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.queue.holds(r.ask()):
+	case err != nil:
+		c.refused = append(c.refused, Answer{Request: r, Err: fmt.Errorf("a request to a spare server cannot be sent: %w", err)})
+		poke(c.refusal)
+	default:
+		c.queue.addRequest(r, shape)
+		poke(c.more)
+	}
+}
+
+// poke makes a receive from a channel of one element return.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Backlog returns the number of requests without answer, and the bytes that they take.
+func (c *Client) Backlog() (messages, bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.queue.messages, c.queue.bytes
+}
+
+// Connected reports whether there is a link, over which the server has sent something.
+func (c *Client) Connected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connected
+}
+
+// Free returns the bytes that are free in the store, as the server said last.
+func (c *Client) Free() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.free
+}
+
+// Forget drops the requests of a worker that has ended. Answers to them are dropped, but for one for which
+// Answer is being called. What was added to a push of other workers goes with it. Room is not called.
+func (c *Client) Forget(worker int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue.forgetWorker(worker)
+	kept := c.refused[:0]
+	for _, a := range c.refused {
+		if a.Request.Worker != worker {
+			kept = append(kept, a)
+		}
+	}
+	clear(c.refused[len(kept):])
+	c.refused = kept
+}
+
+// Run connects, and keeps a link until ctx ends; then it returns nil. It is called once.
+func (c *Client) Run(ctx context.Context) error {
+	var told sync.WaitGroup
+	told.Go(func() { c.tellRefused(ctx) })
+	defer told.Wait()
+	failed := false
+	for ctx.Err() == nil {
+		conn, err := c.opts.Dial(ctx)
+		if err == nil {
+			failed = false
+			err = c.useLink(ctx, conn)
+		}
+		if ctx.Err() == nil && !failed {
+			failed = true // and not logged with each try
+			c.log.Warn("a link to a spare server broke, or cannot be made; it is tried again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryPause):
+		}
+	}
+	return nil
+}
+
+// tellRefused answers requests that cannot be sent.
+func (c *Client) tellRefused(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.refusal:
+		}
+		c.answering.Lock()
+		for {
+			c.mu.Lock()
+			if len(c.refused) == 0 {
+				c.mu.Unlock()
+				break
+			}
+			a := c.refused[0]
+			c.refused = c.refused[1:]
+			c.mu.Unlock()
+			c.opts.Answer(a)
+		}
+		c.answering.Unlock()
+	}
+}
+
+// useLink sends and receives over a link until it or ctx ends, and closes it.
+func (c *Client) useLink(ctx context.Context, conn net.Conn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	closed := context.AfterFunc(ctx, func() { conn.Close() })
+	defer func() {
+		if closed() {
+			conn.Close()
+		}
+	}()
+	c.mu.Lock()
+	c.queue.sendAgain()
+	c.mu.Unlock()
+	poke(c.more)
+	var sending sync.WaitGroup
+	var sendErr error
+	sending.Go(func() {
+		sendErr = c.sendFrames(ctx, conn)
+		cancel() // lets the other direction end
+	})
+	err := c.receive(conn)
+	cancel()
+	sending.Wait()
+	c.mu.Lock()
+	c.connected = false
+	c.mu.Unlock()
+	if errors.Is(err, net.ErrClosed) && sendErr != nil {
+		err = sendErr
+	}
+	return err
+}
+
+// sendFrames writes frames until the link or ctx ends.
+func (c *Client) sendFrames(ctx context.Context, conn net.Conn) error {
+	for {
+		c.mu.Lock()
+		frames := c.queue.takeFrames(mostAhead, mostAheadBytes)
+		c.mu.Unlock()
+		if len(frames) == 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.more:
+			}
+			continue
+		}
+		bufs := appendFrames(nil, frames)
+		if _, err := bufs.WriteTo(conn); err != nil {
+			return err
+		}
+	}
+}
+
+// appendFrames appends the bytes of frames. Large values stay where they are.
+func appendFrames(bufs net.Buffers, frames []*frame) net.Buffers {
+	var b []byte
+	for _, f := range frames {
+		b = f.appendHead(b)
+		if !f.push {
+			continue
+		}
+		for i := range f.pieces {
+			value := f.pieces[i].Value
+			if len(value) < leastApart {
+				b = append(b, value...)
+				continue
+			}
+			bufs = append(bufs, b, value)
+			b = nil
+		}
+	}
+	if len(b) > 0 {
+		bufs = append(bufs, b)
+	}
+	return bufs
+}
+
+// receive reads what the server sends, until the link ends.
+func (c *Client) receive(conn net.Conn) error {
+	in := bufio.NewReaderSize(conn, readBuffer)
+	for {
+		body, err := readFrame(in, nil)
+		if err != nil {
+			return err
+		}
+		r, err := decodeReply(body)
+		if err != nil {
+			return err
+		}
+		if err := c.hear(&r); err != nil {
+			return err
+		}
+	}
+}
+
+// hear notes what the server has sent, and answers requests.
+func (c *Client) hear(r *reply) error {
+	c.answering.Lock()
+	defer c.answering.Unlock()
+	c.mu.Lock()
+	c.connected, c.free = true, r.free
+	var requests []*Request
+	ok := true
+	if r.isAnswer {
+		requests, ok = c.queue.takeAnswered(r)
+	}
+	c.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("%w: an answer to a request that was not sent", errForm)
+	}
+	if !r.isAnswer {
+		return nil
+	}
+	err := r.failure()
+	for _, request := range requests {
+		c.opts.Answer(Answer{Request: request, Values: r.values, Err: err})
+	}
+	c.opts.Room()
+	return nil
+}

@@ -1,0 +1,261 @@
+package spare
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+)
+
+// frame is a request as it goes over links, or several that were merged.
+type frame struct {
+	message
+	// requests are those that wait for the answer. A forgotten worker's is not one of them, though its
+	// ask may be in asks.
+	requests []*Request
+	shape    uint64 // see shapeOf; 0: nothing is merged with it
+	bytes    int
+}
+
+// queue has the requests of a client that have no answer. It is not safe for concurrent use.
+//
+// Invariants: frames are in the order of their numbers. The first sent of them have been on a link, and do
+// not change any more. The others are in shapes, by shape and in order, unless that is 0. frameOf has
+// each request that waits, by its ask. A worker is in workers while frameOf has an ask of it. messages and
+// bytes are sums over frames.
+type queue struct {
+	merge    bool
+	frames   []*frame
+	sent     int
+	number   uint64 // of the last frame
+	shapes   map[uint64][]*frame
+	frameOf  map[Ask]*frame
+	workers  map[int32]*workerLine
+	messages int
+	bytes    int
+}
+
+// workerLine is what a queue has of a worker.
+type workerLine struct {
+	requests int
+	last     uint64 // number of the last frame with one of them
+}
+
+func newQueue(merge bool) queue {
+	return queue{merge: merge, shapes: map[uint64][]*frame{}, frameOf: map[Ask]*frame{}, workers: map[int32]*workerLine{}}
+}
+
+// checkRequest returns an error if a request cannot be sent.
+func checkRequest(r *Request) error {
+	if !r.Push && !r.Pull {
+		return errors.New("a request neither pushes nor pulls")
+	}
+	if len(r.Pieces) > mostPieces {
+		return fmt.Errorf("a request has %d keys; at most %d are allowed", len(r.Pieces), mostPieces)
+	}
+	if r.Push {
+		if err := checkValues(r.Kind, r.Pieces); err != nil {
+			return err
+		}
+	}
+	m := message{push: r.Push, asks: []Ask{r.ask()}, pieces: r.Pieces}
+	if n := m.frameSize(); n > mostFrame {
+		return fmt.Errorf("a request has %d bytes; at most %d are allowed", n, mostFrame)
+	}
+	return nil
+}
+
+var seed = maphash.MakeSeed()
+
+// shapeOf hashes what requests have in common that are merged: what they do, kind, keys and
+// lengths. 0: they are not.
+func shapeOf(r *Request) uint64 {
+	if r.Push == r.Pull {
+		return 0
+	}
+	var h maphash.Hash
+	h.SetSeed(seed)
+	kind := byte(0xff)
+	if r.Push {
+		kind = byte(r.Kind)
+	}
+	h.WriteByte(kind)
+	var b [12]byte
+	for i := range r.Pieces {
+		binary.LittleEndian.PutUint64(b[:], r.Pieces[i].Key)
+		binary.LittleEndian.PutUint32(b[8:], uint32(len(r.Pieces[i].Value)))
+		h.Write(b[:])
+	}
+	return max(h.Sum64(), 1)
+}
+
+// isLike reports whether a request has the shape of a frame that was made of another one.
+func (f *frame) isLike(r *Request) bool {
+	return f.push == r.Push && f.pull == r.Pull && (!f.push || f.kind == r.Kind) &&
+		slices.EqualFunc(f.pieces, r.Pieces, func(a, b Piece) bool { return a.Key == b.Key && len(a.Value) == len(b.Value) })
+}
+
+// holds reports whether a request waits already.
+func (q *queue) holds(a Ask) bool { return q.frameOf[a] != nil }
+
+// addRequest lets a request wait, which has the shape that shapeOf returned. It takes its values.
+func (q *queue) addRequest(r *Request, shape uint64) {
+	if !q.merge {
+		shape = 0
+	}
+	w := q.workers[r.Worker]
+	if w == nil {
+		w = &workerLine{}
+		q.workers[r.Worker] = w
+	}
+	f := q.findLike(r, shape, w.last)
+	if f != nil {
+		for i := range f.pieces {
+			if f.push {
+				addValue(f.kind, f.pieces[i].Value, r.Pieces[i].Value)
+			}
+		}
+		f.asks = append(f.asks, r.ask())
+	} else {
+		q.number++
+		f = &frame{shape: shape, message: message{
+			push: r.Push, pull: r.Pull, kind: r.Kind, number: q.number, asks: []Ask{r.ask()}, pieces: slices.Clone(r.Pieces),
+		}}
+		f.bytes = f.frameSize()
+		q.frames = append(q.frames, f)
+		q.bytes += f.bytes
+		if shape != 0 {
+			q.shapes[shape] = append(q.shapes[shape], f)
+		}
+	}
+	for i := range r.Pieces {
+		r.Pieces[i].Value = nil // the frame has it
+	}
+	f.requests = append(f.requests, r)
+	q.frameOf[r.ask()] = f
+	q.messages++
+	w.requests++
+	w.last = f.number
+}
+
+// findLike returns the first frame of a shape that the request may join: one behind those of its own
+// worker, of which after is the last.
+func (q *queue) findLike(r *Request, shape, after uint64) *frame {
+	if shape == 0 {
+		return nil
+	}
+	for _, f := range q.shapes[shape] {
+		if f.number > after && len(f.asks) < MostWorkers && f.frameSize()+8 <= mostFrame && f.isLike(r) && !f.asksFor(r.Worker) {
+			return f
+		}
+	}
+	return nil
+}
+
+// asksFor reports whether a frame has an ask of a worker: one that was forgotten may still have.
+func (f *frame) asksFor(worker int32) bool {
+	return slices.ContainsFunc(f.asks, func(a Ask) bool { return a.Worker == worker })
+}
+
+// takeFrames returns the next frames to send: at most so many, of so many bytes, but one at least if
+// there is any. From then on they do not change.
+func (q *queue) takeFrames(most, bytes int) []*frame {
+	from := q.sent
+	for q.sent < len(q.frames) && q.sent-from < most {
+		f := q.frames[q.sent]
+		if bytes -= f.bytes; bytes < 0 && q.sent > from {
+			break
+		}
+		q.sent++
+		q.leaveShape(f)
+	}
+	return slices.Clone(q.frames[from:q.sent])
+}
+
+// leaveShape makes that nothing is merged with a frame any more.
+func (q *queue) leaveShape(f *frame) {
+	if f.shape == 0 {
+		return
+	}
+	if rest := slices.DeleteFunc(q.shapes[f.shape], func(o *frame) bool { return o == f }); len(rest) > 0 {
+		q.shapes[f.shape] = rest
+	} else {
+		delete(q.shapes, f.shape)
+	}
+}
+
+// takeAnswered removes the first frame, to which there is an answer with this number and so many
+// values; ok is false if it cannot be the answer.
+func (q *queue) takeAnswered(r *reply) (requests []*Request, ok bool) {
+	if q.sent == 0 || q.frames[0].number != r.number {
+		return nil, false
+	}
+	f := q.frames[0]
+	if r.code == codeDone && (r.pull != f.pull || f.pull && len(r.values) != len(f.pieces)) {
+		return nil, false
+	}
+	q.frames[0] = nil
+	q.frames = q.frames[1:]
+	q.sent--
+	q.bytes -= f.bytes
+	for _, r := range f.requests {
+		q.leaveWorker(r)
+	}
+	return f.requests, true
+}
+
+// leaveWorker notes that a request does not wait any more.
+func (q *queue) leaveWorker(r *Request) {
+	delete(q.frameOf, r.ask())
+	q.messages--
+	w := q.workers[r.Worker]
+	if w.requests--; w.requests == 0 {
+		delete(q.workers, r.Worker)
+	}
+}
+
+// sendAgain makes all frames wait for the next link, but for those for whose answers nobody waits.
+func (q *queue) sendAgain() {
+	// Their asks and sums stay as they are: the server may have applied them.
+	q.dropFrames(func(i int, f *frame) bool { return len(f.requests) == 0 })
+	q.sent = 0
+}
+
+// dropFrames removes the frames for which drop returns true.
+func (q *queue) dropFrames(drop func(i int, f *frame) bool) {
+	kept := q.frames[:0]
+	sent := q.sent
+	for i, f := range q.frames {
+		if !drop(i, f) {
+			kept = append(kept, f)
+			continue
+		}
+		q.bytes -= f.bytes
+		if i < sent {
+			q.sent--
+		} else {
+			q.leaveShape(f)
+		}
+	}
+	clear(q.frames[len(kept):])
+	q.frames = kept
+}
+
+// forgetWorker drops a worker's requests. What was added to others' pushes stays in them, as if it had
+// been sent, and what was sent is not called back.
+func (q *queue) forgetWorker(worker int32) {
+	if q.workers[worker] == nil {
+		return
+	}
+	sent := q.sent
+	q.dropFrames(func(i int, f *frame) bool {
+		f.requests = slices.DeleteFunc(f.requests, func(r *Request) bool {
+			if r.Worker == worker {
+				q.leaveWorker(r)
+			}
+			return r.Worker == worker
+		})
+		return i >= sent && len(f.requests) == 0
+	})
+}

@@ -1,0 +1,238 @@
+package spare
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+)
+
+const (
+	// mostWaiting is how many bytes of answers may wait on a link before the next request is read.
+	mostWaiting = 64 << 20
+	// mostKept is the size of the largest buffer that a link keeps for the next frame.
+	mostKept   = 8 << 20
+	readBuffer = 64 << 10
+)
+
+// Server offers one store over many links. The store must not be used otherwise while links are
+// served.
+type Server struct {
+	log *slog.Logger
+
+	mu    sync.Mutex // guards the store, and is not held while anything is read or written
+	store *Store
+}
+
+// NewServer returns a server of a store.
+func NewServer(s *Store, log *slog.Logger) *Server {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{log: log, store: s}
+}
+
+// Serve serves a link until it or ctx ends, and closes it. Its end is no error unless the other side
+// sent what is not allowed.
+func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
+	l := newAnswerLine(conn)
+	stop := context.AfterFunc(ctx, l.closeLink)
+	defer stop()
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		l.writeAll()
+	}()
+	s.mu.Lock()
+	free := s.store.Free()
+	s.mu.Unlock()
+	l.putFrame(appendFree(nil, free))
+	err := s.serveRequests(l)
+	l.closeLink()
+	<-written
+	if err != nil && !errors.Is(err, errForm) {
+		s.log.Debug("a link to this spare server ended", "remote", conn.RemoteAddr(), "error", err)
+		err = nil
+	}
+	return err
+}
+
+// serveRequests reads requests and does them, until the link ends.
+func (s *Server) serveRequests(l *answerLine) error {
+	in := bufio.NewReaderSize(l.conn, readBuffer)
+	var body []byte
+	for l.waitRoom() {
+		var err error
+		if body, err = readFrame(in, body); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		m, err := decodeMessage(body)
+		if err != nil {
+			return err
+		}
+		l.putFrame(s.doRequest(&m, l.takeBuffer()))
+		if cap(body) > mostKept {
+			body = nil
+		}
+	}
+	return nil
+}
+
+// doRequest does a request and returns the answer's frame, for which it uses b's memory.
+func (s *Server) doRequest(m *message, b []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	if m.push {
+		err = s.store.Push(m.asks, m.kind, m.pieces)
+	}
+	if err == nil && m.pull {
+		var answer []byte
+		if answer, err = s.appendValues(b, m); err == nil {
+			return answer
+		}
+	}
+	if err != nil {
+		s.log.Debug("a request to this spare server failed", "error", err)
+		return appendFailure(b, m.number, s.store.Free(), err)
+	}
+	return appendAnswerHead(b, m.number, codeDone, 0, s.store.Free(), 0, 0)
+}
+
+// appendValues appends an answer with the values of a request's keys.
+func (s *Server) appendValues(b []byte, m *message) ([]byte, error) {
+	size := 4 * len(m.pieces)
+	for i := range m.pieces {
+		value, _ := s.store.Pull(m.pieces[i].Key) // AppendValue says what is not there
+		if size += len(value); size > mostFrame-answerHead {
+			return nil, fmt.Errorf("a pull's values have more than %d bytes", mostFrame-answerHead)
+		}
+	}
+	if whole := lengthSize + answerHead + size; cap(b)-len(b) < whole {
+		b = append(make([]byte, 0, len(b)+whole), b...)
+	}
+	b = appendAnswerHead(b, m.number, codeDone, 1, s.store.Free(), len(m.pieces), size)
+	for i := range m.pieces {
+		value, _ := s.store.Pull(m.pieces[i].Key)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(value)))
+	}
+	for i := range m.pieces {
+		var err error
+		if b, err = s.store.AppendValue(b, m.pieces[i].Key); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// answerLine is the answers that wait for a link.
+//
+// mu guards frames, the answers in order, bytes, their size with that of the one being written, and
+// ended, after which nothing is put or written any more. kept is a buffer for the next answer.
+type answerLine struct {
+	conn net.Conn
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	frames  [][]byte
+	bytes   int
+	ended   bool
+	kept    []byte
+}
+
+func newAnswerLine(conn net.Conn) *answerLine {
+	l := &answerLine{conn: conn}
+	l.changed = sync.NewCond(&l.mu)
+	return l
+}
+
+// closeLink closes the link.
+func (l *answerLine) closeLink() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closeLinked {
+		l.closeLinked, l.frames, l.kept = true, nil, nil
+		l.conn.Close()
+		l.changed.Broadcast()
+	}
+}
+
+// putFrame lets a frame wait to be written.
+func (l *answerLine) putFrame(frame []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closeLinked {
+		l.frames = append(l.frames, frame)
+		l.bytes += len(frame)
+		l.changed.Broadcast()
+	}
+}
+
+// takeBuffer returns memory for an answer, without content.
+func (l *answerLine) takeBuffer() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.kept
+	l.kept = nil
+	return b[:0]
+}
+
+// waitRoom waits until another answer may wait; false if the link has ended.
+func (l *answerLine) waitRoom() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closeLinked && l.bytes > mostWaiting {
+		l.changed.Wait()
+	}
+	return !l.closeLinked
+}
+
+// nextFrame waits for a frame and returns it; false if the link has ended.
+func (l *answerLine) nextFrame() (frame []byte, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closeLinked && len(l.frames) == 0 {
+		l.changed.Wait()
+	}
+	if l.closeLinked {
+		return nil, false
+	}
+	frame = l.frames[0]
+	l.frames[0] = nil
+	l.frames = l.frames[1:]
+	return frame, true
+}
+
+// noteWritten gives a frame's memory back.
+func (l *answerLine) noteWritten(frame []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes -= len(frame)
+	if !l.closeLinked && cap(frame) <= mostKept && cap(frame) > cap(l.kept) {
+		l.kept = frame
+	}
+	l.changed.Broadcast()
+}
+
+// writeAll writes frames until the link ends.
+func (l *answerLine) writeAll() {
+	for {
+		frame, ok := l.nextFrame()
+		if !ok {
+			return
+		}
+		if _, err := l.conn.Write(frame); err != nil {
+			l.closeLink()
+			return
+		}
+		l.noteWritten(frame)
+	}
+}
