@@ -55,6 +55,9 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 		p.takeShared(arrival{conn, far, hello, netns}, codec, id)
 		return nil
 	}
+	if offer, ok := spareOffered(hello.Offers); ok && p.opts.Jobs != nil {
+		return p.takeSpare(arrival{conn, far, hello, netns}, offer)
+	}
 	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
 		return p.takeSite(arrival{conn, far, hello, netns})
 	}

@@ -37,6 +37,9 @@ func splitWanted(in *jobs.PartsState) string {
 	if in.Keys > 0 {
 		text += fmt.Sprintf(", %d keys in parts", in.Keys)
 	}
+	if in.Spare > 0 {
+		text += fmt.Sprintf(", %d spare servers", in.Spare)
+	}
 	if in.Wanted != jobs.AutoParts || in.Target == 0 {
 		return text
 	}

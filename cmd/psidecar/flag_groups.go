@@ -21,7 +21,7 @@ var flagGroups = cli.FlagGroups{Subject: flagSubject, All: []cli.FlagGroup{
 	{Title: "Lossless codecs", Names: []string{"codec", "unchanged"}},
 	{Title: "Lossy codecs", Names: []string{"threshold", "threshold-", "quantize", "quantize-bucket", "slim", "pull-", "row", "activations-pushed", "wire", "char-values", "least-values", "same-host"}},
 	{Title: "Codec rules, memory, sharing and sums", Names: []string{"follow-codecs", "codec-memory", "proxy-memory", "share-pulls", "share-least", "aggregate", "aggregate-wait", "aggregate-least"}},
-	{Title: "Key placement and moves", Names: []string{"placement", "act", "handler", "allow-probe", "split", "state-dir"}},
+	{Title: "Key placement and moves", Names: []string{"placement", "act", "handler", "allow-probe", "split", "spare-servers", "spare-limit", "state-dir"}},
 	{Title: "Data", Names: []string{"input", "rules", "key-map", "seed"}},
 	{Title: "Algorithms", Names: []string{"algorithm", "all", "theta", "time-budget", "from", "move-at-most", "resume", "hash-"}},
 	{Title: "Machines", Names: []string{"machines", "capacity", "link-speed", "server-ranks", "planner-http", "hosts"}},

@@ -186,5 +186,7 @@ func addRoutingFlags(cmd *cobra.Command, f *daemon.RoutingSettings) {
 	flags.StringVar(&f.Handler, "handler", "", "effect of a push on the servers: add (store += value, immediately and without counting pushes), assign (store = value, always), or none (neither); with none, keys are never moved; with add, residuals of --threshold are pushed when a worker or proxy exits (default: unknown)")
 	flags.BoolVar(&f.Probe, "allow-probe", false, "detect the handler by pushing and pulling a scratch key at the end of the key space")
 	flags.StringVar(&f.Split, "split", daemon.SplitNone, "with --act: store values of 1 MiB or more in this many parts on as many servers, 2 to 16; auto chooses the number by measuring steps; for servers that add; must be the same on all hosts")
+	flags.BoolVar(&f.Spare, "spare-servers", false, "with --split: hosts with workers and without a server hold parts as well, in their proxies, so that a job with few servers is relieved too; such a value is lost with its host, or with --state-dir; must be the same on all hosts, from the job's start")
+	flags.Int64Var(&f.SpareLimit, "spare-limit", 4<<30, "with --spare-servers: limit in bytes of the file in which this host holds parts of one job")
 	flags.StringVar(&f.Dir, "state-dir", "/run/psidecar/state", "directory for state that must survive a kill of the proxy while keys are displaced; an agent creates it next to its --proxy-socket for --proxy-uid")
 }

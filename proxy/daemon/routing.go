@@ -26,6 +26,9 @@ import (
 func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (err error) {
 	// d.proxy is set before anything can dial: jobs dial only while they run.
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return d.proxy.DialSite(ctx, host) }
+	o.DialSpare = func(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error) {
+		return d.proxy.DialSpare(ctx, host, hello)
+	}
 	o.DialPlanner = dial.MarkGRPC(p.Mark, slog.Default())
 	o.Guard, o.Health = &d.guard, p.Health
 	// What the codec holds back of pushes has to move along with keys.

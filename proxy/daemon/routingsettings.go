@@ -20,6 +20,9 @@ type RoutingSettings struct {
 	Act       bool   // carry out the planner's plans
 	Probe     bool   // find out what servers do
 	Split     string // into how many parts large values go: none, auto, or a number
+	Spare     bool   // hosts without a server hold parts
+	// SpareLimit bounds the bytes of parts that this host holds of one job.
+	SpareLimit int64
 	Host      string // of this host at the planner; empty: its hostname
 	Planner   string // host:port; empty: none
 	// Credentials returns the credentials for the planner; it is called only where there is
@@ -57,6 +60,13 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	if o.Parts, err = f.parts(); err != nil {
 		return o, err
 	}
+	o.Spare, o.SpareLimit = f.Spare, f.SpareLimit
+	switch {
+	case o.Spare && o.Parts == 0:
+		return o, cli.Usagef("--spare-servers needs --split: spare servers hold parts of large values")
+	case o.Spare && o.SpareLimit < leastSpareLimit:
+		return o, cli.Usagef("--spare-limit %d: want at least %d bytes", o.SpareLimit, leastSpareLimit)
+	}
 	if f.Act {
 		o.Planner = f.Planner
 		if o.Credentials, err = f.Credentials(); err != nil {
@@ -75,6 +85,9 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	}
 	return o, nil
 }
+
+// leastSpareLimit is the least that a spare server is of any use with.
+const leastSpareLimit = 1 << 20
 
 // Values of --split that are no number.
 const (

@@ -52,6 +52,9 @@ func (x *job) declines(l *letter) loss {
 	}
 	x.heard[l.from] = true
 	x.see(l.store, l.version, nil)
+	if x.misplaces(&l.message) {
+		return letterPlaces
+	}
 	if !holds(&l.message) {
 		return ""
 	}

@@ -112,6 +112,7 @@ type job struct {
 	gathers          *time.Timer // calls endGathers; nil until a request was gathered for the first time
 	gathering        bool        // gathers is running
 	parting          parting
+	spares           spares
 	movers
 }
 
@@ -149,6 +150,9 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 	x.router = route.New(table)
 	x.router.Pace(x.pace.again)
 	x.router.SetFollower(follower{x})
+	if j.opts.Spare {
+		x.setSpare(spareHosts(&nodes))
+	}
 	x.router.Gather()
 	return x, err
 }
@@ -374,6 +378,7 @@ func (x *job) close() {
 		}
 	}
 	clear(x.ledgers)
+	x.closeSpares()
 	// The router must not write to a journal whose file is closed.
 	if x.journal != nil {
 		x.router.Keep(nil)

@@ -99,6 +99,13 @@ type Options struct {
 	Probe   bool
 	// Parts is the number of parts into which large values are divided, AutoParts, or 0 for none.
 	Parts int
+	// Spare means that hosts without a server hold parts of large values: see spare.go.
+	Spare bool
+	// SpareLimit bounds the bytes that this host holds of one job; 0: only its disk does.
+	SpareLimit int64
+	// DialSpare connects to the spare server that hello asks the proxy of that host for, with
+	// SpareServer there.
+	DialSpare func(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error)
 	// Owner returns the cgroup of the process that listens at an address of this host; see
 	// [proxy.Reach]. nil: there is no agent to ask.
 	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)

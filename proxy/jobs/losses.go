@@ -26,12 +26,13 @@ const (
 	letterJob      loss = "job"      // received: of a job that this host does not route
 	letterHost     loss = "host"     // received: from, or for, a host that is not in the node table
 	letterHolds    loss = "holds"    // received: keys for which there is no room, see maxHeld
+	letterPlaces   loss = "places"   // received: keys would go into parts at places that this host does not know
 	letterState    loss = "state"    // received: what they start would not survive a kill, or the job's requests are refused
 )
 
 var (
 	messageLosses = []loss{lostFull, lostOver, lostRestarted}
-	letterLosses  = []loss{letterFull, letterLink, letterAddress, letterStopping, letterJob, letterHost, letterHolds, letterState}
+	letterLosses  = []loss{letterFull, letterLink, letterAddress, letterStopping, letterJob, letterHost, letterHolds, letterState, letterPlaces}
 )
 
 // losses counts what was dropped, by reason. It is safe for concurrent use; no other lock is

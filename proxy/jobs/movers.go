@@ -140,7 +140,7 @@ func (x *job) servedMoves() []int32 {
 	// Keys in parts have no single server, so the first host moves them.
 	if slices.Contains(mine, first) && (x.jobs.opts.Parts != 0 || x.router.Table().Parted()) {
 		for parts := 2; parts <= plan.MaxParts; parts++ {
-			ranks = append(ranks, plan.Parted(parts)) // as moves encodes a key's owner that is no server
+			ranks = append(ranks, x.places().Parted(parts)) // as moves encodes a key's owner that is no server
 		}
 	}
 	slices.Sort(ranks)

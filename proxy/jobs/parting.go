@@ -59,6 +59,7 @@ type parting struct {
 	round  int       // number of the current attempt
 	tries  int       // failed attempts since the last move that succeeded
 	off    PartsGap  // why nothing is divided any more
+	away   string    // why spare servers cannot be used now; empty: they can
 }
 
 // PartsGap is why a job's large values are left alone; the zero value means that they are not.
@@ -151,21 +152,21 @@ func (p *parting) known() (keys []uint64) {
 // next returns the keys to move now. moves reports whether this host moves a server's keys, and
 // busy whether a key is moving. A key that parting had divided and that is whole again was brought
 // home by somebody, which ends the parting: it must not fight an operator.
-func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, moves func(int32) bool, busy func(uint64) bool) (all []partMove) {
+func (p *parting) next(now time.Time, places plan.Places, owner func(uint64) int32, moves func(int32) bool, busy func(uint64) bool) (all []partMove) {
 	keys := slices.DeleteFunc(p.known(), func(key uint64) bool {
 		at := owner(key)
 		if v := p.values[key]; plan.PartsOf(at) == 0 && v.put > 0 && plan.PartsOf(v.put) > 0 && !busy(key) {
 			p.stop("restored", "keys were restored home, or a plan was rolled back", "")
 		}
-		return !moves(whole(key, at, servers))
+		return !moves(whole(key, at, places.Servers))
 	})
-	if p.off.Reason != "" || len(keys) == 0 || !p.choose(now, servers, keys, owner) || now.Before(p.again) {
+	if p.off.Reason != "" || len(keys) == 0 || !p.choose(now, places, keys, owner) || now.Before(p.again) {
 		return nil
 	}
 	// All keys must have the number of parts that is measured before the measurement begins.
 	settled := true
 	for _, key := range keys {
-		from, to := owner(key), p.ownerFor(key, servers)
+		from, to := owner(key), p.ownerFor(key, places)
 		if from == to {
 			continue
 		}
@@ -192,19 +193,19 @@ func whole(key uint64, owner int32, servers int) int32 {
 // choose updates the target, and returns false while none can be chosen. With AutoParts it feeds
 // the measured time of the current number into the search, which needs theta0 + theta1/P + theta2 P
 // to fit; see [plan.PartSearch].
-func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(uint64) int32) bool {
+func (p *parting) choose(now time.Time, places plan.Places, keys []uint64, owner func(uint64) int32) bool {
 	if p.wanted != AutoParts {
 		p.target = p.wanted
 		return true
 	}
 	// Searching makes sense only for values that make one server hot.
 	if p.search == nil {
-		at := func(k uint64) int32 { return whole(k, owner(k), servers) }
+		at := func(k uint64) int32 { return whole(k, owner(k), places.Servers) }
 		if slices.ContainsFunc(p.known(), func(k uint64) bool { return at(k) != at(keys[0]) }) {
 			p.stop("spread", "large values are on several servers already", "--split P stores each in parts nevertheless")
 			return false
 		}
-		most := min(servers, mostAutoParts)
+		most := min(places.All(), mostAutoParts)
 		p.search = plan.NewPartSearch(most, most)
 	}
 	if took, ok := p.step.median(now); ok && !p.found && p.step.of == p.target {
@@ -221,12 +222,25 @@ func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(u
 
 // ownerFor returns the owner that a key is to have: parts of at least partBytes each, and its home
 // where that makes less than two.
-func (p *parting) ownerFor(key uint64, servers int) int32 {
-	n := min(p.target, servers, plan.MaxParts, p.values[key].bytes/partBytes)
-	if _, ok := plan.PartKey(key, 0, max(n, 2), servers); !ok || n < 2 {
-		return plan.HomeOf(key, servers)
+func (p *parting) ownerFor(key uint64, places plan.Places) int32 {
+	n := min(p.target, places.All(), plan.MaxParts, p.values[key].bytes/partBytes)
+	if _, ok := places.PartKey(key, 0, max(n, 2)); !ok || n < 2 {
+		return plan.HomeOf(key, places.Servers)
 	}
-	return plan.Parted(n)
+	return places.Parted(n)
+}
+
+// mostBytes returns how many bytes a place may need at once for the values that are known: those of a
+// part of each, if they go into as many parts as there are places.
+func (p *parting) mostBytes(places plan.Places) (n int) {
+	parts := p.target
+	if parts < 2 {
+		parts = min(places.All(), mostAutoParts)
+	}
+	for _, v := range p.values {
+		n += v.bytes/min(parts, places.All()) + 8
+	}
+	return n
 }
 
 // moved notes that a key has its new owner.
@@ -264,6 +278,7 @@ func (p *parting) stop(reason, why, do string) {
 type PartsState struct {
 	Wanted int `json:"wanted"` // parts; AutoParts: found by measuring
 	Keys   int `json:"keys"`   // in parts, whoever divided them
+	Spare  int `json:"spare_servers,omitempty"`
 	Large  int `json:"large"`  // keys with large values that this host's workers push
 	// Target is the number of parts that this host gives the keys that it moves. Settled means that
 	// no other number will be tried.

@@ -13,13 +13,13 @@ import (
 // keys this host moves, and moves that take no time.
 type partedJob struct {
 	parting
-	servers int
+	places plan.Places
 	owners  map[uint64]int32
 	now     time.Time
 }
 
 func newPartedJob(wanted, servers int) *partedJob {
-	return &partedJob{parting: parting{wanted: wanted}, servers: servers, owners: map[uint64]int32{1: 0, 2: 0}, now: time.Unix(1000, 0)}
+	return &partedJob{parting: parting{wanted: wanted}, places: plan.Places{Servers: servers}, owners: map[uint64]int32{1: 0, 2: 0}, now: time.Unix(1000, 0)}
 }
 
 // step has a worker push all keys, a while after the last step, and returns the moves,
@@ -41,7 +41,7 @@ func (j *partedJob) makeStep(took time.Duration) []partMove {
 }
 
 func (j *partedJob) look() []partMove {
-	return j.next(j.now, j.servers, func(key uint64) int32 { return j.owners[key] }, func(r int32) bool { return r == 0 }, func(uint64) bool { return false })
+	return j.next(j.now, j.places, func(key uint64) int32 { return j.owners[key] }, func(r int32) bool { return r == 0 }, func(uint64) bool { return false })
 }
 
 func TestLargeValuesGoIntoSoManyParts(t *testing.T) {

@@ -64,7 +64,13 @@ func (x *job) beginParts(now time.Time) {
 		}
 		return false
 	}
-	for _, m := range x.parting.next(now, x.servers, x.router.Table().Owner, x.moves, busy) {
+	if len(x.parting.known()) == 0 {
+		return
+	}
+	if x.parting.away = x.missingSpares(x.parting.mostBytes(x.places())); x.parting.away != "" {
+		return // later
+	}
+	for _, m := range x.parting.next(now, x.places(), x.router.Table().Owner, x.moves, busy) {
 		x.work = append(x.work, &work{from: m.from, to: m.to, keys: []uint64{m.key}, round: x.parting.round})
 	}
 }
@@ -83,8 +89,8 @@ func (x *job) wholeBecause() PartsGap {
 	switch {
 	case x.parting.off.Reason != "":
 		return x.parting.off
-	case x.servers < 2:
-		return PartsGap{"one_server", "the job has only one server", "run it with more servers"}
+	case x.places().All() < 2:
+		return PartsGap{"one_server", "the job has only one server", "run it with more servers, or its proxies with --spare-servers"}
 	case x.unsupported != "":
 		return PartsGap{"dialect", x.unsupported, ""}
 	case errors.Is(err, route.ErrApps):
@@ -112,6 +118,8 @@ func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 		x.parting.stop("restored", status.Convert(r.Err).Message(), "")
 	case errors.Is(r.Err, migrate.ErrWaits):
 		x.parting.stop("values", r.Err.Error(), "disable the codec that holds it back")
+	case errors.Is(r.Err, migrate.ErrElsewhere):
+		x.parting.stop("spare_servers", r.Err.Error(), "run the proxies of all hosts with --spare-servers from the job's start")
 	case errors.Is(r.Err, migrate.ErrHandler):
 		x.parting.stop("handler", r.Err.Error(), "")
 	case errors.Is(r.Err, errOver):
@@ -147,8 +155,11 @@ func (x *job) partsState() *PartsState {
 		return nil
 	}
 	s := x.parting.state()
+	s.Spare = len(x.spares.hosts)
 	if gap := x.wholeBecause(); gap.Reason != "" {
 		s.Not = gap
+	} else if x.parting.away != "" {
+		s.Not = PartsGap{"spare_servers", x.parting.away, ""}
 	}
 	if table.Parted() {
 		table.All(func(r plan.Range) bool {

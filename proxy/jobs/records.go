@@ -84,6 +84,9 @@ func (x *job) fetched(t *route.Table) {
 		if x.asking {
 			x.fetching, x.asking = false, false
 			x.jobs.log.Debug("key owners received", "job", x.name)
+			if err := x.checkOwners(t); err != nil {
+				return err
+			}
 			x.site.Fetched(t)
 			if x.router.Ready() {
 				x.keepJournal()

@@ -28,6 +28,8 @@ type saved struct {
 	Displaced bool `json:"displaced"`
 	// Store is the id of the planner's store that has the owners of keys.
 	Store string `json:"store,omitempty"`
+	// Spare are the hosts of the job's spare servers, by rank.
+	Spare []string `json:"spare,omitempty"`
 	// Scopes are those whose processes take part in the job.
 	Scopes []Scope `json:"scopes,omitempty"`
 }
@@ -35,7 +37,7 @@ type saved struct {
 // save writes job.json, and keeps in unkept why it could not; the caller holds x.mu or is the only
 // one to know x.
 func (x *job) save() error {
-	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced, Store: x.seen.store}
+	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced, Store: x.seen.store, Spare: x.spares.hosts}
 	for id := range x.local {
 		s.Local = append(s.Local, id)
 	}
@@ -114,6 +116,10 @@ func (j *Jobs) rememberJob(folder string) error {
 	x.dir, x.displaced, x.saved, x.resumed = folder, s.Displaced, s.Store, true
 	// Only the store's id is kept, and no version: the journal may have one.
 	x.seen.store = s.Store
+	// While keys may be in parts, the spare servers are those of the run's beginning.
+	if s.Displaced {
+		x.setSpare(s.Spare)
+	}
 	for _, id := range s.Local {
 		x.local[id] = true
 	}

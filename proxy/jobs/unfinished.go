@@ -49,7 +49,7 @@ func (x *job) leaveUnfinished() error {
 	for p, messages := range x.pendingUp {
 		x.pendingUp[p] = slices.DeleteFunc(messages, func(m []byte) bool { return !x.lasts(p.worker, m) })
 	}
-	left.Up = queues(x.pendingUp)
+	left.Up = append(queues(x.pendingUp), x.leftSpares()...)
 	for _, id := range x.router.Workers() {
 		if all := x.router.Unfinished(id); len(all) > 0 {
 			left.Requests[id] = all
@@ -112,6 +112,12 @@ func (x *job) takeUnfinished() error {
 		}
 	}
 	for _, q := range left.Up {
+		if int(q.Server) >= x.servers {
+			for _, m := range q.Messages {
+				x.enqueueSpare(q.Worker, q.Server, m)
+			}
+			continue
+		}
 		say(x, x.up, x.pendingUp, pair{q.Worker, q.Server}, q.Messages...)
 	}
 	for _, q := range left.Down {

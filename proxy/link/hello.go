@@ -48,6 +48,9 @@ type Offer struct {
 // see package jobs. It has no data.
 const Runs = "runs"
 
+// Spare is offered on a link to a spare server, with what [jobs.Jobs.SpareServer] takes.
+const Spare = "spare"
+
 // Hello is the first thing that the dialing proxy sends.
 type Hello struct {
 	Instance    relay.Instance

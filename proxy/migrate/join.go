@@ -71,6 +71,10 @@ func (s *Site) holding(from string, held []Held) {
 // waits, as the owner in a Quiet message, reports that the keys cannot go into parts.
 const waits int32 = -4
 
+// Elsewhere, as the owner in a Quiet message, reports that the keys would go into parts at places
+// that the site does not know.
+const Elsewhere int32 = -5
+
 // parted returns the owner of keys that go into parts, and 0 for an ordinary rank.
 func parted(to int32) int32 {
 	if plan.PartsOf(to) > 0 {

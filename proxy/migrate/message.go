@@ -24,7 +24,7 @@ type Message struct {
 	Keys  []plan.Keys // of Hold, Quiet and Holding with a Batch
 	// Owner depends on the kind. Release: a rank, an owner of keys in parts, or route.Unchanged.
 	// Holding: blind, or 0. Hold and Quiet of a batch whose keys go into parts: the owner that they
-	// will have, or waits. Otherwise 0.
+	// will have, waits or Elsewhere. Otherwise 0.
 	Owner int32
 	Held  []Held // of Holding
 }

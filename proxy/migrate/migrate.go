@@ -256,6 +256,9 @@ func (s *Site) heard(from string, m Message) {
 	case x.phase == quieting && m.Owner == waits:
 		s.endMove(x, fmt.Errorf("%w: at %s", ErrWaits, from))
 		return
+	case x.phase == quieting && m.Owner == Elsewhere:
+		s.endMove(x, fmt.Errorf("%w: at %s", ErrElsewhere, from))
+		return
 	case m.Owner != parted(x.move.To):
 		return // it does not know yet, or never will, that the keys go into parts
 	}
@@ -356,6 +359,10 @@ func (s *Site) endMove(x *moving, err error) {
 // ErrPast is the reason of a move that was given up at once because a site does not see all of its
 // workers' requests.
 var ErrPast = errors.New("connections of a worker bypass its host's proxy, or have just returned to it")
+
+// ErrElsewhere is the reason why keys were not divided into parts: a proxy would look for parts in
+// other places.
+var ErrElsewhere = errors.New("another number of spare servers is known there")
 
 // ErrWaits is the reason why keys were not divided into parts: what a lossy codec has held back of
 // a worker's pushes could not go along.

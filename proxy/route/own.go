@@ -260,6 +260,20 @@ func (r *Router) Cancel(op *Op) {
 	op.left = 0
 }
 
+// FailOwn ends the op of a worker that has a message with that timestamp: the message will not be
+// answered. It reports false where there is none.
+func (r *Router) FailOwn(workerID, own int32, err error) bool {
+	w := r.workers[workerID]
+	if w == nil || w.ops[own] == nil {
+		return false
+	}
+	op := w.ops[own].op
+	r.Cancel(op)
+	op.Err = err
+	r.over(op)
+	return true
+}
+
 // InFlight reports whether a message of the op has no answer.
 func (op *Op) InFlight() bool { return op.left > 0 }
 

@@ -288,9 +288,18 @@ func piecesOf(m *pslite.Message) ([]piece, error) {
 }
 
 // assembleShares merges the answers to the shares of a request. It collects the pieces of each key
-// in the order of the parts, and requires all of them.
+// in the order of the parts, and requires all of them. Spare servers always give lengths; whether
+// the worker gets them is up to the servers.
 func (s *split) assembleShares(d pslite.Dialect, places plan.Places) ([][]byte, error) {
-	first := &s.answers[bits.TrailingZeros32(uint32(^s.unseen))]
+	seen := bits.TrailingZeros32(uint32(^s.unseen))
+	for i := range s.answers {
+		// A home has the first part of its keys, so there is a server among them.
+		if _, rank := s.at(i); !s.unseen.has(i) && int(rank) < places.Servers {
+			seen = i
+			break
+		}
+	}
+	first := &s.answers[seen]
 	meta := first.Meta
 	meta.Timestamp = s.id.timestamp
 	if len(first.Data) == 0 {
@@ -298,7 +307,8 @@ func (s *split) assembleShares(d pslite.Dialect, places plan.Places) ([][]byte, 
 	}
 	wholes := map[uint64][]piece{} // by the job's keys, in order of the parts
 	for i := range s.answers {
-		if a := &s.answers[i]; len(a.Data) != len(first.Data) || len(a.Data) < 2 {
+		_, rank := s.at(i)
+		if a := &s.answers[i]; len(a.Data) < 2 || len(a.Data) != len(first.Data) && int(rank) < places.Servers {
 			return nil, fmt.Errorf("route: a server answers with %d data frames, another with %d", len(a.Data), len(first.Data))
 		}
 		if err := s.takeShare(i, wholes, places); err != nil {

@@ -63,10 +63,11 @@ type crossing struct {
 // they should have together.
 type partsWorld struct {
 	*rapid.T
+	plan.Places
 	withLens  bool
 	keys      []uint64 // at home with any server
 	widths    map[uint64]int
-	servers   []adding
+	servers   []adding // and behind them spare ones
 	whole     adding
 	ledger    *full
 	table     *Table
@@ -84,18 +85,21 @@ type partsWorld struct {
 const partsWorker = int32(9)
 
 func newPartsWorld(t *rapid.T) *partsWorld {
-	n := rapid.IntRange(2, 5).Draw(t, "servers")
-	w := &partsWorld{T: t, withLens: rapid.Bool().Draw(t, "lens"), widths: map[uint64]int{}, whole: adding{},
+	n := rapid.IntRange(1, 5).Draw(t, "servers")
+	p := plan.Places{Servers: n, Spare: rapid.IntRange(max(2-n, 0), 3).Draw(t, "spare")}
+	w := &partsWorld{T: t, Places: p, withLens: rapid.Bool().Draw(t, "lens"), widths: map[uint64]int{}, whole: adding{},
 		ledger: &full{lasting: lasting{open: map[ID]Kept{}}, resend: rapid.Bool().Draw(t, "resend"), seen: map[ID]bool{}},
 		table:  NewTable(n), seen: map[uint64]bool{}, unacked: map[uint64]crossing{}}
-	width := rapid.IntRange(2*n, 30).Draw(t, "width")
-	for home := range int32(n) {
+	width := rapid.IntRange(2*p.All(), 40).Draw(t, "width")
+	for range p.All() {
 		w.servers = append(w.servers, adding{})
+	}
+	for home := range int32(n) {
 		for offset := range uint64(rapid.IntRange(1, 3).Draw(t, "keys")) {
 			key := plan.HomeRange(home, n).First + 7*offset
 			w.keys = append(w.keys, key)
 			if w.widths[key] = width; w.withLens {
-				w.widths[key] = 2*n + int(offset)*3
+				w.widths[key] = 2*p.All() + int(offset)*3
 			}
 		}
 	}
@@ -107,6 +111,7 @@ func newPartsWorld(t *rapid.T) *partsWorld {
 // begin makes a router on the ledger.
 func (w *partsWorld) begin() {
 	w.router = New(w.table)
+	w.router.SetSpare(w.Spare)
 	if !w.ledger.resend && rapid.Bool().Draw(w.T, "gather") {
 		w.router.Gather()
 	}
@@ -128,8 +133,8 @@ func (w *partsWorld) request(push, pull bool, keys []uint64) {
 	w.timestamp++
 	w.asked, w.acked, w.got = map[int32][][]byte{}, map[int32]bool{}, map[int32][][]byte{}
 	want := map[int32][][]byte{}
-	for server := range int32(len(w.servers)) {
-		mine := slices.DeleteFunc(slices.Clone(keys), func(k uint64) bool { return plan.HomeOf(k, len(w.servers)) != server })
+	for server := range int32(w.Servers) {
+		mine := slices.DeleteFunc(slices.Clone(keys), func(k uint64) bool { return plan.HomeOf(k, w.Servers) != server })
 		if len(mine) == 0 {
 			continue
 		}
@@ -270,6 +275,7 @@ func (w *partsWorld) fail(fault int) {
 	case 3:
 		left := w.router.Unfinished(partsWorker)
 		w.router = New(w.table)
+		w.router.SetSpare(w.Spare)
 		w.router.AddWorker(partsWorker, w.ledger)
 		if !w.ledger.resend {
 			if err := w.router.Resume(partsWorker, left); err != nil {
@@ -315,11 +321,29 @@ func (w *partsWorld) arrive(c crossing) {
 		w.seen[signature] = true
 	}
 	back.frames = w.servers[c.server].answer(m, pslite.DMLC)
+	if int(c.server) >= w.Servers {
+		back.frames = w.addLens(back.frames)
+	}
 	if w.ledger.resend {
 		answer := w.decode(back.frames)
 		w.unacked[pslite.Signature(&answer.Meta, pslite.ServerID(int(c.server)), partsWorker)] = back
 	}
 	w.network = append(w.network, back)
+}
+
+// addLens adds lengths to an answer with values that has none, as spare servers always do.
+func (w *partsWorld) addLens(frames [][]byte) [][]byte {
+	m := w.decode(frames)
+	n := m.Keys().Len()
+	if n == 0 || len(m.Data) != 2 {
+		return frames
+	}
+	var lens []byte
+	for range n {
+		lens = append(lens, byte(len(m.Data[1])/4/n), 0, 0, 0)
+	}
+	m.Meta.DataTypes = append(slices.Clone(m.Meta.DataTypes), pslite.Int32)
+	return append([][]byte{m.Meta.Append(nil, pslite.DMLC)}, m.Data[0], m.Data[1], lens)
 }
 
 func (w *partsWorld) routerTakes(c crossing) {
@@ -341,11 +365,10 @@ func (w *partsWorld) routerTakes(c crossing) {
 
 // move moves a key as package migrate does, while nothing else is under way.
 func (w *partsWorld) move() {
-	n := len(w.servers)
 	key := rapid.SampledFrom(w.keys).Draw(w.T, "moved")
-	from, to := w.table.Owner(key), int32(rapid.IntRange(0, n-1).Draw(w.T, "to"))
-	if parts := rapid.IntRange(0, n).Draw(w.T, "parts"); parts > 1 {
-		to = plan.Parted(parts)
+	from, to := w.table.Owner(key), int32(rapid.IntRange(0, w.Servers-1).Draw(w.T, "to"))
+	if parts := rapid.IntRange(0, w.All()).Draw(w.T, "parts"); parts > 1 {
+		to = w.Parted(parts)
 	}
 	if _, err := w.router.Mover(); err != nil || from == to {
 		return

@@ -1,0 +1,482 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/proxy/spare"
+)
+
+// A job with fewer servers than hosts gets spare servers (Options.Spare): the proxy of each host that
+// has workers and no server holds parts of large values, in a file of the job's folder. The router
+// knows them by ranks above the servers'. Its messages for them go over links between proxies, one
+// for each host and spare server (package spare), and not over the workers' connections: PS-lite
+// knows nothing of them.
+//
+// Which hosts those are follows from the node table of the run's beginning, which all proxies have
+// alike. It is kept in job.json, since a recovery may change addresses. The owner of a key in parts
+// says how many spare servers there are, and a link says which; where two proxies differ, keys stay
+// whole, or the link is refused.
+//
+// Both ends of a link survive a kill of the other: the client repeats what was not answered, and the
+// server recognizes what it has applied. What a proxy that ends in order had in flight, the next one
+// sends again, from unfinished.json. After a kill of a worker's proxy its workers repeat it, with
+// PS_RESEND.
+
+// maxSpare bounds the spare servers of a job. An owner has room for no more; see package plan.
+const maxSpare = 1<<10 - 1
+
+// spares are a job's spare servers. job.mu guards it.
+//
+// Invariants: hosts does not change once the job is registered. clients is nil or has one element for
+// each host. asked has the requests that a client was given and has not answered.
+type spares struct {
+	hosts   []string // by rank, from the number of servers on
+	clients []*spare.Client
+	asked   map[*spare.Request]spareAsk
+	end     context.CancelFunc // ends clients; nil: they do not run
+	meta    pslite.Detector    // of the router's messages
+	store   *spare.Store       // of this host; nil: nobody has asked for it
+	server  *spare.Server      // of store
+}
+
+// spareAsk is a request to a spare server without an answer.
+type spareAsk struct {
+	rank int32
+	meta pslite.Meta
+	lens bool
+	raw  []byte // the whole message, for the next proxy
+}
+
+// spareHosts returns the hosts of a node table that have workers and no server, ascending, at most
+// maxSpare. It returns none where a host has a name instead of an address, since its proxy could not
+// be reached.
+func spareHosts(t *pslite.Table) (hosts []string) {
+	serves := map[string]bool{}
+	for _, n := range t.Nodes() {
+		role, _, ok := pslite.Rank(n.ID)
+		if ok && role == pslite.Server {
+			serves[siteName(n)] = true
+		}
+	}
+	for _, n := range t.Nodes() {
+		role, _, ok := pslite.Rank(n.ID)
+		if !ok || role != pslite.Worker || serves[siteName(n)] {
+			continue
+		}
+		if _, err := netip.ParseAddr(siteName(n)); err != nil {
+			return nil
+		}
+		hosts = append(hosts, siteName(n))
+	}
+	slices.Sort(hosts)
+	hosts = slices.Compact(hosts)
+	return hosts[:min(len(hosts), maxSpare)]
+}
+
+// setSpare sets the hosts of the job's spare servers, before it is registered.
+func (x *job) setSpare(hosts []string) {
+	x.spares.hosts = hosts
+	x.router.SetSpare(len(hosts))
+}
+
+// places returns where parts of the job's keys can be.
+func (x *job) places() plan.Places {
+	return plan.Places{Servers: x.servers, Spare: len(x.spares.hosts)}
+}
+
+// misplaces reports whether a message is about keys that go into parts at places that this host does
+// not know, and then answers a Hold at once, so that its mover gives up; the caller holds x.mu.
+func (x *job) misplaces(m *migrate.Message) bool {
+	if m.Kind != migrate.Hold && m.Kind != migrate.Release || m.Owner < plan.FirstParted || x.places().Owns(m.Owner) {
+		return false
+	}
+	if m.Kind == migrate.Hold {
+		x.sendSite(m.Batch.Mover, &migrate.Message{Kind: migrate.Quiet, Batch: m.Batch, Keys: m.Keys, Owner: migrate.Elsewhere})
+	}
+	return true
+}
+
+// checkOwners has the job's requests refused, and returns why, where the planner's table has keys in
+// parts at places that this host does not know; the caller holds x.mu.
+func (x *job) checkOwners(t *route.Table) error {
+	if !t.Parted() || x.failed != nil {
+		return nil
+	}
+	t.All(func(r plan.Range) bool {
+		if r.Owner >= plan.FirstParted && !x.places().Owns(r.Owner) {
+			x.failed = reason.Errorf(reason.State, "job %s: key %d is in parts among other spare servers than the %d that this host knows: run the proxies of all hosts with --spare-servers, and restart the job", x.name, r.First, len(x.spares.hosts))
+			x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
+		}
+		return x.failed == nil
+	})
+	return x.failed
+}
+
+// startSpares starts the clients of the spare servers, unless they run; the caller holds x.mu. They
+// run from when a part may be there.
+func (x *job) startSpares() {
+	if x.spares.end != nil || len(x.spares.hosts) == 0 || x.run == "" || x.gone {
+		return
+	}
+	if x.spares.clients == nil {
+		x.spares.asked = map[*spare.Request]spareAsk{}
+		for i := range x.spares.hosts {
+			x.spares.clients = append(x.spares.clients, x.newSpareClient(i))
+		}
+	}
+	started := x.jobs.start(func(ctx context.Context) {
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		x.mu.Lock()
+		x.spares.end = end
+		if x.gone {
+			end()
+		}
+		x.mu.Unlock()
+		runSpares(ctx, x.spares.clients)
+	})
+	if started {
+		x.spares.end = func() {} // until it runs
+	}
+}
+
+// runSpares runs clients until ctx ends.
+func runSpares(ctx context.Context, clients []*spare.Client) {
+	done := make(chan struct{})
+	for _, c := range clients {
+		go func() {
+			c.Run(ctx)
+			done <- struct{}{}
+		}()
+	}
+	for range clients {
+		<-done
+	}
+}
+
+// newSpareClient returns the client of a spare server.
+func (x *job) newSpareClient(i int) *spare.Client {
+	host := netip.MustParseAddr(x.spares.hosts[i])
+	hello := x.spareHello(i)
+	return spare.NewClient(spare.ClientOptions{
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			return x.jobs.opts.DialSpare(ctx, host, hello)
+		},
+		Answer: x.answerSpare,
+		Room:   x.letGo,
+		Merge:  true,
+		Log:    x.jobs.log.With("job", x.name, "spare_server", host),
+	})
+}
+
+// enqueueSpare hands a message of the router to the client of the spare server that it is for; the
+// caller holds x.mu. Acknowledgements of PS_RESEND stay here: answers are not repeated.
+func (x *job) enqueueSpare(worker, rank int32, raw []byte) {
+	frames, err := cutMessage(raw)
+	var m pslite.Message
+	if err == nil {
+		_, err = m.Decode(&x.spares.meta, frames)
+	}
+	if err == nil && !m.Meta.Data() {
+		return
+	}
+	i := int(rank) - x.servers
+	x.startSpares()
+	switch {
+	case err == nil && i >= len(x.spares.clients):
+		err = fmt.Errorf("the job has %d spare servers", len(x.spares.hosts))
+	case err == nil:
+		var r *spare.Request
+		if r, err = spareRequest(worker, &m); err == nil {
+			x.spares.asked[r] = spareAsk{rank: rank, meta: m.Meta.Clone(), lens: m.Lens() != nil, raw: raw}
+			if !x.spares.clients[i].Send(r) {
+				delete(x.spares.asked, r) // a repetition of one that is in flight
+			}
+			return
+		}
+	}
+	x.failSpare(worker, rank, m.Meta.Timestamp, err)
+}
+
+// spareRequest returns the request in a message of the router, whose memory it uses.
+func spareRequest(worker int32, m *pslite.Message) (*spare.Request, error) {
+	kind, ok := spareKind(m.Values().Type)
+	if !ok && m.Meta.Push {
+		return nil, fmt.Errorf("values of type %v cannot be added", m.Values().Type)
+	}
+	r := &spare.Request{Worker: worker, Timestamp: m.Meta.Timestamp, Push: m.Meta.Push, Pull: m.Meta.Pull || !m.Meta.Push, Kind: kind}
+	keys, lens := m.Keys(), m.Lens()
+	left := m.Data[1]
+	n := keys.Len()
+	if n == 0 || lens == nil && len(left)%n != 0 || lens != nil && lens.Len() != n {
+		return nil, fmt.Errorf("%d keys and %d bytes of values", n, len(left))
+	}
+	each := len(left) / n
+	for i := range n {
+		p := spare.Piece{Key: keys.At(i)}
+		if r.Push {
+			if lens != nil {
+				each = int(lens.At(i)) * m.Values().Type.Size()
+			}
+			if each < 0 || each > len(left) {
+				return nil, fmt.Errorf("%d bytes of values for key %d, want %d", len(left), p.Key, each)
+			}
+			p.Value, left = left[:each:each], left[each:]
+		}
+		r.Pieces = append(r.Pieces, p)
+	}
+	return r, nil
+}
+
+// spareKind returns how values of a type are added, and false where that is not known.
+func spareKind(t pslite.DataType) (element.Kind, bool) {
+	switch t {
+	case pslite.Float:
+		return element.Float32, true
+	case pslite.Double:
+		return element.Float64, true
+	case pslite.Int8, pslite.Uint8:
+		return spare.Int8, true
+	case pslite.Int16, pslite.Uint16:
+		return spare.Int16, true
+	case pslite.Int32, pslite.Uint32:
+		return spare.Int32, true
+	case pslite.Int64, pslite.Uint64:
+		return spare.Int64, true
+	}
+	return 0, false
+}
+
+// answerSpare gives the router the answer of a spare server. It is the clients' callback.
+func (x *job) answerSpare(a spare.Answer) {
+	err := x.locked(func() error {
+		ask, ok := x.spares.asked[a.Request]
+		if !ok {
+			return nil
+		}
+		delete(x.spares.asked, a.Request)
+		worker := a.Request.Worker
+		if a.Err != nil {
+			x.failSpare(worker, ask.rank, a.Request.Timestamp, a.Err)
+			return nil
+		}
+		if x.router.Resend() {
+			signature := pslite.Signature(&ask.meta, worker, pslite.ServerID(int(ask.rank)))
+			x.router.ServerAck(ask.rank, worker, signature)
+		}
+		m, d := ask.answer(a.Request, a.Values), x.spares.dialect()
+		if x.router.Answer(ask.rank, worker, &m.Meta) {
+			return nil
+		}
+		return x.router.TakeAnswer(ask.rank, worker, m, d)
+	})
+	if err != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.failed = fmt.Errorf("job %s: an answer of a spare server: %w", x.name, err)
+		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
+	}
+}
+
+// dialect returns the dialect of the job's messages.
+func (s *spares) dialect() pslite.Dialect {
+	d, _ := s.meta.Dialect()
+	return d
+}
+
+// answer returns the answer to a request as a server of PS-lite would send it. That of a pull has
+// lengths, from which the router takes the sizes of values; see package route.
+func (k *spareAsk) answer(r *spare.Request, values [][]byte) *pslite.Message {
+	m := &pslite.Message{Meta: k.meta}
+	types := k.meta.DataTypes
+	m.Meta.Request, m.Meta.DataTypes, m.Meta.DataSize = false, nil, 0
+	if !r.Pull {
+		return m
+	}
+	unit := 1
+	if len(types) > 1 {
+		unit = types[1].Size()
+	}
+	data := make([][]byte, 3)
+	for i, p := range r.Pieces {
+		data[0] = binary.LittleEndian.AppendUint64(data[0], p.Key)
+		data[2] = binary.LittleEndian.AppendUint32(data[2], uint32(len(values[i])/unit))
+	}
+	data[1] = slices.Concat(values...)
+	m.Data = data
+	m.Meta.DataTypes = append(slices.Clone(types[:min(2, len(types))]), pslite.Int32)
+	m.Meta.DataSize = int32(len(data[0]) + len(data[1]) + len(data[2]))
+	return m
+}
+
+// failSpare handles a request that a spare server cannot serve: one of a move ends the move, one of a
+// worker the job; the caller holds x.mu.
+func (x *job) failSpare(worker, rank, own int32, err error) {
+	host := "?"
+	if i := int(rank) - x.servers; i >= 0 && i < len(x.spares.hosts) {
+		host = x.spares.hosts[i]
+	}
+	err = fmt.Errorf("the spare server at %s: %w", host, err)
+	if x.router.FailOwn(worker, own, err) {
+		return
+	}
+	if x.failed == nil {
+		x.failed = reason.Errorf(reason.State, "job %s: %w: restart the job", x.name, err)
+		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
+	}
+}
+
+// sparesFull reports whether so much is on its way to spare servers that workers have to wait; the
+// caller holds x.mu.
+func (x *job) sparesFull() bool {
+	return slices.ContainsFunc(x.spares.clients, func(c *spare.Client) bool {
+		messages, bytes := c.Backlog()
+		return messages >= mostQueued || bytes >= mostQueuedBytes
+	})
+}
+
+// missingSpares returns why no value can be divided now among spare servers, empty: all of them can
+// be reached and have room for that many bytes more. The caller holds x.mu.
+func (x *job) missingSpares(bytes int) string {
+	x.startSpares()
+	var away []string
+	for i, c := range x.spares.clients {
+		switch {
+		case !c.Connected():
+			away = append(away, x.spares.hosts[i])
+		case c.Free() < int64(bytes):
+			return fmt.Sprintf("the spare server at %s has room for %d bytes more, and a part has %d", x.spares.hosts[i], c.Free(), bytes)
+		}
+	}
+	if len(away) > 0 {
+		return fmt.Sprintf("the proxies at %s are no spare servers of this job: run them with --spare-servers", strings.Join(away[:min(len(away), 4)], ", "))
+	}
+	return ""
+}
+
+// leftSpares adds what spare servers have not answered to messages that wait for servers, for the
+// next proxy; the caller holds x.mu, and the clients have ended.
+func (x *job) leftSpares() (all []queued) {
+	byPair := map[pair][]spareAsk{}
+	for r, ask := range x.spares.asked {
+		if x.lasts(r.Worker, ask.raw) {
+			p := pair{r.Worker, ask.rank}
+			byPair[p] = append(byPair[p], ask)
+		}
+	}
+	for p, asks := range byPair {
+		slices.SortFunc(asks, func(a, b spareAsk) int { return int(a.meta.Timestamp - b.meta.Timestamp) })
+		q := queued{Worker: p.worker, Server: p.server}
+		for _, k := range asks {
+			q.Messages = append(q.Messages, k.raw)
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// closeSpares ends clients and closes the store; the caller holds x.mu.
+func (x *job) closeSpares() {
+	if x.spares.end != nil {
+		x.spares.end()
+	}
+	if x.spares.store == nil {
+		return
+	}
+	x.spares.server.Shut()
+	if err := x.spares.store.Close(); err != nil {
+		x.jobs.log.Warn("closing the values of a spare server", "job", x.name, "error", err)
+	}
+	x.spares.store, x.spares.server = nil, nil
+}
+
+// spareVersion is the version of a spare server's hello.
+const spareVersion = 1
+
+// spareHello returns what a link to a spare server begins with: the job, its run, the asking host,
+// the spare server, and a digest of all of them, by which two proxies notice that they count them
+// differently.
+func (x *job) spareHello(i int) []byte {
+	b := []byte{spareVersion}
+	for _, text := range []string{x.name, string(x.run), x.names()[0], x.spares.hosts[i]} {
+		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+	}
+	return append(b, x.spareDigest()...)
+}
+
+// spareDigest returns a digest of the hosts of the job's spare servers.
+func (x *job) spareDigest() []byte {
+	sum := sha256.Sum256([]byte(strings.Join(x.spares.hosts, " ")))
+	return sum[:8]
+}
+
+// errNoSpare is why a link to a spare server is refused for now: the other proxy tries again.
+var errNoSpare = errors.New("this proxy does not know the job yet")
+
+// SpareServer returns the spare server that a link is for, with the hello that the other proxy has
+// sent. from is that proxy, nil where it is not verified, and at the address of this host at which
+// the link arrived.
+func (j *Jobs) SpareServer(hello []byte, from Peer, at netip.Addr) (*spare.Server, error) {
+	if len(hello) > 0 && hello[0] != spareVersion {
+		return nil, reason.Errorf(reason.NotAllowed, "a spare server's hello of version %d, this proxy speaks %d", hello[0], spareVersion)
+	}
+	p := parser{b: hello}
+	p.byte()
+	l := letter{job: p.text(), run: plan.Run(p.text()), from: p.text(), to: p.text()}
+	if p.failed || len(p.b) != 8 {
+		return nil, reason.Errorf(reason.NotAllowed, "a damaged hello for a spare server")
+	}
+	x := j.named(l.job, l.run)
+	if x == nil || x.run != l.run {
+		return nil, reason.Errorf(reason.Stopping, "a spare server of job %s: %w", l.job, errNoSpare)
+	}
+	v := visitor{jobs: j, from: from, at: at.Unmap().String(), known: map[string]bool{}}
+	if err := v.believe(x, &l); err != nil {
+		return nil, err
+	}
+	return x.spareServer(l.from, l.to, p.b)
+}
+
+// spareServer returns this host's spare server, and opens it if need be.
+func (x *job) spareServer(from, to string, digest []byte) (*spare.Server, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case x.gone || x.site == nil:
+		return nil, reason.Errorf(reason.Stopping, "a spare server of job %s: %w", x.name, errNoSpare)
+	case !slices.Contains(x.names(), from) && !slices.Contains(x.otherNames(), from):
+		return nil, reason.Errorf(reason.NotAllowed, "a spare server of job %s for %s, which has no worker of it", x.name, from)
+	case string(digest) != string(x.spareDigest()) || !slices.Contains(x.spares.hosts, to) || !slices.Contains(x.names(), to):
+		return nil, reason.Errorf(reason.NotAllowed, "a spare server of job %s at %s: the proxies count its spare servers differently; run all of them with --spare-servers from the job's start", x.name, to)
+	}
+	if x.spares.server == nil {
+		// The folder says that keys may be displaced before there is anything to lose.
+		if err := x.mayBeDisplaced(); err != nil {
+			return nil, reason.Wrap(err, "a spare server of job %s", x.name)
+		}
+		store, err := spare.OpenStore(filepath.Join(x.dir, spareFile), spare.StoreOptions{Name: []byte(x.name + " " + string(x.run)), Limit: x.jobs.opts.SpareLimit})
+		if err != nil {
+			return nil, reason.Wrap(err, "a spare server of job %s", x.name)
+		}
+		x.spares.store, x.spares.server = store, spare.NewServer(store, x.jobs.log)
+	}
+	return x.spares.server, nil
+}
+
+// spareFile has the values of a spare server, in a job's folder.
+const spareFile = "spare.values"
