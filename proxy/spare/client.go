@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -38,19 +39,19 @@ type ClientOptions struct {
 
 // Client sends requests to one spare server, and again after a link broke.
 //
-// mu guards what follows it. Of refused the requests are over already. answering is held while Answer and Room are
-// called, before mu if both are held.
+// mu guards what follows it. due has the answers for which Answer is to be called, in order: their requests
+// do not wait any more. answering is held while Answer and Room are called, before mu if both are held.
 type Client struct {
 	opts    ClientOptions
 	log     *slog.Logger
 	more    chan struct{} // has an element if there may be frames to send
-	refusal chan struct{} // has an element if refused may have some
+	refusal chan struct{} // has an element if due may have what cannot be sent
 
 	answering sync.Mutex
 
 	mu        sync.Mutex
 	queue     queue
-	refused   []Answer
+	due       []Answer
 	connected bool
 	free      int64
 }
@@ -90,7 +91,7 @@ func (c *Client) Send(r *Request) {
 	switch {
 	case c.queue.holds(r.ask()):
 	case err != nil:
-		c.refused = append(c.refused, Answer{Request: r, Err: fmt.Errorf("a request to a spare server cannot be sent: %w", err)})
+		c.due = append(c.due, Answer{Request: r, Err: fmt.Errorf("a request to a spare server cannot be sent: %w", err)})
 		poke(c.refusal)
 	default:
 		c.queue.addRequest(r, shape)
@@ -133,14 +134,7 @@ func (c *Client) Forget(worker int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.queue.forgetWorker(worker)
-	kept := c.refused[:0]
-	for _, a := range c.refused {
-		if a.Request.Worker != worker {
-			kept = append(kept, a)
-		}
-	}
-	clear(c.refused[len(kept):])
-	c.refused = kept
+	c.due = slices.DeleteFunc(c.due, func(a Answer) bool { return a.Request.Worker == worker })
 }
 
 // Run connects, and keeps a link until ctx ends; then it returns nil. It is called once.
@@ -176,30 +170,33 @@ func (c *Client) tellRefused(ctx context.Context) {
 		case <-c.refusal:
 		}
 		c.answering.Lock()
-		for {
-			c.mu.Lock()
-			if len(c.refused) == 0 {
-				c.mu.Unlock()
-				break
-			}
-			a := c.refused[0]
-			c.refused = c.refused[1:]
-			c.mu.Unlock()
-			c.opts.Answer(a)
-		}
+		c.answerDue()
 		c.answering.Unlock()
+	}
+}
+
+// answerDue calls Answer for all that is due. The caller holds answering.
+func (c *Client) answerDue() {
+	for {
+		c.mu.Lock()
+		if len(c.due) == 0 {
+			c.mu.Unlock()
+			return
+		}
+		a := c.due[0]
+		c.due[0] = Answer{}
+		c.due = c.due[1:]
+		c.mu.Unlock()
+		c.opts.Answer(a)
 	}
 }
 
 // useLink sends and receives over a link until it or ctx ends, and closes it.
 func (c *Client) useLink(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
-	closed := context.AfterFunc(ctx, func() { conn.Close() })
-	defer func() {
-		if closed() {
-			conn.Close()
-		}
-	}()
+	defer cancel()
+	defer conn.Close()
+	context.AfterFunc(ctx, func() { conn.Close() })
 	c.mu.Lock()
 	c.queue.sendAgain()
 	c.mu.Unlock()
@@ -291,10 +288,14 @@ func (c *Client) hear(r *reply) error {
 	defer c.answering.Unlock()
 	c.mu.Lock()
 	c.connected, c.free = true, r.free
-	var requests []*Request
 	ok := true
 	if r.isAnswer {
+		var requests []*Request
 		requests, ok = c.queue.takeAnswered(r)
+		err := r.failure()
+		for _, request := range requests {
+			c.due = append(c.due, Answer{Request: request, Values: r.values, Err: err})
+		}
 	}
 	c.mu.Unlock()
 	if !ok {
@@ -303,10 +304,7 @@ func (c *Client) hear(r *reply) error {
 	if !r.isAnswer {
 		return nil
 	}
-	err := r.failure()
-	for _, request := range requests {
-		c.opts.Answer(Answer{Request: request, Values: r.values, Err: err})
-	}
+	c.answerDue()
 	c.opts.Room()
 	return nil
 }

@@ -22,8 +22,9 @@ type frame struct {
 //
 // Invariants: frames are in the order of their numbers. The first sent of them have been on a link, and do
 // not change any more. The others are in shapes, by shape and in order, unless that is 0. frameOf has
-// each request that waits, by its ask. A worker is in workers while frameOf has an ask of it. messages and
-// bytes are sums over frames.
+// each request that waits, by its ask. A worker is in workers while frameOf has an ask of it. newest has the
+// newest timestamp of each worker until it is forgotten, for MostWorkers at most. messages and bytes are
+// sums over frames.
 type queue struct {
 	merge    bool
 	frames   []*frame
@@ -32,6 +33,7 @@ type queue struct {
 	shapes   map[uint64][]*frame
 	frameOf  map[Ask]*frame
 	workers  map[int32]*workerLine
+	newest   map[int32]int32
 	messages int
 	bytes    int
 }
@@ -43,7 +45,7 @@ type workerLine struct {
 }
 
 func newQueue(merge bool) queue {
-	return queue{merge: merge, shapes: map[uint64][]*frame{}, frameOf: map[Ask]*frame{}, workers: map[int32]*workerLine{}}
+	return queue{merge: merge, shapes: map[uint64][]*frame{}, frameOf: map[Ask]*frame{}, workers: map[int32]*workerLine{}, newest: map[int32]int32{}}
 }
 
 // checkRequest returns an error if a request cannot be sent.
@@ -101,7 +103,7 @@ func (q *queue) holds(a Ask) bool { return q.frameOf[a] != nil }
 
 // addRequest lets a request wait, which has the shape that shapeOf returned. It takes its values.
 func (q *queue) addRequest(r *Request, shape uint64) {
-	if !q.merge {
+	if isNew := q.noteNewest(r.ask()); !q.merge || r.Single || !isNew {
 		shape = 0
 	}
 	w := q.workers[r.Worker]
@@ -137,6 +139,20 @@ func (q *queue) addRequest(r *Request, shape uint64) {
 	q.messages++
 	w.requests++
 	w.last = f.number
+}
+
+// noteNewest reports whether a request is newer than all of its worker before, if it is known.
+func (q *queue) noteNewest(a Ask) bool {
+	const wrapped = 1 << 27 // back by more than this is forward
+	newest, ok := q.newest[a.Worker]
+	switch {
+	case !ok && len(q.newest) >= MostWorkers:
+		return false
+	case ok && a.Timestamp <= newest && int64(newest)-int64(a.Timestamp) < wrapped:
+		return false
+	}
+	q.newest[a.Worker] = a.Timestamp
+	return true
 }
 
 // findLike returns the first frame of a shape that the request may join: one behind those of its own
@@ -245,6 +261,7 @@ func (q *queue) dropFrames(drop func(i int, f *frame) bool) {
 // forgetWorker drops a worker's requests. What was added to others' pushes stays in them, as if it had
 // been sent, and what was sent is not called back.
 func (q *queue) forgetWorker(worker int32) {
+	delete(q.newest, worker)
 	if q.workers[worker] == nil {
 		return
 	}

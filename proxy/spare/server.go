@@ -158,8 +158,8 @@ func newAnswerLine(conn net.Conn) *answerLine {
 func (l *answerLine) closeLink() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.closeLinked {
-		l.closeLinked, l.frames, l.kept = true, nil, nil
+	if !l.ended {
+		l.ended, l.frames, l.kept = true, nil, nil
 		l.conn.Close()
 		l.changed.Broadcast()
 	}
@@ -169,7 +169,7 @@ func (l *answerLine) closeLink() {
 func (l *answerLine) putFrame(frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.closeLinked {
+	if !l.ended {
 		l.frames = append(l.frames, frame)
 		l.bytes += len(frame)
 		l.changed.Broadcast()
@@ -189,20 +189,20 @@ func (l *answerLine) takeBuffer() []byte {
 func (l *answerLine) waitRoom() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.closeLinked && l.bytes > mostWaiting {
+	for !l.ended && l.bytes > mostWaiting {
 		l.changed.Wait()
 	}
-	return !l.closeLinked
+	return !l.ended
 }
 
 // nextFrame waits for a frame and returns it; false if the link has ended.
 func (l *answerLine) nextFrame() (frame []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.closeLinked && len(l.frames) == 0 {
+	for !l.ended && len(l.frames) == 0 {
 		l.changed.Wait()
 	}
-	if l.closeLinked {
+	if l.ended {
 		return nil, false
 	}
 	frame = l.frames[0]
@@ -216,7 +216,7 @@ func (l *answerLine) noteWritten(frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bytes -= len(frame)
-	if !l.closeLinked && cap(frame) <= mostKept && cap(frame) > cap(l.kept) {
+	if !l.ended && cap(frame) <= mostKept && cap(frame) > cap(l.kept) {
 		l.kept = frame
 	}
 	l.changed.Broadcast()

@@ -99,6 +99,10 @@ type Request struct {
 	Push, Pull        bool
 	Kind              element.Kind // of a push: see also Int8 and so on
 	Pieces            []Piece
+	// Single makes that the request is not merged with others. It must be set if another process may have
+	// sent the request: the store does not apply a sum of which it has a part already. What this process
+	// has sent before, by the worker's timestamps, is not merged anyway.
+	Single bool
 }
 
 func (r *Request) ask() Ask { return Ask{r.Worker, r.Timestamp} }
