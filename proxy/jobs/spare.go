@@ -47,18 +47,22 @@ const maxSpare = 1<<10 - 1
 type spares struct {
 	hosts   []string // by rank, from the number of servers on
 	clients []*spare.Client
-	asked   map[*spare.Request]spareAsk
+	asked   map[spareID]spareAsk
 	end     context.CancelFunc // ends clients; nil: they do not run
 	meta    pslite.Detector    // of the router's messages
 	store   *spare.Store       // of this host; nil: nobody has asked for it
 	server  *spare.Server      // of store
 }
 
+// spareID identifies a request to a spare server, of the rank server.
+type spareID struct {
+	pair
+	timestamp int32
+}
+
 // spareAsk is a request to a spare server without an answer.
 type spareAsk struct {
-	rank int32
 	meta pslite.Meta
-	lens bool
 	raw  []byte // the whole message, for the next proxy
 }
 
@@ -134,7 +138,7 @@ func (x *job) startSpares() {
 		return
 	}
 	if x.spares.clients == nil {
-		x.spares.asked = map[*spare.Request]spareAsk{}
+		x.spares.asked = map[spareID]spareAsk{}
 		for i := range x.spares.hosts {
 			x.spares.clients = append(x.spares.clients, x.newSpareClient(i))
 		}
@@ -177,7 +181,7 @@ func (x *job) newSpareClient(i int) *spare.Client {
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return x.jobs.opts.DialSpare(ctx, host, hello)
 		},
-		Answer: x.answerSpare,
+		Answer: func(a spare.Answer) { x.answerSpare(int32(x.servers+i), a) },
 		Room:   x.letGo,
 		Merge:  true,
 		Log:    x.jobs.log.With("job", x.name, "spare_server", host),
@@ -201,12 +205,14 @@ func (x *job) enqueueSpare(worker, rank int32, raw []byte) {
 	case err == nil && i >= len(x.spares.clients):
 		err = fmt.Errorf("the job has %d spare servers", len(x.spares.hosts))
 	case err == nil:
+		id := spareID{pair{worker, rank}, m.Meta.Timestamp}
+		if _, ok := x.spares.asked[id]; ok {
+			return // a repetition of one that is in flight
+		}
 		var r *spare.Request
 		if r, err = spareRequest(worker, &m); err == nil {
-			x.spares.asked[r] = spareAsk{rank: rank, meta: m.Meta.Clone(), lens: m.Lens() != nil, raw: raw}
-			if !x.spares.clients[i].Send(r) {
-				delete(x.spares.asked, r) // a repetition of one that is in flight
-			}
+			x.spares.asked[id] = spareAsk{meta: m.Meta.Clone(), raw: raw}
+			x.spares.clients[i].Send(r)
 			return
 		}
 	}
@@ -263,27 +269,27 @@ func spareKind(t pslite.DataType) (element.Kind, bool) {
 }
 
 // answerSpare gives the router the answer of a spare server. It is the clients' callback.
-func (x *job) answerSpare(a spare.Answer) {
+func (x *job) answerSpare(rank int32, a spare.Answer) {
 	err := x.locked(func() error {
-		ask, ok := x.spares.asked[a.Request]
+		worker := a.Request.Worker
+		id := spareID{pair{worker, rank}, a.Request.Timestamp}
+		ask, ok := x.spares.asked[id]
 		if !ok {
 			return nil
 		}
-		delete(x.spares.asked, a.Request)
-		worker := a.Request.Worker
+		delete(x.spares.asked, id)
 		if a.Err != nil {
-			x.failSpare(worker, ask.rank, a.Request.Timestamp, a.Err)
+			x.failSpare(worker, rank, id.timestamp, a.Err)
 			return nil
 		}
 		if x.router.Resend() {
-			signature := pslite.Signature(&ask.meta, worker, pslite.ServerID(int(ask.rank)))
-			x.router.ServerAck(ask.rank, worker, signature)
+			x.router.ServerAck(rank, worker, pslite.Signature(&ask.meta, worker, pslite.ServerID(int(rank))))
 		}
 		m, d := ask.answer(a.Request, a.Values), x.spares.dialect()
-		if x.router.Answer(ask.rank, worker, &m.Meta) {
+		if x.router.Answer(rank, worker, &m.Meta) {
 			return nil
 		}
-		return x.router.TakeAnswer(ask.rank, worker, m, d)
+		return x.router.TakeAnswer(rank, worker, m, d)
 	})
 	if err != nil {
 		x.mu.Lock()
@@ -373,10 +379,9 @@ func (x *job) missingSpares(bytes int) string {
 // next proxy; the caller holds x.mu, and the clients have ended.
 func (x *job) leftSpares() (all []queued) {
 	byPair := map[pair][]spareAsk{}
-	for r, ask := range x.spares.asked {
-		if x.lasts(r.Worker, ask.raw) {
-			p := pair{r.Worker, ask.rank}
-			byPair[p] = append(byPair[p], ask)
+	for id, ask := range x.spares.asked {
+		if x.lasts(id.worker, ask.raw) {
+			byPair[id.pair] = append(byPair[id.pair], ask)
 		}
 	}
 	for p, asks := range byPair {
@@ -398,7 +403,6 @@ func (x *job) closeSpares() {
 	if x.spares.store == nil {
 		return
 	}
-	x.spares.server.Shut()
 	if err := x.spares.store.Close(); err != nil {
 		x.jobs.log.Warn("closing the values of a spare server", "job", x.name, "error", err)
 	}

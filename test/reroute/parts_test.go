@@ -51,8 +51,8 @@ func until(t *testing.T, done <-chan error, what string, so func() bool) {
 }
 
 // While a job counts in values of 1 MiB that are all at home with one server, these go
-// into parts on all of them, and restore puts them together again. Each worker checks what
-// it pulls, and the sums are right.
+// into parts on all of them, and on spare servers where a host has none, and restore puts them
+// together again. Each worker checks what it pulls, and the sums are right.
 func TestLargeValuesInParts(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
@@ -63,18 +63,22 @@ func TestLargeValuesInParts(t *testing.T) {
 	p.program = program
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
-		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--split", "4", "--planner", p.address, "--state-dir", t.TempDir()))
+		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--split", "4", "--spare-servers", "--planner", p.address, "--state-dir", t.TempDir()))
 	}
 	for _, c := range []struct {
 		name    string
 		args    []string
 		env     []string
+		servers int
 		workers int
 	}{
-		{"a request for two keys", nil, nil, k},
-		{"one key, push and pull in one, two workers a host", []string{"--count-batch", "1", "--count-pushpull"}, nil, 2 * k},
-		{"resend and loss", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=1000", "PS_DROP_MSG=2"}, k},
-		{"dialect of 2018", nil, []string{"PSJOB_DIALECT=dmlc-2018"}, k},
+		{"a request for two keys", nil, nil, k, k},
+		{"one key, push and pull in one, two workers a host", []string{"--count-batch", "1", "--count-pushpull"}, nil, k, 2 * k},
+		{"resend and loss", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=1000", "PS_DROP_MSG=2"}, k, k},
+		{"dialect of 2018", nil, []string{"PSJOB_DIALECT=dmlc-2018"}, k, k},
+		{"one server", nil, nil, 1, k},
+		{"two servers, one key, push and pull in one, two workers a host", []string{"--count-batch", "1", "--count-pushpull"}, nil, 2, 2 * k},
+		{"one server, two workers a host, resend and loss", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=1000", "PS_DROP_MSG=2"}, 1, 2 * k},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -83,7 +87,7 @@ func TestLargeValuesInParts(t *testing.T) {
 			mine := hosts.Program{psjob, "--json"}
 			count := append(hosts.Program{psjob, "--json", "--model", "count", "--key-map", "identity", "--count-keys", "3", "--count-batch", "2",
 				"--value-length", "262144", "--steps", "10", "--count-while", goesOn}, c.args...)
-			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, hosts.Program{psjob, "--json", "--value-length", "262144"}), Workers: hosts.Repeat(c.workers, count), Env: c.env}.Start(ctx)
+			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(c.servers, hosts.Program{psjob, "--json", "--value-length", "262144"}), Workers: hosts.Repeat(c.workers, count), Env: c.env}.Start(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,13 +123,22 @@ func TestLargeValuesInParts(t *testing.T) {
 // Proxies and the planner are killed at random while a job's large values go into as many
 // parts as steps say, and home in the end. The sums stay exact.
 func TestKilledWhileValuesGoIntoParts(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		servers int
+	}{{"a server on each host", 4}, {"one server", 1}} {
+		t.Run(c.name, func(t *testing.T) { killWhileValuesGoIntoParts(t, c.servers) })
+	}
+}
+
+func killWhileValuesGoIntoParts(t *testing.T, servers int) {
 	require.Root(t)
 	require.BPF(t)
 	const k = 4
 	n := hoststest.New(t, hosts.Config{Hosts: k})
 	p := newPlanner(t, n.Host(0))
 	p.program = hoststest.BuildJob(t, "cmd/psidecar")
-	proxies := startFleet(t, n, append(p.moving(), "--split", "auto")...)
+	proxies := startFleet(t, n, append(p.moving(), "--split", "auto", "--spare-servers")...)
 	psjob := hoststest.BuildJob(t, "cmd/psjob")
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
@@ -134,7 +147,7 @@ func TestKilledWhileValuesGoIntoParts(t *testing.T) {
 	goesOn, end := hoststest.WhileTraining(t)
 	server := hosts.Program{psjob, "--json", "--value-length", "262144"}
 	count := append(server[:4:4], "--model", "count", "--key-map", "identity", "--count-keys", "4", "--count-batch", "2", "--steps", "40", "--count-while", goesOn)
-	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: hosts.Program{psjob, "--json"}, Servers: hosts.Repeat(k, server), Workers: hosts.Repeat(k, count),
+	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: hosts.Program{psjob, "--json"}, Servers: hosts.Repeat(servers, server), Workers: hosts.Repeat(k, count),
 		Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=500"}}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
