@@ -33,7 +33,9 @@ const (
 type StoreOptions struct {
 	// Name says what the store is of. A store with another name is not taken up.
 	Name []byte
-	// Limit is the maximum size of the file in bytes; 0: there is none.
+	// Limit is the size of the file in bytes up to which there is room for new keys; 0: there is no
+	// limit. Keys that are there can be pushed still, for which the file may grow beyond it by a step, of
+	// 64 MiB at most: their log, and what is remembered of more workers, may need it.
 	Limit int64
 	// Stepped is called between stores, so that tests can cut a transaction anywhere; nil:
 	// it is not.
@@ -52,7 +54,7 @@ type Store struct {
 	lock   *os.File
 	file   *mapped.File
 	used   int64
-	bound  bool // whether Limit is observed; not while a file is taken up
+	bound  bool // whether Limit is observed: while a push has new keys
 	isNew  bool
 	failed error
 
@@ -84,7 +86,6 @@ func OpenStore(path string, o StoreOptions) (*Store, error) {
 	if err := s.openFile(); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a spare server's store: %w", err), s.Close())
 	}
-	s.bound = true
 	return s, nil
 }
 
@@ -213,6 +214,7 @@ func (s *Store) Push(asks []Ask, kind element.Kind, pieces []Piece) error {
 			return fmt.Errorf("%d of a push's %d requests were applied before, the others not: it cannot be applied in part", n, len(asks))
 		}
 		err := s.prepare(asks, pieces)
+		s.bound = false
 		if err == nil {
 			s.apply(kind, pieces)
 		} else {
@@ -232,6 +234,7 @@ func (s *Store) prepare(asks []Ask, pieces []Piece) error {
 		p := &pieces[i]
 		e := s.values[p.Key]
 		if e == nil {
+			s.bound = true
 			var err error
 			if e, err = s.file.Alloc(kindValue, mapped.Tag{A: p.Key}, len(p.Value)); err != nil {
 				return fmt.Errorf("%w for the %d bytes of key %d: %w", ErrNoRoom, len(p.Value), p.Key, err)
@@ -242,7 +245,7 @@ func (s *Store) prepare(asks []Ask, pieces []Piece) error {
 			return fmt.Errorf("a push has %d bytes for key %d, which has %d", len(p.Value), p.Key, n)
 		}
 		// A new value is logged too, though there is nothing to lead back to: the room for the
-		// log is kept for the next push. So a key that found room can be pushed from then on.
+		// log is kept for the next push, which then does not depend on what the disk has left.
 		if err := s.file.Save(e, 0, len(p.Value)); err != nil {
 			return fmt.Errorf("%w to change the %d bytes of key %d: %w", ErrNoRoom, len(p.Value), p.Key, err)
 		}
@@ -317,8 +320,8 @@ func (s *Store) AppendValue(dst []byte, key uint64) ([]byte, error) {
 }
 
 // Free returns how many bytes of values still fit within the limit. It is an estimate on the safe side,
-// for values that are each at most a quarter of it: the file grows in steps, and has room to log the
-// largest push.
+// for values of some KiB at least, and a quarter of it at most: each has a head, the file grows in steps, and it
+// has room to log the largest push.
 func (s *Store) Free() int64 {
 	if s.opts.Limit == 0 {
 		return math.MaxInt64
