@@ -44,6 +44,7 @@ type ClientOptions struct {
 type Client struct {
 	opts    ClientOptions
 	log     *slog.Logger
+	pause   time.Duration // before it connects again
 	more    chan struct{} // has an element if there may be frames to send
 	refusal chan struct{} // has an element if due may have what cannot be sent
 
@@ -58,7 +59,7 @@ type Client struct {
 
 // NewClient returns a client. Nothing goes before Run.
 func NewClient(o ClientOptions) *Client {
-	c := &Client{opts: o, log: o.Log, more: make(chan struct{}, 1), refusal: make(chan struct{}, 1), queue: newQueue(o.Merge)}
+	c := &Client{opts: o, log: o.Log, pause: retryPause, more: make(chan struct{}, 1), refusal: make(chan struct{}, 1), queue: newQueue(o.Merge)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -155,7 +156,7 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(retryPause):
+		case <-time.After(c.pause):
 		}
 	}
 	return nil

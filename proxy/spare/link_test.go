@@ -1,0 +1,513 @@
+package spare
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// site is a server of a store that can be restarted, and to which links can be made.
+type site struct {
+	t    *testing.T
+	path string
+	opts StoreOptions
+
+	mu     sync.Mutex // guards what follows
+	store  *Store     // nil between restarts
+	server *Server
+	ctx    context.Context
+	cancel context.CancelFunc
+	links  sync.WaitGroup
+}
+
+func newSite(t *testing.T, o StoreOptions) *site {
+	s := &site{t: t, path: filepath.Join(t.TempDir(), "store"), opts: o}
+	s.start()
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *site) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store = mustOpen(s.t, s.path, s.opts)
+	s.server = NewServer(s.store, nil)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+}
+
+// stop ends all links, and leaves the store.
+func (s *site) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store == nil {
+		return
+	}
+	s.cancel()
+	s.links.Wait()
+	if err := s.store.Close(); err != nil {
+		s.t.Error(err)
+	}
+	s.store = nil
+}
+
+// dial returns a link to the server, which waits for whoever reads: nothing is on its way.
+func (s *site) dial(context.Context) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store == nil {
+		return nil, errors.New("the server is away")
+	}
+	here, there := net.Pipe()
+	server, ctx := s.server, s.ctx
+	s.links.Go(func() {
+		if err := server.Serve(ctx, there); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return here, nil
+}
+
+// weak is a link that breaks after so many bytes in either direction.
+type weak struct {
+	net.Conn
+	mu   sync.Mutex
+	left int
+}
+
+var errWeak = errors.New("the link broke")
+
+func (w *weak) spend(n int) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n = min(n, w.left); n == 0 {
+		w.Conn.Close()
+		return 0, errWeak
+	}
+	w.left -= n
+	return n, nil
+}
+
+func (w *weak) Read(b []byte) (int, error) {
+	n, err := w.spend(min(len(b), 1000))
+	if err != nil {
+		return 0, err
+	}
+	got, err := w.Conn.Read(b[:n])
+	return got, err
+}
+
+func (w *weak) Write(b []byte) (written int, err error) {
+	for written < len(b) && err == nil {
+		var n int
+		if n, err = w.spend(len(b) - written); err == nil {
+			n, err = w.Conn.Write(b[written : written+n])
+			written += n
+		}
+	}
+	return written, err
+}
+
+// runClient runs a client until the test ends.
+func runClient(t *testing.T, o ClientOptions) *Client {
+	c := NewClient(o)
+	c.pause = 0
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return c
+}
+
+// waitFor waits until something is so.
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// worker is a worker of a test, which adds to numbers of its own in all values.
+type worker struct {
+	id      int32
+	pushed  map[uint64]int // by key: what it has sent
+	answers map[int32]int  // by timestamp
+	// least has what a pull must see at least.
+	least    map[int32]map[uint64]int
+	repeats  []*Request // that may be sent once more
+	repeated map[int32]bool
+}
+
+// Links break at any byte, servers restart, requests of workers are repeated, and proxies have several
+// workers: sums are exact, each request is answered once, and each worker sees what it pushed.
+func TestSumsAreExactWhateverBreaks(t *testing.T) {
+	for _, merge := range []bool{false, true} {
+		t.Run(fmt.Sprintf("merge %v", merge), func(t *testing.T) { testSums(t, merge) })
+	}
+}
+
+func testSums(t *testing.T, merge bool) {
+	const hosts, perHost, keys, steps = 2, 3, 4, 120
+	s := newSite(t, StoreOptions{})
+	var mu sync.Mutex // guards all workers and random
+	random := rand.New(rand.NewPCG(5, 6))
+	intN := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return random.IntN(n)
+	}
+	workers := make([]*worker, hosts*perHost)
+	for i := range workers {
+		workers[i] = &worker{id: int32(i), pushed: map[uint64]int{}, answers: map[int32]int{}, least: map[int32]map[uint64]int{}, repeated: map[int32]bool{}}
+	}
+	size := func(key uint64) int { return 8 * len(workers) * (1 + 100*int(key)) } // of a value
+	answer := func(a Answer) {
+		mu.Lock()
+		defer mu.Unlock()
+		w := workers[a.Request.Worker]
+		w.answers[a.Request.Timestamp]++
+		if a.Err != nil {
+			t.Errorf("worker %d, request %d: %v", w.id, a.Request.Timestamp, a.Err)
+			return
+		}
+		if !a.Request.Pull {
+			return
+		}
+		for i, p := range a.Request.Pieces {
+			if len(a.Values) != len(a.Request.Pieces) || len(a.Values[i]) != size(p.Key) {
+				t.Errorf("a pull of worker %d has other values than it should", w.id)
+				return
+			}
+			got := int(binary.LittleEndian.Uint64(a.Values[i][8*w.id:]))
+			if got < w.least[a.Request.Timestamp][p.Key] || got > w.pushed[p.Key] {
+				t.Errorf("worker %d pulls %d of what it pushed for key %d; it had pushed %d before, and %d by now",
+					w.id, got, p.Key, w.least[a.Request.Timestamp][p.Key], w.pushed[p.Key])
+			}
+		}
+	}
+	clients := make([]*Client, hosts)
+	for i := range clients {
+		clients[i] = runClient(t, ClientOptions{Merge: merge, Answer: answer, Dial: func(ctx context.Context) (net.Conn, error) {
+			conn, err := s.dial(ctx)
+			if err != nil || intN(5) == 0 {
+				return conn, err
+			}
+			return &weak{Conn: conn, left: 1 + intN(20_000)}, nil
+		}})
+	}
+	// All keys are there before anybody pulls.
+	value := func(w *worker, key uint64, n int) []byte {
+		b := make([]byte, size(key))
+		for i := range len(b) / 8 {
+			if i%len(workers) == int(w.id) {
+				binary.LittleEndian.PutUint64(b[8*i:], uint64(n))
+			}
+		}
+		return b
+	}
+	for step := range int32(steps) {
+		for i, w := range workers {
+			r := &Request{Worker: w.id, Timestamp: step, Push: step == 0 || intN(2) == 0, Kind: Int64}
+			r.Pull = !r.Push || intN(6) == 0
+			for key := range uint64(keys) {
+				if step == 0 || intN(3) > 0 || key == 3 {
+					r.Pieces = append(r.Pieces, Piece{Key: key})
+				}
+			}
+			mu.Lock()
+			for j := range r.Pieces {
+				p := &r.Pieces[j]
+				if r.Push {
+					n := 1 + random.IntN(1000)
+					w.pushed[p.Key] += n
+					p.Value = value(w, p.Key, n)
+				}
+			}
+			w.least[step] = map[uint64]int{}
+			for key, n := range w.pushed {
+				w.least[step][key] = n
+			}
+			mu.Unlock()
+			again := &Request{Worker: r.Worker, Timestamp: r.Timestamp, Push: r.Push, Pull: r.Pull, Kind: Int64, Single: true}
+			for _, p := range r.Pieces {
+				again.Pieces = append(again.Pieces, Piece{p.Key, bytes.Clone(p.Value)})
+			}
+			if intN(3) == 0 {
+				w.repeats = append(w.repeats, again)
+			}
+			c := clients[i/perHost]
+			c.Send(r)
+			if len(w.repeats) > 0 && intN(4) == 0 {
+				// Some wait still, and are dropped. The others have an answer already.
+				j := intN(len(w.repeats))
+				mu.Lock()
+				w.repeated[w.repeats[j].Timestamp] = true
+				mu.Unlock()
+				c.Send(w.repeats[j])
+				w.repeats = slices.Delete(w.repeats, j, j+1)
+			}
+		}
+		if step%50 == 30 {
+			s.stop()
+			s.start()
+		}
+		if step%10 == 0 {
+			for _, c := range clients {
+				waitFor(t, "the backlog is small", func() bool { messages, _ := c.Backlog(); return messages < 20 })
+			}
+		}
+	}
+	for _, c := range clients {
+		waitFor(t, "all is answered", func() bool {
+			messages, size := c.Backlog()
+			return messages == 0 && size == 0
+		})
+	}
+	s.stop()
+	store := mustOpen(t, s.path, s.opts)
+	defer store.Close()
+	mu.Lock()
+	defer mu.Unlock()
+	for key := range uint64(keys) {
+		got, _ := store.Pull(key)
+		for i := range len(got) / 8 {
+			w := workers[i%len(workers)]
+			if n := int(binary.LittleEndian.Uint64(got[8*i:])); n != w.pushed[key] {
+				t.Fatalf("key %d has %d of worker %d, want %d", key, n, w.id, w.pushed[key])
+			}
+		}
+		if len(got) != size(key) {
+			t.Errorf("key %d has %d bytes", key, len(got))
+		}
+	}
+	for _, w := range workers {
+		for step := range int32(steps) {
+			if n := w.answers[step]; n != 1 && (n != 2 || !w.repeated[step]) {
+				t.Errorf("request %d of worker %d has %d answers", step, w.id, w.answers[step])
+			}
+		}
+	}
+	frames := clients[0].queue.number + clients[1].queue.number
+	if all := uint64(hosts * perHost * steps); merge && frames >= all || !merge && frames < all {
+		t.Errorf("%d requests went in %d frames", all, frames)
+	}
+}
+
+// recorder notes answers by worker and timestamp.
+type recorder struct {
+	mu  sync.Mutex
+	got map[Ask]Answer
+	n   int
+}
+
+func (r *recorder) note(a Answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.got == nil {
+		r.got = map[Ask]Answer{}
+	}
+	r.got[a.Request.ask()] = a
+	r.n++
+}
+
+func (r *recorder) wait(t *testing.T, worker, timestamp int32) Answer {
+	t.Helper()
+	var a Answer
+	waitFor(t, fmt.Sprintf("request %d of worker %d is answered", timestamp, worker), func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		var ok bool
+		a, ok = r.got[Ask{worker, timestamp}]
+		return ok
+	})
+	return a
+}
+
+func TestErrorsAreAnswers(t *testing.T) {
+	s := newSite(t, StoreOptions{Limit: 1 << 20})
+	var got recorder
+	rooms := make(chan struct{}, 100)
+	c := runClient(t, ClientOptions{Dial: s.dial, Answer: got.note, Room: func() { rooms <- struct{}{} }})
+	waitFor(t, "the client is connected", c.Connected)
+	if free := c.Free(); free <= 0 || free > 1<<20 {
+		t.Errorf("%d bytes are free", free)
+	}
+	send := func(timestamp int32, r Request) Answer {
+		r.Worker, r.Timestamp = 1, timestamp
+		c.Send(&r)
+		return got.wait(t, 1, timestamp)
+	}
+	if a := send(1, Request{}); a.Err == nil {
+		t.Error("a request to do nothing")
+	}
+	if a := send(2, Request{Push: true, Pieces: []Piece{{1, make([]byte, 3)}}}); a.Err == nil {
+		t.Error("a part of a number")
+	}
+	if a := send(3, Request{Push: true, Pieces: []Piece{{1, make([]byte, mostFrame)}}}); a.Err == nil {
+		t.Error("a frame that is too large")
+	}
+	if a := send(4, Request{Pull: true, Pieces: []Piece{{1, nil}}}); a.Err == nil || !strings.Contains(a.Err.Error(), "key 1 ") {
+		t.Errorf("a pull of what is not there: %v", a.Err)
+	}
+	if a := send(5, Request{Push: true, Pieces: []Piece{{1, make([]byte, 4<<20)}}}); !errors.Is(a.Err, ErrNoRoom) {
+		t.Errorf("a push that does not fit: %v", a.Err)
+	}
+	if a := send(6, Request{Push: true, Pull: true, Pieces: []Piece{{1, []byte("abcd")}}}); a.Err != nil || string(a.Values[0]) != "abcd" {
+		t.Errorf("a push that fits: %q, %v", a.Values, a.Err)
+	}
+	if a := send(7, Request{Push: true, Pieces: []Piece{{1, make([]byte, 8)}}}); a.Err == nil || errors.Is(a.Err, ErrNoRoom) {
+		t.Errorf("another length: %v", a.Err)
+	}
+	<-rooms
+}
+
+// Answers to a forgotten worker are dropped; what others wait for comes.
+func TestForgottenWorkerHearsNothing(t *testing.T) {
+	s := newSite(t, StoreOptions{})
+	var got recorder
+	gate := make(chan struct{})
+	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: func(ctx context.Context) (net.Conn, error) {
+		select {
+		case <-gate:
+			return s.dial(ctx)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}})
+	push := func(w, timestamp int32, key uint64) {
+		c.Send(&Request{Worker: w, Timestamp: timestamp, Push: true, Kind: Int8, Pieces: []Piece{{key, []byte{byte(w)}}}})
+	}
+	push(1, 1, 5)
+	push(2, 1, 5)
+	push(1, 2, 6)
+	push(1, 1, 5) // a repetition
+	if messages, size := c.Backlog(); messages != 3 || size == 0 {
+		t.Errorf("%d messages, %d bytes wait", messages, size)
+	}
+	c.Forget(1)
+	if messages, _ := c.Backlog(); messages != 1 {
+		t.Errorf("%d messages wait, want 1", messages)
+	}
+	c.Send(&Request{Worker: 2, Timestamp: 2, Pull: true, Pieces: []Piece{{5, nil}}})
+	c.Send(&Request{Worker: 2, Timestamp: 3, Pull: true, Pieces: []Piece{{6, nil}}})
+	close(gate)
+	// What was added up with another's push was not called back.
+	if a := got.wait(t, 2, 2); a.Err != nil || !bytes.Equal(a.Values[0], []byte{3}) {
+		t.Errorf("%v, %v", a.Values, a.Err)
+	}
+	if a := got.wait(t, 2, 3); a.Err == nil {
+		t.Error("a push of a forgotten worker went")
+	}
+	if got.n != 3 {
+		t.Errorf("%d answers", got.n)
+	}
+}
+
+// What waits is sent as one frame, and its answer goes to all.
+func TestWaitingRequestsAreMerged(t *testing.T) {
+	s := newSite(t, StoreOptions{})
+	var got recorder
+	gate := make(chan struct{})
+	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: func(ctx context.Context) (net.Conn, error) {
+		select {
+		case <-gate:
+			return s.dial(ctx)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}})
+	const workers = 8
+	for step := range int32(3) {
+		for w := range int32(workers) {
+			c.Send(&Request{Worker: w, Timestamp: 2 * step, Push: true, Pieces: []Piece{{1, numbers(0, 1, int(w))}, {2, numbers(0, 5)}}})
+			c.Send(&Request{Worker: w, Timestamp: 2*step + 1, Pull: true, Pieces: []Piece{{2, nil}, {1, nil}}})
+		}
+	}
+	close(gate)
+	for step := range int32(3) {
+		for w := range int32(workers) {
+			got.wait(t, w, 2*step)
+			a, n := got.wait(t, w, 2*step+1), int(step+1)
+			if a.Err != nil || !slices.EqualFunc(a.Values, [][]byte{numbers(0, n*workers*5), numbers(0, n*workers, n*28)}, bytes.Equal) {
+				t.Errorf("worker %d, step %d: %v, %v", w, step, a.Values, a.Err)
+			}
+		}
+	}
+	if c.queue.number != 6 {
+		t.Errorf("%d frames were sent, want 6", c.queue.number)
+	}
+}
+
+// What is not a request ends the link with an error, and no other link.
+func TestServerEndsLinksOfStrangers(t *testing.T) {
+	store := mustOpen(t, filepath.Join(t.TempDir(), "store"), StoreOptions{})
+	defer store.Close()
+	server := NewServer(store, nil)
+	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "\x05\x00\x00\x00hello", "\x00\x00\x00\x00"} {
+		here, there := net.Pipe()
+		result := make(chan error)
+		go func() { result <- server.Serve(context.Background(), there) }()
+		go here.Write([]byte(text))
+		all, _ := io.ReadAll(here)
+		if err := <-result; !errors.Is(err, errForm) || len(all) > lengthSize+freeSize {
+			t.Errorf("%q: %v, and %d bytes are answered", text, err, len(all))
+		}
+		here.Close()
+	}
+}
+
+// A client that does not read its answers has no more requests read, and hinders nobody.
+func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
+	s := newSite(t, StoreOptions{})
+	var got recorder
+	c := runClient(t, ClientOptions{Dial: s.dial, Answer: got.note})
+	const size = 16 << 20
+	c.Send(&Request{Worker: 1, Timestamp: 1, Push: true, Pieces: []Piece{{1, make([]byte, size)}}})
+	got.wait(t, 1, 1)
+	lazy, err := s.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lazy.Close()
+	var written atomic.Int64
+	go func() {
+		for n := int64(1); ; n++ {
+			m := message{pull: true, number: uint64(n), asks: []Ask{{2, int32(n)}}, pieces: []Piece{{Key: 1}}}
+			if _, err := lazy.Write(encodeMessage(&m)); err != nil {
+				return
+			}
+			written.Store(n)
+		}
+	}()
+	const most = mostWaiting / size
+	waitFor(t, "pulls were read", func() bool { return written.Load() >= most })
+	for timestamp := range int32(10) {
+		c.Send(&Request{Worker: 1, Timestamp: 2 + timestamp, Pull: true, Pieces: []Piece{{1, nil}}})
+		if a := got.wait(t, 1, 2+timestamp); a.Err != nil {
+			t.Error(a.Err)
+		}
+	}
+	if n := written.Load(); n > most+2 {
+		t.Errorf("%d pulls of %d bytes each are read, and nobody reads the answers", n, size)
+	}
+}
