@@ -225,12 +225,19 @@ func testSums(t *testing.T, merge bool) {
 		}
 		return b
 	}
+	sent := uint64(0)
 	for step := range int32(steps) {
+		most := intN(32) // what most workers do: whether they push, and for which keys, as bits
 		for i, w := range workers {
-			r := &Request{Worker: w.id, Timestamp: step, Push: step == 0 || intN(2) == 0, Kind: Int64}
+			does := most
+			if intN(6) == 0 {
+				does = intN(32)
+			}
+			r := &Request{Worker: w.id, Timestamp: step, Push: step == 0 || does%2 == 0, Kind: Int64}
 			r.Pull = !r.Push || intN(6) == 0
+			sent++
 			for key := range uint64(keys) {
-				if step == 0 || intN(3) > 0 || key == 3 {
+				if step == 0 || does>>(key+1)&1 == 1 {
 					r.Pieces = append(r.Pieces, Piece{Key: key})
 				}
 			}
@@ -264,6 +271,7 @@ func testSums(t *testing.T, merge bool) {
 				w.repeated[w.repeats[j].Timestamp] = true
 				mu.Unlock()
 				c.Send(w.repeats[j])
+				sent++
 				w.repeats = slices.Delete(w.repeats, j, j+1)
 			}
 		}
@@ -308,9 +316,10 @@ func testSums(t *testing.T, merge bool) {
 		}
 	}
 	frames := clients[0].queue.number + clients[1].queue.number
-	if all := uint64(hosts * perHost * steps); merge && frames >= all || !merge && frames < all {
-		t.Errorf("%d requests went in %d frames", all, frames)
+	if merge && frames > sent*9/10 || !merge && frames < hosts*perHost*steps {
+		t.Errorf("%d requests went in %d frames", sent, frames)
 	}
+	t.Logf("%d requests went in %d frames", sent, frames)
 }
 
 // recorder notes answers by worker and timestamp.
