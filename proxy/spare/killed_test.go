@@ -6,8 +6,26 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
+
+// rememberedBy returns the timestamps that a store remembers, by worker, ascending.
+func rememberedBy(s *Store) map[int32][]int32 {
+	all := map[int32][]int32{}
+	for w, r := range s.rings {
+		for i := range r.length() {
+			all[w] = append(all[w], int32(r.at(i)))
+		}
+		slices.Sort(all[w])
+	}
+	return all
+}
+
+// timestamp returns that of a worker's ask.
+func timestamp(asks []Ask, worker int32) int32 {
+	return asks[slices.IndexFunc(asks, func(a Ask) bool { return a.Worker == worker })].Timestamp
+}
 
 // A process is killed between any two of its stores, of a push or while it takes a store up: the next one finds
 // the state before or after a whole push, whose repetition leads to that after it.
@@ -18,6 +36,7 @@ func TestKilledAnywhere(t *testing.T) {
 	var asks []Ask
 	var pieces []Piece
 	var before, after map[uint64][]byte // equal, if no push is under way
+	noted := map[int32][]int32{}        // of all pushes before
 	kills, appliedAtKill := 0, [2]int{}
 	kill := func() {
 		kills++
@@ -47,6 +66,16 @@ func TestKilledAnywhere(t *testing.T) {
 		} else {
 			appliedAtKill[0]++
 		}
+		remembered := rememberedBy(s)
+		for w, past := range noted { // that of before the push
+			if applied > 0 && slices.ContainsFunc(asks, func(a Ask) bool { return a.Worker == w }) {
+				past = past[:len(past):len(past)]
+				past = append(past, timestamp(asks, w))
+			}
+			if past = past[max(0, len(past)-Remembered):]; !slices.Equal(remembered[w], past) {
+				t.Fatalf("of worker %d it remembers %d, want %d", w, len(remembered[w]), len(past))
+			}
+		}
 		if applied != 0 && applied != len(asks) || !maps.EqualFunc(found, want, bytes.Equal) {
 			t.Fatalf("with %d of %d asks there is %v, want %v", applied, len(asks), found, want)
 		}
@@ -62,16 +91,25 @@ func TestKilledAnywhere(t *testing.T) {
 			}
 		}
 	}
-	often := 3
-	o := StoreOptions{Limit: 200 << 10, Stepped: func() {
-		if r.IntN(often) == 0 {
+	o := StoreOptions{Limit: 300 << 10, Stepped: func() {
+		if r.IntN(8) == 0 {
 			kill()
 		}
 	}}
 	s := mustOpen(t, path, StoreOptions{Limit: o.Limit})
-	s.opts.Stepped = o.Stepped
 	refused, sizes := 0, map[uint64]int{}
-	timestamp := int32(0)
+	last := int32(0)
+	for range Remembered + 10 { // so that the next one takes another's place
+		last++
+		if err := s.Push([]Ask{{0, last}}, Int32, nil); err != nil {
+			t.Fatal(err)
+		}
+		noted[0] = append(noted[0], last)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, path, o)
 	for round := range 150 {
 		if round%40 == 39 { // the next process takes it up
 			asks = nil
@@ -85,8 +123,8 @@ func TestKilledAnywhere(t *testing.T) {
 			after = map[uint64][]byte{}
 		}
 		for w := range int32(1 + r.IntN(3)) {
-			timestamp++
-			asks = append(asks, Ask{w, timestamp})
+			last++
+			asks = append(asks, Ask{w, last})
 		}
 		for range 1 + r.IntN(4) {
 			key := uint64(r.IntN(round/2 + 3))
@@ -106,10 +144,14 @@ func TestKilledAnywhere(t *testing.T) {
 			refused++
 			after, asks = before, nil
 		}
-		before = after
 		kill()
+		before = after
+		for _, a := range asks {
+			noted[a.Worker] = append(noted[a.Worker], a.Timestamp)
+		}
+		asks = nil
 	}
-	if kills < 200 || refused == 0 || appliedAtKill[0] == 0 || appliedAtKill[1] < 150 {
+	if kills < 200 || refused == 0 || appliedAtKill[0] == 0 || appliedAtKill[1] < 100 {
 		t.Fatalf("%d kills, %d pushes without room, %v kills before and after: too few to tell anything", kills, refused, appliedAtKill)
 	}
 	if err := s.Close(); err != nil {

@@ -203,3 +203,25 @@ func TestRepetitionsAreNotMerged(t *testing.T) {
 		}
 	}
 }
+
+// A push of a forgotten worker stays in the sum, which a push of the next worker of this id does not join.
+func TestForgottenAskKeepsItsPlace(t *testing.T) {
+	q := newQueue(true)
+	add := func(worker, timestamp int32) *frame {
+		r := &Request{Worker: worker, Timestamp: timestamp, Push: true, Kind: Int8, Pieces: []Piece{{1, []byte{1}}}}
+		q.addRequest(r, shapeOf(r))
+		return q.frameOf[r.ask()]
+	}
+	f := add(1, 7)
+	if add(2, 7) != f {
+		t.Fatal("two pushes are not merged")
+	}
+	q.forgetWorker(1)
+	if again := add(1, 8); again == f {
+		t.Errorf("a frame has the asks %v", f.asks)
+	}
+	q.forgetWorker(2)
+	if len(q.frames) != 1 || q.messages != 1 || q.bytes != q.frames[0].bytes {
+		t.Errorf("%d frames are left, with %d requests and %d bytes", len(q.frames), q.messages, q.bytes)
+	}
+}

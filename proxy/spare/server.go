@@ -17,7 +17,7 @@ const (
 	mostWaiting = 64 << 20
 	// mostKept is the size of the largest buffer that a link keeps for the next frame.
 	mostKept   = 8 << 20
-	readBuffer = 64 << 10
+	readBuffer = 16 << 10
 )
 
 // Server offers one store over many links. The store must not be used otherwise while links are
