@@ -147,8 +147,9 @@ func (c *Client) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		conn, err := c.opts.Dial(ctx)
 		if err == nil {
-			failed = false
-			err = c.useLink(ctx, conn)
+			var heard bool
+			heard, err = c.useLink(ctx, conn)
+			failed = failed && !heard
 		}
 		if ctx.Err() == nil && !failed {
 			failed = true // and not logged with each try
@@ -192,8 +193,9 @@ func (c *Client) answerDue() {
 	}
 }
 
-// useLink sends and receives over a link until it or ctx ends, and closes it.
-func (c *Client) useLink(ctx context.Context, conn net.Conn) error {
+// useLink sends and receives over a link until it or ctx ends, and closes it. heard is whether the server has sent
+// something.
+func (c *Client) useLink(ctx context.Context, conn net.Conn) (heard bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer conn.Close()
@@ -208,16 +210,16 @@ func (c *Client) useLink(ctx context.Context, conn net.Conn) error {
 		sendErr = c.sendFrames(ctx, conn)
 		cancel() // lets the other direction end
 	})
-	err := c.receive(conn)
+	err = c.receive(conn)
 	cancel()
 	sending.Wait()
 	c.mu.Lock()
-	c.connected = false
+	heard, c.connected = c.connected, false
 	c.mu.Unlock()
 	if errors.Is(err, net.ErrClosed) && sendErr != nil {
 		err = sendErr
 	}
-	return err
+	return heard, err
 }
 
 // sendFrames writes frames until the link or ctx ends.
