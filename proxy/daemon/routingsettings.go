@@ -23,8 +23,8 @@ type RoutingSettings struct {
 	Spare     bool   // hosts without a server hold parts
 	// SpareLimit bounds the bytes of parts that this host holds of one job.
 	SpareLimit int64
-	Host      string // of this host at the planner; empty: its hostname
-	Planner   string // host:port; empty: none
+	Host       string // of this host at the planner; empty: its hostname
+	Planner    string // host:port; empty: none
 	// Credentials returns the credentials for the planner; it is called only where there is
 	// one.
 	Credentials func() (credentials.TransportCredentials, error)

@@ -31,7 +31,7 @@ func (x *job) enqueueOut(o *route.Out) {
 	p, message := pair{o.Worker, o.Server}, appendMessage(nil, o.Frames)
 	switch {
 	case !o.ToWorker && int(o.Server) >= x.servers:
-		x.enqueueSpare(p.worker, p.server, message)
+		x.enqueueSpare(p.worker, p.server, message, o.Again)
 	case !o.ToWorker:
 		say(x, x.up, x.pendingUp, p, message)
 		if !x.fullUp[p] && full(x.up, x.pendingUp, p) {

@@ -328,6 +328,7 @@ func (x *job) tick() {
 		x.wakeHeldUp()
 		x.site.Repeat()
 		x.expire(now)
+		x.askSpares()
 		x.beginParts(now)
 		x.beginMoves()
 		x.settleAdding()

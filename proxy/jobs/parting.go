@@ -279,7 +279,7 @@ type PartsState struct {
 	Wanted int `json:"wanted"` // parts; AutoParts: found by measuring
 	Keys   int `json:"keys"`   // in parts, whoever divided them
 	Spare  int `json:"spare_servers,omitempty"`
-	Large  int `json:"large"`  // keys with large values that this host's workers push
+	Large  int `json:"large"` // keys with large values that this host's workers push
 	// Target is the number of parts that this host gives the keys that it moves. Settled means that
 	// no other number will be tried.
 	Target  int               `json:"target,omitempty"`

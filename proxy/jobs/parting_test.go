@@ -14,8 +14,8 @@ import (
 type partedJob struct {
 	parting
 	places plan.Places
-	owners  map[uint64]int32
-	now     time.Time
+	owners map[uint64]int32
+	now    time.Time
 }
 
 func newPartedJob(wanted, servers int) *partedJob {

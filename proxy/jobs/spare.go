@@ -14,6 +14,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/mapped"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -50,8 +51,7 @@ type spares struct {
 	asked   map[spareID]spareAsk
 	end     context.CancelFunc // ends clients; nil: they do not run
 	meta    pslite.Detector    // of the router's messages
-	store   *spare.Store       // of this host; nil: nobody has asked for it
-	server  *spare.Server      // of store
+	server  *spare.Server      // of this host; nil: nobody has asked for it
 }
 
 // spareID identifies a request to a spare server, of the rank server.
@@ -159,6 +159,14 @@ func (x *job) startSpares() {
 	}
 }
 
+// askSpares starts the clients where something waits for them: what the router sent before Run was
+// called; the caller holds x.mu.
+func (x *job) askSpares() {
+	if len(x.spares.asked) > 0 {
+		x.startSpares()
+	}
+}
+
 // runSpares runs clients until ctx ends.
 func runSpares(ctx context.Context, clients []*spare.Client) {
 	done := make(chan struct{})
@@ -189,8 +197,9 @@ func (x *job) newSpareClient(i int) *spare.Client {
 }
 
 // enqueueSpare hands a message of the router to the client of the spare server that it is for; the
-// caller holds x.mu. Acknowledgements of PS_RESEND stay here: answers are not repeated.
-func (x *job) enqueueSpare(worker, rank int32, raw []byte) {
+// caller holds x.mu. again says that another proxy may have sent it. Acknowledgements of PS_RESEND stay
+// here: answers are not repeated.
+func (x *job) enqueueSpare(worker, rank int32, raw []byte, again bool) {
 	frames, err := cutMessage(raw)
 	var m pslite.Message
 	if err == nil {
@@ -211,6 +220,7 @@ func (x *job) enqueueSpare(worker, rank int32, raw []byte) {
 		}
 		var r *spare.Request
 		if r, err = spareRequest(worker, &m); err == nil {
+			r.Single = again
 			x.spares.asked[id] = spareAsk{meta: m.Meta.Clone(), raw: raw}
 			x.spares.clients[i].Send(r)
 			return
@@ -281,9 +291,6 @@ func (x *job) answerSpare(rank int32, a spare.Answer) {
 		if a.Err != nil {
 			x.failSpare(worker, rank, id.timestamp, a.Err)
 			return nil
-		}
-		if x.router.Resend() {
-			x.router.ServerAck(rank, worker, pslite.Signature(&ask.meta, worker, pslite.ServerID(int(rank))))
 		}
 		m, d := ask.answer(a.Request, a.Values), x.spares.dialect()
 		if x.router.Answer(rank, worker, &m.Meta) {
@@ -400,13 +407,13 @@ func (x *job) closeSpares() {
 	if x.spares.end != nil {
 		x.spares.end()
 	}
-	if x.spares.store == nil {
+	if x.spares.server == nil {
 		return
 	}
-	if err := x.spares.store.Close(); err != nil {
+	if err := x.spares.server.Release().Close(); err != nil {
 		x.jobs.log.Warn("closing the values of a spare server", "job", x.name, "error", err)
 	}
-	x.spares.store, x.spares.server = nil, nil
+	x.spares.server = nil
 }
 
 // spareVersion is the version of a spare server's hello.
@@ -473,13 +480,35 @@ func (x *job) spareServer(from, to string, digest []byte) (*spare.Server, error)
 		if err := x.mayBeDisplaced(); err != nil {
 			return nil, reason.Wrap(err, "a spare server of job %s", x.name)
 		}
-		store, err := spare.OpenStore(filepath.Join(x.dir, spareFile), spare.StoreOptions{Name: []byte(x.name + " " + string(x.run)), Limit: x.jobs.opts.SpareLimit})
-		if err != nil {
-			return nil, reason.Wrap(err, "a spare server of job %s", x.name)
+		if err := x.openSpare(); err != nil {
+			return nil, err
 		}
-		x.spares.store, x.spares.server = store, spare.NewServer(store, x.jobs.log)
 	}
 	return x.spares.server, nil
+}
+
+// openSpare opens this host's spare server; the caller holds x.mu.
+func (x *job) openSpare() error {
+	if !x.router.Ready() { // it does not know yet whether keys are in parts
+		return reason.Errorf(reason.Stopping, "a spare server of job %s: %w", x.name, errNoSpare)
+	}
+	store, err := spare.OpenStore(filepath.Join(x.dir, spareFile), spare.StoreOptions{Name: []byte(x.name + " " + string(x.run)), Limit: x.jobs.opts.SpareLimit})
+	if errors.Is(err, mapped.ErrInUse) { // by the proxy that this one replaces
+		return reason.Errorf(reason.Stopping, "a spare server of job %s: %w", x.name, err)
+	}
+	if err == nil && store.IsNew() && x.router.Table().Parted() {
+		err = errors.Join(errors.New("the file with parts of its values is gone"), store.Remove())
+	}
+	if err != nil {
+		err = reason.Errorf(reason.State, "a spare server of job %s cannot go on; values of the job are lost unless that can be mended: %w", x.name, err)
+		if x.failed == nil {
+			x.failed = err
+			x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", err)
+		}
+		return err
+	}
+	x.spares.server = spare.NewServer(store, x.jobs.log)
+	return nil
 }
 
 // spareFile has the values of a spare server, in a job's folder.

@@ -114,7 +114,7 @@ func (x *job) takeUnfinished() error {
 	for _, q := range left.Up {
 		if int(q.Server) >= x.servers {
 			for _, m := range q.Messages {
-				x.enqueueSpare(q.Worker, q.Server, m)
+				x.enqueueSpare(q.Worker, q.Server, m, true)
 			}
 			continue
 		}

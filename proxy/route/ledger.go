@@ -150,10 +150,15 @@ func (r *Router) ackedPart(w *worker, server, own int32) {
 	}
 	for _, s := range slices.Clone(w.splits[own]) {
 		s.acked.addPlace(s.place(own, server))
-		if e := w.open[s.id]; s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
-			r.mark(w, s.id, e, Acked)
-			r.acknowledge(w, s.id)
-		}
+		r.ackedSplit(w, s)
+	}
+}
+
+// ackedSplit acknowledges a split request to the worker once all of its parts are acknowledged.
+func (r *Router) ackedSplit(w *worker, s *split) {
+	if e, ok := w.open[s.id]; ok && s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
+		r.mark(w, s.id, e, Acked)
+		r.acknowledge(w, s.id)
 	}
 }
 
@@ -174,10 +179,27 @@ func (r *Router) WorkerAck(workerID, server int32, signature uint64) (passes boo
 	}
 	r.mark(w, id, e, Answered)
 	for i := range e.split.owners {
-		own, owner := e.split.at(i)
-		r.acceptAnswer(w, owner, app, own)
+		if own, owner := e.split.at(i); !r.isSpare(owner) {
+			r.acceptAnswer(w, owner, app, own)
+		}
 	}
+	r.ackSpare(e.split)
+	r.ackedSplit(w, e.split)
 	return false
+}
+
+// isSpare reports whether a rank is that of a spare server. Those acknowledge nothing, and never answer
+// again by themselves: they count as if they did once the worker has the whole answer. Until then the
+// worker repeats its request, and so gets an answer that was lost with another router.
+func (r *Router) isSpare(rank int32) bool { return int(rank) >= r.table.servers }
+
+// ackSpare notes that the worker has the whole answer, in place of acknowledgements by spare servers.
+func (r *Router) ackSpare(s *split) {
+	for i := range s.owners {
+		if _, owner := s.at(i); r.isSpare(owner) {
+			s.acked.addPlace(i)
+		}
+	}
 }
 
 // acceptAnswer acknowledges a server's answer to a part, in the worker's name.

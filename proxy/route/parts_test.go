@@ -256,7 +256,7 @@ func (w *partsWorld) until(done func() bool) {
 			if fault > 0 && fault < 4 {
 				faults++
 			}
-			if fault == 1 && w.ledger.resend { // it is lost
+			if fault == 1 && w.ledger.resend && int(c.server) < w.Servers { // it is lost
 				continue
 			}
 			w.arrive(c)
@@ -271,6 +271,7 @@ func (w *partsWorld) until(done func() bool) {
 func (w *partsWorld) fail(fault int) {
 	switch fault {
 	case 2:
+		w.loseSpare()
 		w.begin()
 	case 3:
 		left := w.router.Unfinished(partsWorker)
@@ -312,6 +313,10 @@ func (w *partsWorld) arrive(c crossing) {
 		return
 	}
 	back := crossing{server: c.server, toRoute: true}
+	if int(c.server) >= w.Servers {
+		w.spareTakes(c, m)
+		return
+	}
 	if w.ledger.resend {
 		signature := pslite.Signature(&m.Meta, partsWorker, pslite.ServerID(int(c.server)))
 		w.network = append(w.network, crossing{c.server, true, [][]byte{ack(pslite.DMLC, signature)}})
@@ -321,9 +326,6 @@ func (w *partsWorld) arrive(c crossing) {
 		w.seen[signature] = true
 	}
 	back.frames = w.servers[c.server].answer(m, pslite.DMLC)
-	if int(c.server) >= w.Servers {
-		back.frames = w.addLens(back.frames)
-	}
 	if w.ledger.resend {
 		answer := w.decode(back.frames)
 		w.unacked[pslite.Signature(&answer.Meta, pslite.ServerID(int(c.server)), partsWorker)] = back
@@ -331,13 +333,44 @@ func (w *partsWorld) arrive(c crossing) {
 	w.network = append(w.network, back)
 }
 
+// spareTakes answers at a spare server: it acknowledges nothing, never answers by itself again, and
+// applies a push once.
+func (w *partsWorld) spareTakes(c crossing, m *pslite.Message) {
+	signature := pslite.Signature(&m.Meta, partsWorker, pslite.ServerID(int(c.server)))
+	if w.seen[signature] && m.Meta.Push {
+		pull := *m
+		pull.Meta.Push = false
+		answer := w.decode(w.servers[c.server].answer(&pull, pslite.DMLC))
+		if answer.Meta.Push = true; !m.Meta.Pull {
+			answer.Data, answer.Meta.Pull, answer.Meta.DataTypes = nil, false, nil
+		}
+		w.network = append(w.network, crossing{c.server, true, w.addLens(append([][]byte{answer.Meta.Append(nil, pslite.DMLC)}, answer.Data...))})
+		return
+	}
+	w.seen[signature] = true
+	w.network = append(w.network, crossing{c.server, true, w.addLens(w.servers[c.server].answer(m, pslite.DMLC))})
+}
+
+// loseSpare loses what is on links to spare servers, as a kill does. Some of it arrives nevertheless.
+func (w *partsWorld) loseSpare() {
+	if !w.ledger.resend {
+		return // such a job would wait forever
+	}
+	for _, c := range slices.Clone(w.network) {
+		if int(c.server) >= w.Servers && !c.toRoute && rapid.Bool().Draw(w.T, "arrives") {
+			w.arrive(c)
+		}
+	}
+	w.network = slices.DeleteFunc(w.network, func(c crossing) bool { return int(c.server) >= w.Servers })
+}
+
 // addLens adds lengths to an answer with values that has none, as spare servers always do.
 func (w *partsWorld) addLens(frames [][]byte) [][]byte {
 	m := w.decode(frames)
-	n := m.Keys().Len()
-	if n == 0 || len(m.Data) != 2 {
+	if len(m.Data) != 2 || m.Keys().Len() == 0 {
 		return frames
 	}
+	n := m.Keys().Len()
 	var lens []byte
 	for range n {
 		lens = append(lens, byte(len(m.Data[1])/4/n), 0, 0, 0)

@@ -238,6 +238,12 @@ func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error
 	case e.flags&Joint != 0: // it began before the job was known to repeat anything
 		return nil
 	}
+	if e.flags&Answered != 0 { // perhaps by a router before this one
+		r.ackSpare(e.split)
+		r.ackedSplit(w, e.split)
+	}
+	r.again = true
+	defer func() { r.again = false }()
 	return r.sendParts(w, slice{e.split, m, r.table.AppendOwners(nil, m.Keys())})
 }
 
@@ -248,7 +254,7 @@ func (r *Router) pass(w *worker, id request, m *pslite.Message) {
 
 // send adds a message to a server to the outputs, in the worker's name.
 func (r *Router) send(w *worker, server int32, frames [][]byte) {
-	r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: frames})
+	r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: frames, Again: r.again})
 }
 
 // deliver adds a message to a worker to the outputs, in a server's name.

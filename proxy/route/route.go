@@ -70,6 +70,7 @@ type Out struct {
 	Worker, Server int32 // node id, rank
 	ToWorker       bool
 	Frames         [][]byte
+	Again          bool // a router before this one may have sent it
 	// Quiet names a batch for whose keys no request of this host is in flight.
 	Quiet *Batch
 	// Op is an op that is complete.
@@ -96,6 +97,7 @@ type Router struct {
 	past     bool // some messages do not come by here
 	gather   bool // slices of a timestamp wait for each other
 	spare    int  // spare servers of the job
+	again    bool // a request that was sent before is being sent: see Out.Again
 	keeper   Keeper
 	pace     func(workerID, own int32) bool // nil: Repeat sends all unacknowledged messages of ops each time
 	follower Follower

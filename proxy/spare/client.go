@@ -72,7 +72,7 @@ func NewClient(o ClientOptions) *Client {
 	return c
 }
 
-// Send lets a request wait for its turn. It does not block, and owns the request and its memory from then on. A request
+// Send lets a request wait for its turn. It does not block, and owns the request from then on; the memory of its values must not change. A request
 // that waits already, by worker and timestamp, is dropped: a repetition. One that cannot be sent gets an answer
 // with an error.
 func (c *Client) Send(r *Request) {

@@ -1,6 +1,7 @@
 package spare
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ type frame struct {
 	// ask may be in asks.
 	requests []*Request
 	shape    uint64 // see shapeOf; 0: nothing is merged with it
+	summed   bool   // the values are the frame's own; else the first request's, which do not change
 	bytes    int
 }
 
@@ -114,10 +116,16 @@ func (q *queue) addRequest(r *Request, shape uint64) {
 	f := q.findLike(r, shape, w.last)
 	if f != nil {
 		for i := range f.pieces {
-			if f.push {
+			switch {
+			case !f.push:
+			case f.summed:
+				addValue(f.kind, f.pieces[i].Value, r.Pieces[i].Value)
+			default:
+				f.pieces[i].Value = bytes.Clone(f.pieces[i].Value)
 				addValue(f.kind, f.pieces[i].Value, r.Pieces[i].Value)
 			}
 		}
+		f.summed = true
 		f.asks = append(f.asks, r.ask())
 	} else {
 		q.number++

@@ -26,7 +26,7 @@ type Server struct {
 	log *slog.Logger
 
 	mu    sync.Mutex // guards the store, and is not held while anything is read or written
-	store *Store
+	store *Store     // nil once it was taken away
 }
 
 // NewServer returns a server of a store.
@@ -36,6 +36,19 @@ func NewServer(s *Store, log *slog.Logger) *Server {
 	}
 	return &Server{log: log, store: s}
 }
+
+// Release takes the store away, and returns it: the caller may close it. Links end with the next
+// request, which is not answered.
+func (s *Server) Release() *Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	store := s.store
+	s.store = nil
+	return store
+}
+
+// errReleased ends the links of a server that has no store any more.
+var errReleased = errors.New("this spare server is closed")
 
 // Serve serves a link until it or ctx ends, and closes it. Its end is no error unless the other side
 // sent what is not allowed.
@@ -48,11 +61,11 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 		defer close(written)
 		l.writeAll()
 	}()
-	s.mu.Lock()
-	free := s.store.Free()
-	s.mu.Unlock()
-	l.putFrame(appendFree(nil, free))
-	err := s.serveRequests(l)
+	free, err := s.free()
+	if err == nil {
+		l.putFrame(appendFree(nil, free))
+		err = s.serveRequests(l)
+	}
 	l.closeLink()
 	<-written
 	if err != nil && !errors.Is(err, errForm) {
@@ -78,7 +91,11 @@ func (s *Server) serveRequests(l *answerLine) error {
 		if err != nil {
 			return err
 		}
-		l.putFrame(s.doRequest(&m, l.takeBuffer()))
+		answer, err := s.doRequest(&m, l.takeBuffer())
+		if err != nil {
+			return err
+		}
+		l.putFrame(answer)
 		if cap(body) > mostKept {
 			body = nil
 		}
@@ -86,10 +103,24 @@ func (s *Server) serveRequests(l *answerLine) error {
 	return nil
 }
 
-// doRequest does a request and returns the answer's frame, for which it uses b's memory.
-func (s *Server) doRequest(m *message, b []byte) []byte {
+// free returns the bytes that are free in the store.
+func (s *Server) free() (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.store == nil {
+		return 0, errReleased
+	}
+	return s.store.Free(), nil
+}
+
+// doRequest does a request and returns the answer's frame, for which it uses b's memory. An error ends
+// the link.
+func (s *Server) doRequest(m *message, b []byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store == nil {
+		return nil, errReleased
+	}
 	var err error
 	if m.push {
 		err = s.store.Push(m.asks, m.kind, m.pieces)
@@ -97,14 +128,14 @@ func (s *Server) doRequest(m *message, b []byte) []byte {
 	if err == nil && m.pull {
 		var answer []byte
 		if answer, err = s.appendValues(b, m); err == nil {
-			return answer
+			return answer, nil
 		}
 	}
 	if err != nil {
 		s.log.Debug("a request to this spare server failed", "error", err)
-		return appendFailure(b, m.number, s.store.Free(), err)
+		return appendFailure(b, m.number, s.store.Free(), err), nil
 	}
-	return appendAnswerHead(b, m.number, codeDone, 0, s.store.Free(), 0, 0)
+	return appendAnswerHead(b, m.number, codeDone, 0, s.store.Free(), 0, 0), nil
 }
 
 // appendValues appends an answer with the values of a request's keys.
