@@ -35,11 +35,17 @@ func TestPartsWorthIt(t *testing.T) {
 	ring := plan.Ring(keys<<20, k)
 	var report strings.Builder
 	plain := 0.0
-	for _, c := range []struct{ name, keyMap, split string }{
-		{"on one server", "identity", ""},
-		{"in parts on all", "identity", fmt.Sprint(k)},
-		{"in as many parts as --split auto finds", "identity", "auto"},
-		{"whole values, on all servers", "spread", ""},
+	for _, c := range []struct {
+		name, keyMap, split string
+		servers             int
+	}{
+		{"on one server", "identity", "", k},
+		{"in parts on all", "identity", fmt.Sprint(k), k},
+		{"in as many parts as --split auto finds", "identity", "auto", k},
+		{"whole values, on all servers", "spread", "", k},
+		{"on the only server", "identity", "", 1},
+		{"in parts on the only server and spare ones", "identity", fmt.Sprint(k), 1},
+		{"in as many parts on those as --split auto finds", "identity", "auto", 1},
 	} {
 		ok := t.Run(c.name, func(t *testing.T) {
 			var parts atomic.Pointer[jobs.PartsState]
@@ -48,8 +54,8 @@ func TestPartsWorthIt(t *testing.T) {
 			defer watching.Wait()
 			defer cancel()
 			run := func(steps int) *Outcome {
-				r := Run{Hosts: k, Rate: mbit * 1e6, Planned: true,
-					Sidecar: []string{"--codec", "none", "--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none")},
+				r := Run{Hosts: k, Servers: c.servers, Rate: mbit * 1e6, Planned: true,
+					Sidecar: []string{"--codec", "none", "--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none"), "--spare-servers=" + fmt.Sprint(c.split != "")},
 					Job: []string{"--model", "count", "--key-map", c.keyMap, "--count-keys", fmt.Sprint(keys), "--count-batch", fmt.Sprint(keys),
 						"--value-length", "262144", "--steps", fmt.Sprint(steps)}}
 				if c.split == "auto" {

@@ -24,11 +24,12 @@ import (
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
-// Run is one job on hosts of its own: on each a server, a worker and, unless
-// Direct, a sidecar.
+// Run is one job on hosts of its own: on each a server, unless there are fewer, a worker
+// and, unless Direct, a sidecar.
 type Run struct {
 	Hosts   int
 	Workers int    // 0: one a host
+	Servers int    // 0: one a host
 	Apart   bool   // the scheduler has a host of its own, without a sidecar
 	Rate    uint64 // of each link, bits a second; 0: as fast as the machine
 	Direct  bool
@@ -131,7 +132,7 @@ func (r Run) Do(t testing.TB) *Outcome {
 	psjob := append(hosts.Program{build(t, "cmd/psjob"), "--json"}, r.Job...)
 	workers := cmp.Or(r.Workers, r.Hosts)
 	running, err := hosts.Job{
-		Scheduler: psjob, Servers: hosts.Repeat(r.Hosts, psjob), Workers: hosts.Repeat(workers, psjob), Hosts: all, Apart: apart, Env: r.Env,
+		Scheduler: psjob, Servers: hosts.Repeat(cmp.Or(r.Servers, r.Hosts), psjob), Workers: hosts.Repeat(workers, psjob), Hosts: all, Apart: apart, Env: r.Env,
 	}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
