@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -31,6 +32,12 @@ func (x *job) notePush(c *requests, m *pslite.Message) {
 	}
 	if bytes < partFrom {
 		return
+	}
+	if types := m.Meta.DataTypes; len(x.spares.hosts) > 0 && len(types) > 1 {
+		if _, ok := spareKind(types[1]); !ok {
+			x.parting.stop("type", fmt.Sprintf("values of type %d: spare servers do not know what their numbers are", types[1]), "omit --spare-servers")
+			return
+		}
 	}
 	now := time.Now()
 	for i := range n {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,17 +122,24 @@ func TestLargeValuesInParts(t *testing.T) {
 }
 
 // Proxies and the planner are killed at random while a job's large values go into as many
-// parts as steps say, and home in the end. The sums stay exact.
+// parts as steps say, and home in the end. The sums stay exact. So they do without PS_RESEND, if
+// proxies end in order.
 func TestKilledWhileValuesGoIntoParts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		servers int
-	}{{"a server on each host", 4}, {"one server", 1}} {
-		t.Run(c.name, func(t *testing.T) { killWhileValuesGoIntoParts(t, c.servers) })
+		signal  syscall.Signal
+		env     []string
+	}{
+		{"a server on each host", 4, syscall.SIGKILL, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=500"}},
+		{"one server", 1, syscall.SIGKILL, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=500"}},
+		{"one server, proxies end in order", 1, syscall.SIGTERM, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) { killWhileValuesGoIntoParts(t, c.servers, c.signal, c.env) })
 	}
 }
 
-func killWhileValuesGoIntoParts(t *testing.T, servers int) {
+func killWhileValuesGoIntoParts(t *testing.T, servers int, signal syscall.Signal, env []string) {
 	require.Root(t)
 	require.BPF(t)
 	const k = 4
@@ -148,12 +156,13 @@ func killWhileValuesGoIntoParts(t *testing.T, servers int) {
 	server := hosts.Program{psjob, "--json", "--value-length", "262144"}
 	count := append(server[:4:4], "--model", "count", "--key-map", "identity", "--count-keys", "4", "--count-batch", "2", "--steps", "40", "--count-while", goesOn)
 	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: hosts.Program{psjob, "--json"}, Servers: hosts.Repeat(servers, server), Workers: hosts.Repeat(k, count),
-		Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=500"}}.Start(ctx)
+		Env: env}.Start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kills, moved, restored := 0, uint64(0), false
 	last := make([]uint64, k)
+	var not jobs.PartsGap
 	nextKill, until := time.Time{}, time.Now().Add(2*time.Minute)
 	untilOver(t, r, 50*time.Millisecond, func(over bool) {
 		ready := true
@@ -162,6 +171,9 @@ func killWhileValuesGoIntoParts(t *testing.T, servers int) {
 			if err != nil || len(s.Jobs) != 1 || s.Jobs[0].Plain+s.Jobs[0].Split == 0 {
 				ready = false
 				continue
+			}
+			if in := s.Jobs[0].InParts; in != nil && in.Not.Reason != "" {
+				not = in.Not
 			}
 			if now := s.Jobs[0].Moved; now < last[i] {
 				moved, last[i] = moved+now, now
@@ -184,11 +196,11 @@ func killWhileValuesGoIntoParts(t *testing.T, servers int) {
 			if kills++; rng.IntN(6) == 0 {
 				p.again()
 			} else {
-				proxies[rng.IntN(k)].kill()
+				proxies[rng.IntN(k)].current().Signal(signal)
 			}
 		}
 	})
-	if t.Logf("%d kills, %d values moved", kills, moved); kills < 3 || moved < 4 {
+	if t.Logf("%d kills, %d values moved; last not in parts because of %v", kills, moved, not); kills < 3 || moved < 4 {
 		t.Errorf("%d kills and %d moves of values are too few", kills, moved)
 	}
 }
