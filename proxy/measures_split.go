@@ -37,8 +37,8 @@ func splitWanted(in *jobs.PartsState) string {
 	if in.Keys > 0 {
 		text += fmt.Sprintf(", %d keys in parts", in.Keys)
 	}
-	if in.Spare > 0 {
-		text += fmt.Sprintf(", %d spare servers", in.Spare)
+	if n := len(in.Spare); n > 0 {
+		text += fmt.Sprintf(", %d spare servers", n)
 	}
 	if in.Wanted != jobs.AutoParts || in.Target == 0 {
 		return text

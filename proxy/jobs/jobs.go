@@ -155,6 +155,8 @@ type Jobs struct {
 
 	post *semaphore.Weighted // bounds the memory of letters that are read and handled
 
+	spareRoom *semaphore.Weighted // bounds the memory of requests to spare servers that are read and applied
+
 	strayAnswers atomic.Uint64 // answers dropped because their job is not known
 	messages     losses        // messages of routers that were dropped
 	letters      losses        // letters that were dropped
@@ -182,7 +184,7 @@ func New(o Options) (*Jobs, error) {
 	}
 	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, dialled: map[Scope]*dialled{},
 		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{}, linkIdle: linkIdle,
-		post: semaphore.NewWeighted(postMemory)}
+		post: semaphore.NewWeighted(postMemory), spareRoom: semaphore.NewWeighted(spareMemory)}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}

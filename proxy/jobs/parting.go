@@ -278,8 +278,7 @@ func (p *parting) stop(reason, why, do string) {
 type PartsState struct {
 	Wanted int `json:"wanted"` // parts; AutoParts: found by measuring
 	Keys   int `json:"keys"`   // in parts, whoever divided them
-	Spare  int `json:"spare_servers,omitempty"`
-	Large  int `json:"large"` // keys with large values that this host's workers push
+	Large  int `json:"large"`  // keys with large values that this host's workers push
 	// Target is the number of parts that this host gives the keys that it moves. Settled means that
 	// no other number will be tried.
 	Target  int               `json:"target,omitempty"`
@@ -287,6 +286,18 @@ type PartsState struct {
 	Samples []plan.PartSample `json:"samples,omitempty"` // measured steps
 	Fit     *plan.PartFit     `json:"fit,omitempty"`     // of theta0 + theta1/P + theta2 P to the samples
 	Not     PartsGap          `json:"not"`               // why large values are left alone
+	// Spare are the job's spare servers, as this host's workers use them.
+	Spare []SpareState `json:"spare_servers,omitempty"`
+}
+
+// SpareState describes a spare server, as seen from one host.
+type SpareState struct {
+	Host      string `json:"host"`
+	Connected bool   `json:"connected"`
+	Free      int64  `json:"free_bytes"` // when it last answered
+	// Requests without an answer, and their bytes.
+	Requests int `json:"requests"`
+	Bytes    int `json:"request_bytes"`
 }
 
 // state returns the state for status.

@@ -162,7 +162,7 @@ func (x *job) partsState() *PartsState {
 		return nil
 	}
 	s := x.parting.state()
-	s.Spare = len(x.spares.hosts)
+	s.Spare = x.spareStates()
 	if gap := x.wholeBecause(); gap.Reason != "" {
 		s.Not = gap
 	} else if x.parting.away != "" {

@@ -1,0 +1,220 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/route"
+)
+
+// spareTable is the node table of a job with the scheduler and its only server on the first of these
+// hosts, and a worker on each.
+func spareTable(hosts ...string) *pslite.Table {
+	var m pslite.Meta
+	m.Control.Cmd = pslite.AddNode
+	m.Control.Nodes = []pslite.Node{{ID: pslite.SchedulerID, Hostname: hosts[0], Port: 9000}, {ID: pslite.ServerID(0), Hostname: hosts[0], Port: 9001}}
+	for i, h := range hosts {
+		m.Control.Nodes = append(m.Control.Nodes, pslite.Node{ID: pslite.WorkerID(i), Hostname: h, Port: int32(9100 + i)})
+	}
+	t := &pslite.Table{}
+	t.Learn(&m)
+	return t
+}
+
+// spareJob returns that job on the host with the worker of a rank. It has spare servers.
+func spareJob(t *testing.T, dir string, rank int, o Options, hosts ...string) *job {
+	t.Helper()
+	o.Dir, o.Log, o.Spare, o.Parts, o.SpareLimit = dir, slog.New(slog.DiscardHandler), true, 2, 64<<20
+	j, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := j.newJob("job", testRun, *spareTable(hosts...), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.register(x)
+	x.seen.store = "a store"
+	x.addLocal(pslite.WorkerID(rank))
+	t.Cleanup(x.close)
+	return x
+}
+
+var spareTestHosts = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
+
+func TestHostsWithoutAServerHaveSpareOnes(t *testing.T) {
+	for _, c := range []struct{ hosts, want []string }{
+		{[]string{"10.0.0.1", "10.0.0.3", "10.0.0.2", "10.0.0.3"}, []string{"10.0.0.2", "10.0.0.3"}},
+		{[]string{"10.0.0.1"}, nil},
+		{[]string{"10.0.0.1", "10.0.0.2", "a-name"}, nil}, // whose proxy cannot be reached
+	} {
+		if got := spareHosts(spareTable(c.hosts...)); !slices.Equal(got, c.want) {
+			t.Errorf("of hosts %v these have spare servers: %v, want %v", c.hosts, got, c.want)
+		}
+	}
+}
+
+// A link to a spare server is taken from a proxy of the job, at the host that has it, which counts the
+// same spare servers.
+func TestLinksToSpareServers(t *testing.T) {
+	asking := spareJob(t, t.TempDir(), 0, Options{}, spareTestHosts...)
+	hello := asking.spareHello(0)
+	other := spareJob(t, t.TempDir(), 0, Options{}, append(spareTestHosts, "10.0.0.4")...)
+	stranger := spareJob(t, t.TempDir(), 0, Options{}, "10.0.0.9", "10.0.0.2", "10.0.0.3")
+	for _, c := range []struct {
+		name  string
+		hello []byte
+		from  Peer
+		at    string
+		want  reason.Reason
+	}{
+		{"taken", hello, proxyAt("10.0.0.1"), "10.0.0.2", ""},
+		{"not verified", hello, nil, "10.0.0.2", ""},
+		{"of another proxy", hello, proxyAt("10.0.0.3"), "10.0.0.2", reason.Forged},
+		{"at another host", hello, proxyAt("10.0.0.1"), "10.0.0.3", reason.Forged},
+		{"for another spare server", asking.spareHello(1), nil, "10.0.0.2", reason.NotAllowed},
+		{"with other spare servers", other.spareHello(0), nil, "10.0.0.2", reason.NotAllowed},
+		{"of a host without a worker", stranger.spareHello(0), nil, "10.0.0.2", reason.NotAllowed},
+		{"of another version", append([]byte{spareVersion + 1}, hello[1:]...), nil, "10.0.0.2", reason.NotAllowed},
+		{"cut short", hello[:len(hello)-1], nil, "10.0.0.2", reason.NotAllowed},
+		{"empty", nil, nil, "10.0.0.2", reason.NotAllowed},
+	} {
+		x := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
+		server, err := x.jobs.SpareServer(c.hello, c.from, netip.MustParseAddr(c.at))
+		if got := reason.Of(err); c.want != "" && got != c.want || (server != nil) != (c.want == "") {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// A proxy that is replaced, or has been killed, leaves the values to the next one. Where they are gone
+// while keys are in parts, the job does not go on with empty ones.
+func TestSpareServersAreTakenUp(t *testing.T) {
+	hello := spareJob(t, t.TempDir(), 0, Options{}, spareTestHosts...).spareHello(0)
+	at := netip.MustParseAddr("10.0.0.2")
+	dir := t.TempDir()
+	first := spareJob(t, dir, 1, Options{}, spareTestHosts...)
+	if _, err := first.jobs.SpareServer(hello, nil, at); err != nil {
+		t.Fatal(err)
+	}
+	next := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
+	next.dir = first.dir
+	if _, err := next.jobs.SpareServer(hello, nil, at); reason.Of(err) != reason.Stopping {
+		t.Errorf("while another proxy has the values: %v", err)
+	}
+	first.close()
+	if _, err := next.jobs.SpareServer(hello, nil, at); err != nil {
+		t.Errorf("after it has ended: %v", err)
+	}
+	next.close()
+	if err := os.Remove(filepath.Join(first.dir, spareFile)); err != nil {
+		t.Fatal(err)
+	}
+	last := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
+	last.dir = first.dir
+	last.router.Table().Set([]plan.Range{{Keys: plan.One(5), Owner: last.places().Parted(3)}})
+	if _, err := last.jobs.SpareServer(hello, nil, at); reason.Of(err) != reason.State || last.failed == nil {
+		t.Errorf("without the values: %v, the job's requests fail because of %v", err, last.failed)
+	}
+}
+
+// Where a proxy counts other spare servers, keys do not go into parts, and a table that has some is
+// not used.
+func TestPartsElsewhereAreRefused(t *testing.T) {
+	x := spareJob(t, t.TempDir(), 0, Options{}, spareTestHosts...)
+	p := x.places()
+	more := plan.Places{Servers: 1, Spare: 3}
+	for owner, want := range map[int32]bool{0: false, p.Parted(2): false, p.Parted(3): false, plan.Parted(2): true, more.Parted(2): true, p.Parted(4): true} {
+		for _, kind := range []migrate.Kind{migrate.Hold, migrate.Release} {
+			m := migrate.Message{Kind: kind, Owner: owner, Batch: route.Batch{Mover: "10.0.0.2", Number: 1}, Keys: []plan.Keys{plan.One(5)}}
+			x.mu.Lock()
+			got := x.misplaces(&m)
+			x.mu.Unlock()
+			if got != want {
+				t.Errorf("message %d about owner %d is misplaced: %v, want %v", kind, owner, got, want)
+			}
+		}
+	}
+	for _, owner := range []int32{p.Parted(2), more.Parted(2)} {
+		table := route.NewTable(1)
+		table.Set([]plan.Range{{Keys: plan.One(5), Owner: owner}})
+		x.mu.Lock()
+		err := x.checkOwners(table)
+		x.mu.Unlock()
+		if (err != nil) != (owner == more.Parted(2)) || err != x.failed {
+			t.Errorf("a table with owner %d: %v, and requests fail because of %v", owner, err, x.failed)
+		}
+	}
+}
+
+// A request of the router goes to the host of the spare server, and its answer is as PS-lite's; after
+// another proxy was there in between, too.
+func TestRequestsToSpareServers(t *testing.T) {
+	serving := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
+	asking := spareJob(t, t.TempDir(), 0, Options{
+		DialSpare: func(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error) {
+			server, err := serving.jobs.SpareServer(hello, nil, host)
+			if err != nil {
+				return nil, err
+			}
+			near, far := net.Pipe()
+			go server.Serve(ctx, far)
+			return near, nil
+		},
+	}, spareTestHosts...)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- asking.jobs.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	values := pslite.AppendFloat32(nil, []float32{1, 2, 3, 4})
+	// The router's own op stands for any message of it.
+	push := &route.Op{Server: 1, Push: true, Keys: []uint64{9}, Values: [][]byte{values}}
+	pull := &route.Op{Server: 1, Keys: []uint64{9}}
+	over := make(chan struct{}, 2)
+	for _, op := range []*route.Op{push, push, pull} {
+		op.Done = func() { over <- struct{}{} }
+	}
+	m := messageOf(1, true, []uint64{0}, []float32{1})
+	asking.locked(func() error {
+		asking.router.Request(pslite.WorkerID(0), 0, &m.Meta, m.Keys(), pslite.DMLC)
+		asking.router.Start(pslite.WorkerID(0), push)
+		asking.router.Start(pslite.WorkerID(0), pull)
+		return nil
+	})
+	for range 2 {
+		select {
+		case <-over:
+		case <-time.After(time.Minute):
+			t.Fatal("no answer within a minute")
+		}
+	}
+	if push.Err != nil || pull.Err != nil || len(pull.Values) != 1 || !bytes.Equal(pull.Values[0], values) || pull.Type != pslite.Float {
+		t.Errorf("pushed with %v, pulled %v of type %d with %v", push.Err, pull.Values, pull.Type, pull.Err)
+	}
+	// What the server refuses ends the op.
+	wrong := &route.Op{Server: 1, Push: true, Keys: []uint64{9}, Values: [][]byte{values[:8]}, Done: func() { over <- struct{}{} }}
+	asking.locked(func() error { asking.router.Start(pslite.WorkerID(0), wrong); return nil })
+	select {
+	case <-over:
+	case <-time.After(time.Minute):
+		t.Fatal("no answer within a minute")
+	}
+	if wrong.Err == nil || asking.failed != nil {
+		t.Errorf("a value of another length: %v, and requests fail because of %v", wrong.Err, asking.failed)
+	}
+}
