@@ -66,7 +66,7 @@ func (p *Proxy) takeSpare(a arrival, offer link.Offer) error {
 
 // serveSpare answers a link to a spare server, and serves it to its end.
 func (p *Proxy) serveSpare(a arrival, offer link.Offer) error {
-	server, err := p.opts.Jobs.SpareServer(offer.Data, p.peer(a.far, a.hello), addrPort(a.conn.LocalAddr()).Addr())
+	serve, err := p.opts.Jobs.SpareServer(offer.Data, p.peer(a.far, a.hello), addrPort(a.conn.LocalAddr()).Addr())
 	if err != nil {
 		p.refuse(a.far, err)
 		// The other proxy comes again, as long as it may take this one to learn of the job.
@@ -78,7 +78,7 @@ func (p *Proxy) serveSpare(a arrival, offer link.Offer) error {
 	if err := link.Reply(a.far, &link.Answer{Instance: p.instance, Accepted: []link.Offer{{Codec: link.Spare}}}); err != nil {
 		return err
 	}
-	err = server.Serve(p.sitesLife, a.far)
+	err = serve(p.sitesLife, a.far)
 	if err != nil && p.sitesLife.Err() == nil && !errors.Is(err, io.EOF) {
 		return reason.Errorf(reason.ResetByFarSide, "link to a spare server: %w", err)
 	}

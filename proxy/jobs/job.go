@@ -313,6 +313,7 @@ func (x *job) tick() {
 		// A job that is over has nobody to answer its repetitions; they would go on forever.
 		if x.over(now) {
 			x.settleOver()
+			x.restSpares(now)
 			return nil
 		}
 		// Whether connections are missing matters only while something is held, or until the job

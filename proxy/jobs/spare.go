@@ -3,12 +3,14 @@ package jobs
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/codec/element"
@@ -49,6 +51,8 @@ type spares struct {
 	end     context.CancelFunc // ends clients; nil: they do not run
 	meta    pslite.Detector    // of the router's messages
 	server  *spare.Server      // of this host; nil: nobody has asked for it
+	links   int                // that server serves
+	unused  time.Time          // since when the job is over here and links is 0; zero: it is not so
 }
 
 // spareID identifies a request to a spare server, of the rank server.
@@ -140,25 +144,66 @@ func (x *job) startSpares() {
 			x.spares.clients = append(x.spares.clients, x.newSpareClient(i))
 		}
 	}
+	clients := x.spares.clients
+	mine, end := context.WithCancel(context.Background())
 	started := x.jobs.start(func(ctx context.Context) {
-		ctx, end := context.WithCancel(ctx)
-		defer end()
-		x.mu.Lock()
-		x.spares.end = end
-		if x.gone {
-			end()
-		}
-		x.mu.Unlock()
-		runSpares(ctx, x.spares.clients)
+		defer context.AfterFunc(ctx, end)()
+		runSpares(mine, clients)
 	})
 	if started {
-		x.spares.end = func() {} // until it runs
+		x.spares.end = end
+	} else {
+		end()
 	}
 }
 
-// askSpares starts the clients where something waits for them: what the router sent before Run was
-// called; the caller holds x.mu.
+// spareKept is how long values of a spare server are kept that nobody is connected to, once the job is
+// over here: its other hosts may still use them, and then have links.
+const spareKept = 10 * time.Minute
+
+// restSpares is called in each tick while the job is over here. The clients end, so that the spare
+// servers learn that nobody uses them, and values that nobody uses are removed: they may take much
+// memory, and the job's folder is kept for long. The caller holds x.mu.
+func (x *job) restSpares(now time.Time) {
+	if x.spares.end != nil && len(x.spares.asked) == 0 {
+		x.spares.end()
+		x.spares.end, x.spares.clients = nil, nil
+	}
+	switch {
+	case len(x.spares.hosts) == 0:
+	case x.spares.links > 0:
+		x.spares.unused = time.Time{}
+	case x.spares.unused.IsZero():
+		x.spares.unused = now
+	case now.Sub(x.spares.unused) >= spareKept:
+		x.spares.unused = now // looked at again, in case another proxy has the file
+		x.removeSpare()
+	}
+}
+
+// removeSpare removes the values of this host's spare server; the caller holds x.mu.
+func (x *job) removeSpare() {
+	var err error
+	path := filepath.Join(x.dir, spareFile)
+	if x.spares.server != nil {
+		err = x.spares.server.Release().Remove()
+		x.spares.server = nil
+	} else if _, missing := os.Stat(path); missing == nil {
+		err = spare.RemoveStore(path)
+	} else {
+		return
+	}
+	if err != nil {
+		x.jobs.log.Warn("removing the values of a spare server whose job is over", "job", x.name, "error", err)
+		return
+	}
+	x.jobs.log.Info("the values of a spare server were removed: its job is over", "job", x.name)
+}
+
+// askSpares is called in each tick while the job runs. It starts the clients where something waits for
+// them: what the router sent before Run was called. The caller holds x.mu.
 func (x *job) askSpares() {
+	x.spares.unused = time.Time{}
 	if len(x.spares.asked) > 0 {
 		x.startSpares()
 	}

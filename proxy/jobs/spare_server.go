@@ -1,9 +1,11 @@
 package jobs
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -42,10 +44,10 @@ func (x *job) spareDigest() []byte {
 // errNoSpare is why a link to a spare server is refused for now: the other proxy tries again.
 var errNoSpare = errors.New("this proxy does not know the job yet")
 
-// SpareServer returns the spare server that a link is for, with the hello that the other proxy has
-// sent. from is that proxy, nil where it is not verified, and at the address of this host at which
-// the link arrived.
-func (j *Jobs) SpareServer(hello []byte, from Peer, at netip.Addr) (*spare.Server, error) {
+// SpareServer returns a function that serves a link to a spare server to its end, and closes it. hello is
+// what the other proxy has sent. from is that proxy, nil where it is not verified, and at the address of
+// this host at which the link arrived.
+func (j *Jobs) SpareServer(hello []byte, from Peer, at netip.Addr) (serve func(context.Context, net.Conn) error, err error) {
 	if len(hello) > 0 && hello[0] != spareVersion {
 		return nil, reason.Errorf(reason.NotAllowed, "a spare server's hello of version %d, this proxy speaks %d", hello[0], spareVersion)
 	}
@@ -63,7 +65,22 @@ func (j *Jobs) SpareServer(hello []byte, from Peer, at netip.Addr) (*spare.Serve
 	if err := v.believe(x, &l); err != nil {
 		return nil, err
 	}
-	return x.spareServer(l.from, l.to, p.b)
+	server, err := x.spareServer(l.from, l.to, p.b)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, conn net.Conn) error {
+		x.countSpareLink(1)
+		defer x.countSpareLink(-1)
+		return server.Serve(ctx, conn)
+	}, nil
+}
+
+// countSpareLink counts a link that this host's spare server serves.
+func (x *job) countSpareLink(n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.spares.links += n
 }
 
 // spareServer returns this host's spare server, and opens it if need be.

@@ -92,8 +92,8 @@ func TestLinksToSpareServers(t *testing.T) {
 		{"empty", nil, nil, "10.0.0.2", reason.NotAllowed},
 	} {
 		x := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
-		server, err := x.jobs.SpareServer(c.hello, c.from, netip.MustParseAddr(c.at))
-		if got := reason.Of(err); c.want != "" && got != c.want || (server != nil) != (c.want == "") {
+		serve, err := x.jobs.SpareServer(c.hello, c.from, netip.MustParseAddr(c.at))
+		if got := reason.Of(err); c.want != "" && got != c.want || (serve != nil) != (c.want == "") {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -165,12 +165,12 @@ func TestRequestsToSpareServers(t *testing.T) {
 	serving := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
 	asking := spareJob(t, t.TempDir(), 0, Options{
 		DialSpare: func(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error) {
-			server, err := serving.jobs.SpareServer(hello, nil, host)
+			serve, err := serving.jobs.SpareServer(hello, nil, host)
 			if err != nil {
 				return nil, err
 			}
 			near, far := net.Pipe()
-			go server.Serve(ctx, far)
+			go serve(ctx, far)
 			return near, nil
 		},
 	}, spareTestHosts...)
@@ -213,6 +213,23 @@ func TestRequestsToSpareServers(t *testing.T) {
 	case <-over:
 	case <-time.After(time.Minute):
 		t.Fatal("no answer within a minute")
+	}
+	// Once the job is over, and nobody is connected any more, the values go.
+	asking.mu.Lock()
+	asking.restSpares(time.Now())
+	asking.mu.Unlock()
+	file := filepath.Join(serving.dir, spareFile)
+	for now, end := time.Now(), time.Now().Add(time.Minute); ; now = now.Add(spareKept) {
+		if _, err := os.Stat(file); err != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the values are still there after a minute")
+		}
+		serving.mu.Lock()
+		serving.restSpares(now)
+		serving.mu.Unlock()
+		time.Sleep(time.Millisecond)
 	}
 	if wrong.Err == nil || asking.failed != nil {
 		t.Errorf("a value of another length: %v, and requests fail because of %v", wrong.Err, asking.failed)
