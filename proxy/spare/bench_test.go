@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
@@ -51,7 +53,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 			b.Fatal(err)
 		}
 		defer s.Close()
-		server := NewServer(s, nil)
+		server := NewServer(s, semaphore.NewWeighted(LeastRoom), nil)
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			b.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"time"
 )
@@ -72,9 +71,9 @@ func NewClient(o ClientOptions) *Client {
 	return c
 }
 
-// Send lets a request wait for its turn. It does not block, and owns the request from then on; the memory of its values must not change. A request
-// that waits already, by worker and timestamp, is dropped: a repetition. One that cannot be sent gets an answer
-// with an error.
+// Send lets a request wait for its turn. It does not block, and owns the request from then on; the memory of its
+// values must not change, and Send does not change it. A request that waits already, by worker and timestamp, is
+// dropped: a repetition. One that cannot be sent gets an answer with an error.
 func (c *Client) Send(r *Request) {
 	if !r.Push {
 		r.Kind = 0
@@ -127,15 +126,6 @@ func (c *Client) Free() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.free
-}
-
-// Forget drops the requests of a worker that has ended. Answers to them are dropped, but for one for which
-// Answer is being called. What was added to a push of other workers goes with it. Room is not called.
-func (c *Client) Forget(worker int32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.queue.forgetWorker(worker)
-	c.due = slices.DeleteFunc(c.due, func(a Answer) bool { return a.Request.Worker == worker })
 }
 
 // Run connects, and keeps a link until ctx ends; then it returns nil. It is called once.
@@ -271,7 +261,7 @@ func appendFrames(bufs net.Buffers, frames []*frame) net.Buffers {
 func (c *Client) receive(conn net.Conn) error {
 	in := bufio.NewReaderSize(conn, readBuffer)
 	for {
-		body, err := readFrame(in, nil)
+		body, err := readFrame(in)
 		if err != nil {
 			return err
 		}

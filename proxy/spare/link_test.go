@@ -233,79 +233,139 @@ func TestErrorsAreAnswers(t *testing.T) {
 	<-rooms
 }
 
-// Answers to a forgotten worker are dropped; what others wait for comes.
-func TestForgottenWorkerHearsNothing(t *testing.T) {
+// A request that waits is not sent twice.
+func TestRepetitionsOfWhatWaitsAreDropped(t *testing.T) {
 	s := newSite(t, StoreOptions{})
 	var got recorder
 	gate := make(chan struct{})
-	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: func(ctx context.Context) (net.Conn, error) {
-		select {
-		case <-gate:
-			return s.dial(ctx)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}})
+	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: s.dialAfter(gate)})
 	push := func(w, timestamp int32, key uint64) {
 		c.Send(&Request{Worker: w, Timestamp: timestamp, Push: true, Kind: Int8, Pieces: []Piece{{key, []byte{byte(w)}}}})
 	}
 	push(1, 1, 5)
 	push(2, 1, 5)
 	push(1, 2, 6)
-	push(1, 1, 5) // a repetition
+	push(1, 1, 5)
 	if messages, size := c.Backlog(); messages != 3 || size == 0 {
 		t.Errorf("%d messages, %d bytes wait", messages, size)
 	}
-	c.Forget(1)
-	if messages, _ := c.Backlog(); messages != 1 {
-		t.Errorf("%d messages wait, want 1", messages)
-	}
-	c.Send(&Request{Worker: 2, Timestamp: 2, Pull: true, Pieces: []Piece{{5, nil}}})
-	c.Send(&Request{Worker: 2, Timestamp: 3, Pull: true, Pieces: []Piece{{6, nil}}})
+	c.Send(&Request{Worker: 1, Timestamp: 3, Pull: true, Pieces: []Piece{{5, nil}, {6, nil}}})
 	close(gate)
-	// What was added up with another's push was not called back.
-	if a := got.wait(t, 2, 2); a.Err != nil || !bytes.Equal(a.Values[0], []byte{3}) {
+	if a := got.wait(t, 1, 3); a.Err != nil || !slices.EqualFunc(a.Values, [][]byte{{3}, {1}}, bytes.Equal) {
 		t.Errorf("%v, %v", a.Values, a.Err)
 	}
-	if a := got.wait(t, 2, 3); a.Err == nil {
-		t.Error("a push of a forgotten worker went")
-	}
-	if got.n != 3 {
-		t.Errorf("%d answers", got.n)
+	if n := got.count(); n != 4 {
+		t.Errorf("%d answers, want 4", n)
 	}
 }
 
-// Forget may be called in an answer, and holds for those that are due in the same frame.
-func TestForgetInAnswer(t *testing.T) {
+// Values belong to a message of which the caller keeps the bytes.
+func TestMergingDoesNotChangeValues(t *testing.T) {
 	s := newSite(t, StoreOptions{})
-	var c *Client
 	var got recorder
 	gate := make(chan struct{})
-	c = runClient(t, ClientOptions{
-		Merge: true,
-		Answer: func(a Answer) {
-			if got.note(a); a.Request.Worker == 1 {
-				c.Forget(2)
-			}
-		},
-		Dial: func(ctx context.Context) (net.Conn, error) {
-			select {
-			case <-gate:
-				return s.dial(ctx)
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		},
-	})
-	for w := range int32(3) {
-		c.Send(&Request{Worker: w + 1, Timestamp: 1, Push: true, Kind: Int8, Pieces: []Piece{{1, []byte{1}}}})
+	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: s.dialAfter(gate)})
+	const workers = 4
+	kept, want := make([][]byte, workers), make([][]byte, workers)
+	for w := range int32(workers) {
+		b := append(numbers(Int32, 1+int(w), 20+int(w)), bytes.Repeat([]byte{byte(1 + w)}, leastApart)...)
+		kept[w], want[w] = b, bytes.Clone(b)
+		c.Send(&Request{Worker: w, Timestamp: 1, Push: true, Kind: Int32, Pieces: []Piece{{1, b[:4:4]}, {2, b[4:8]}, {3, b[8:]}}})
 	}
+	c.Send(&Request{Worker: 0, Timestamp: 2, Pull: true, Pieces: []Piece{{1, nil}, {2, nil}, {3, nil}}})
 	close(gate)
-	got.wait(t, 3, 1)
+	sum := [][]byte{numbers(Int32, 1+2+3+4), numbers(Int32, 20+21+22+23), bytes.Repeat([]byte{1 + 2 + 3 + 4}, leastApart)}
+	if a := got.wait(t, 0, 2); a.Err != nil || !slices.EqualFunc(a.Values, sum, bytes.Equal) {
+		t.Errorf("the sums are wrong: %v", a.Err)
+	}
+	if c.queue.number != 2 {
+		t.Errorf("%d frames were sent, want 2: nothing was merged", c.queue.number)
+	}
+	for w := range kept {
+		if !bytes.Equal(kept[w], want[w]) {
+			t.Errorf("the values of worker %d have changed", w)
+		}
+	}
+}
+
+// A link of a server that has no store any more ends without an answer, and so does a new one.
+func TestReleasedServerAnswersNothing(t *testing.T) {
+	store := mustOpen(t, filepath.Join(t.TempDir(), "store"), StoreOptions{})
+	defer store.Close()
+	server := NewServer(store, nil, nil)
+	for _, released := range []bool{false, true} {
+		here, there := net.Pipe()
+		result := make(chan error)
+		go func() { result <- server.Serve(context.Background(), there) }()
+		if !released {
+			if _, err := readFrame(here); err != nil {
+				t.Fatal(err)
+			}
+			if server.Release() != store || server.Release() != nil {
+				t.Error("the store is not released once")
+			}
+			m := message{push: true, asks: []Ask{{1, 1}}, pieces: []Piece{{1, make([]byte, 4)}}}
+			if _, err := here.Write(encodeMessage(&m)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := here.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+			t.Errorf("%d bytes are answered, %v", n, err)
+		}
+		here.Close()
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, ok := store.Pull(1); ok {
+		t.Error("a request was done after Release")
+	}
+}
+
+// While one server after another has the store, each request is answered and applied once.
+func TestStoreGoesToAnotherServer(t *testing.T) {
+	s := newSite(t, StoreOptions{})
+	var got recorder
+	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: s.dial})
+	const rounds, workers, pushes = 20, 3, 8
+	sent, timestamp := 0, int32(0)
+	push := func() {
+		timestamp++
+		for w := range int32(workers) {
+			c.Send(&Request{Worker: w, Timestamp: timestamp, Push: true, Kind: Int32, Pieces: []Piece{{1, numbers(Int32, 1)}}})
+			sent++
+		}
+	}
+	for round := range rounds {
+		for range pushes {
+			push()
+		}
+		if round%2 == 0 { // otherwise some are in flight
+			waitFor(t, "all is answered", func() bool { return got.count() == sent })
+		}
+		s.release()
+		before := got.count()
+		push()
+		push()
+		if round%2 == 0 && got.count() != before {
+			t.Fatal("a server without a store has answered")
+		}
+		s.takeUp()
+	}
+	waitFor(t, "all is answered", func() bool { return got.count() >= sent })
+	c.Send(&Request{Worker: 0, Timestamp: timestamp + 1, Pull: true, Pieces: []Piece{{1, nil}}})
+	if a := got.wait(t, 0, timestamp+1); a.Err != nil || !bytes.Equal(a.Values[0], numbers(Int32, sent)) {
+		t.Errorf("the sum is %v, want %v; %v", a.Values, numbers(Int32, sent), a.Err)
+	}
 	got.mu.Lock()
 	defer got.mu.Unlock()
-	if _, ok := got.got[Ask{2, 1}]; ok || len(got.got) != 2 {
-		t.Errorf("the answers are %v", got.got)
+	if got.n != sent+1 || len(got.got) != sent+1 {
+		t.Errorf("%d answers to %d requests, want %d", got.n, len(got.got), sent+1)
+	}
+	for ask, a := range got.got {
+		if a.Err != nil {
+			t.Errorf("%v: %v", ask, a.Err)
+		}
 	}
 }
 
@@ -314,14 +374,7 @@ func TestWaitingRequestsAreMerged(t *testing.T) {
 	s := newSite(t, StoreOptions{})
 	var got recorder
 	gate := make(chan struct{})
-	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: func(ctx context.Context) (net.Conn, error) {
-		select {
-		case <-gate:
-			return s.dial(ctx)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}})
+	c := runClient(t, ClientOptions{Merge: true, Answer: got.note, Dial: s.dialAfter(gate)})
 	const workers = 8
 	for step := range int32(3) {
 		for w := range int32(workers) {
@@ -348,7 +401,7 @@ func TestWaitingRequestsAreMerged(t *testing.T) {
 func TestServerEndsLinksOfStrangers(t *testing.T) {
 	store := mustOpen(t, filepath.Join(t.TempDir(), "store"), StoreOptions{})
 	defer store.Close()
-	server := NewServer(store, nil)
+	server := NewServer(store, nil, nil)
 	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "\x05\x00\x00\x00hello", "\x00\x00\x00\x00"} {
 		here, there := net.Pipe()
 		result := make(chan error)

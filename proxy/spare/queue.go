@@ -12,21 +12,19 @@ import (
 // frame is a request as it goes over links, or several that were merged.
 type frame struct {
 	message
-	// requests are those that wait for the answer. A forgotten worker's is not one of them, though its
-	// ask may be in asks.
-	requests []*Request
-	shape    uint64 // see shapeOf; 0: nothing is merged with it
-	summed   bool   // the values are the frame's own; else the first request's, which do not change
+	requests []*Request // by ask
+	shape    uint64     // see shapeOf; 0: nothing is merged with it
+	summed   bool       // the values are the frame's own; else the first request's, which do not change
 	bytes    int
 }
 
 // queue has the requests of a client that have no answer. It is not safe for concurrent use.
 //
-// Invariants: frames are in the order of their numbers. The first sent of them have been on a link, and do
-// not change any more. The others are in shapes, by shape and in order, unless that is 0. frameOf has
-// each request that waits, by its ask. A worker is in workers while frameOf has an ask of it. newest has the
-// newest timestamp of each worker until it is forgotten, for MostWorkers at most. messages and bytes are
-// sums over frames.
+// Invariants: frames are in the order of their numbers, and each has a request by ask. The first sent of them are
+// on the link. One that was on a link once does not change any more. The others are in shapes, by shape and in
+// order, unless that is 0. frameOf has each request that waits, by its ask. A worker is in workers while frameOf
+// has an ask of it. newest has the newest timestamp of each worker, for MostWorkers at most. messages and bytes
+// are sums over frames.
 type queue struct {
 	merge    bool
 	frames   []*frame
@@ -170,16 +168,11 @@ func (q *queue) findLike(r *Request, shape, after uint64) *frame {
 		return nil
 	}
 	for _, f := range q.shapes[shape] {
-		if f.number > after && len(f.asks) < MostWorkers && f.frameSize()+8 <= mostFrame && f.isLike(r) && !f.asksFor(r.Worker) {
+		if f.number > after && len(f.asks) < MostWorkers && f.frameSize()+8 <= mostFrame && f.isLike(r) {
 			return f
 		}
 	}
 	return nil
-}
-
-// asksFor reports whether a frame has an ask of a worker: one that was forgotten may still have.
-func (f *frame) asksFor(worker int32) bool {
-	return slices.ContainsFunc(f.asks, func(a Ask) bool { return a.Worker == worker })
 }
 
 // takeFrames returns the next frames to send: at most so many, of so many bytes, but one at least if
@@ -239,48 +232,6 @@ func (q *queue) leaveWorker(r *Request) {
 	}
 }
 
-// sendAgain makes all frames wait for the next link, but for those for whose answers nobody waits.
-func (q *queue) sendAgain() {
-	// Their asks and sums stay as they are: the server may have applied them.
-	q.dropFrames(func(i int, f *frame) bool { return len(f.requests) == 0 })
-	q.sent = 0
-}
-
-// dropFrames removes the frames for which drop returns true.
-func (q *queue) dropFrames(drop func(i int, f *frame) bool) {
-	kept := q.frames[:0]
-	sent := q.sent
-	for i, f := range q.frames {
-		if !drop(i, f) {
-			kept = append(kept, f)
-			continue
-		}
-		q.bytes -= f.bytes
-		if i < sent {
-			q.sent--
-		} else {
-			q.leaveShape(f)
-		}
-	}
-	clear(q.frames[len(kept):])
-	q.frames = kept
-}
-
-// forgetWorker drops a worker's requests. What was added to others' pushes stays in them, as if it had
-// been sent, and what was sent is not called back.
-func (q *queue) forgetWorker(worker int32) {
-	delete(q.newest, worker)
-	if q.workers[worker] == nil {
-		return
-	}
-	sent := q.sent
-	q.dropFrames(func(i int, f *frame) bool {
-		f.requests = slices.DeleteFunc(f.requests, func(r *Request) bool {
-			if r.Worker == worker {
-				q.leaveWorker(r)
-			}
-			return r.Worker == worker
-		})
-		return i >= sent && len(f.requests) == 0
-	})
-}
+// sendAgain makes all frames wait for the next link, also those that were sent: the server may have applied them, or
+// not.
+func (q *queue) sendAgain() { q.sent = 0 }

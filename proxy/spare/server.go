@@ -1,7 +1,6 @@
 package spare
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,12 +9,15 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 const (
 	// mostWaiting is how many bytes of answers may wait on a link before the next request is read.
 	mostWaiting = 64 << 20
-	// mostKept is the size of the largest buffer that a link keeps for the next frame.
+	// mostKept is the size of the largest buffer that a link keeps for the next answer.
 	mostKept   = 8 << 20
 	readBuffer = 16 << 10
 )
@@ -23,18 +25,22 @@ const (
 // Server offers one store over many links. The store must not be used otherwise while links are
 // served.
 type Server struct {
-	log *slog.Logger
+	log    *slog.Logger
+	room   *semaphore.Weighted
+	within time.Duration // see requestWithin
 
 	mu    sync.Mutex // guards the store, and is not held while anything is read or written
 	store *Store     // nil once it was taken away
 }
 
-// NewServer returns a server of a store.
-func NewServer(s *Store, log *slog.Logger) *Server {
+// NewServer returns a server of a store. room bounds the memory of the requests that are read and done, over all
+// servers that have the same. It has [LeastRoom] bytes at least, or large requests are never done. nil: there is no
+// bound.
+func NewServer(s *Store, room *semaphore.Weighted, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{log: log, store: s}
+	return &Server{log: log, room: room, within: requestWithin, store: s}
 }
 
 // Release takes the store away, and returns it: the caller may close it. Links end with the next
@@ -51,8 +57,11 @@ func (s *Server) Release() *Store {
 var errReleased = errors.New("this spare server is closed")
 
 // Serve serves a link until it or ctx ends, and closes it. Its end is no error unless the other side
-// sent what is not allowed.
+// sent what is not allowed, or a request that stalled, or for which there was no memory. The client sends such
+// a request again.
 func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	l := newAnswerLine(conn)
 	stop := context.AfterFunc(ctx, l.closeLink)
 	defer stop()
@@ -60,15 +69,16 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	go func() {
 		defer close(written)
 		l.writeAll()
+		cancel() // nobody waits for memory any more
 	}()
 	free, err := s.free()
 	if err == nil {
 		l.putFrame(appendFree(nil, free))
-		err = s.serveRequests(l)
+		err = s.serveRequests(ctx, l)
 	}
 	l.closeLink()
 	<-written
-	if err != nil && !errors.Is(err, errForm) {
+	if err != nil && !errors.Is(err, errForm) && !errors.Is(err, errStalled) && !errors.Is(err, errNoMemory) {
 		s.log.Debug("a link to this spare server ended", "remote", conn.RemoteAddr(), "error", err)
 		err = nil
 	}
@@ -76,31 +86,32 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 }
 
 // serveRequests reads requests and does them, until the link ends.
-func (s *Server) serveRequests(l *answerLine) error {
-	in := bufio.NewReaderSize(l.conn, readBuffer)
-	var body []byte
+func (s *Server) serveRequests(ctx context.Context, l *answerLine) error {
+	requests := newIntake(l.conn, s.room, s.within)
 	for l.waitRoom() {
-		var err error
-		if body, err = readFrame(in, body); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
+		err := s.serveRequest(ctx, l, requests)
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
-		m, err := decodeMessage(body)
 		if err != nil {
 			return err
-		}
-		answer, err := s.doRequest(&m, l.takeBuffer())
-		if err != nil {
-			return err
-		}
-		l.putFrame(answer)
-		if cap(body) > mostKept {
-			body = nil
 		}
 	}
 	return nil
+}
+
+// serveRequest reads a request and does it. When it returns, nothing refers to the request's memory any more.
+func (s *Server) serveRequest(ctx context.Context, l *answerLine, requests *intake) error {
+	defer requests.releaseRoom()
+	m, err := requests.readRequest(ctx)
+	if err != nil {
+		return err
+	}
+	answer, err := s.doRequest(&m, l.takeBuffer())
+	if err == nil {
+		l.putFrame(answer)
+	}
+	return err
 }
 
 // free returns the bytes that are free in the store.

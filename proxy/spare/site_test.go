@@ -37,7 +37,7 @@ func (s *site) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.store = mustOpen(s.t, s.path, s.opts)
-	s.server = NewServer(s.store, nil)
+	s.server = NewServer(s.store, nil, nil)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 }
 
@@ -54,6 +54,23 @@ func (s *site) stop() {
 		s.t.Error(err)
 	}
 	s.store = nil
+}
+
+// release takes the store away from the server, as a proxy does that ends: links stay until their next request.
+func (s *site) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.server.Release().Close(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// takeUp gives the store to another server, after release.
+func (s *site) takeUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store = mustOpen(s.t, s.path, s.opts)
+	s.server = NewServer(s.store, nil, nil)
 }
 
 // loopback returns both ends of a connection.
@@ -94,6 +111,18 @@ func (s *site) dial(context.Context) (net.Conn, error) {
 		}
 	})
 	return here, nil
+}
+
+// dialAfter returns a dial that waits for a gate.
+func (s *site) dialAfter(gate <-chan struct{}) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		select {
+		case <-gate:
+			return s.dial(ctx)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // weak is a link that breaks after so many bytes in either direction.
@@ -179,6 +208,13 @@ func (r *recorder) note(a Answer) {
 	}
 	r.got[a.Request.ask()] = a
 	r.n++
+}
+
+// count returns how many answers there are.
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.n
 }
 
 func (r *recorder) wait(t *testing.T, worker, timestamp int32) Answer {

@@ -12,8 +12,7 @@
 //     The store remembers the last [Remembered] pushes of each worker.
 //   - The requests of a worker are applied, and answered, in the order of Client.Send. So a pull
 //     has all that its worker pushed before.
-//   - Each request is answered once, unless its worker is forgotten: after a link broke it goes
-//     again, over the next one.
+//   - Each request is answered once: after a link broke it goes again, over the next one.
 //
 // What a store held is lost with the machine, like what a job's server held. The next OpenStore
 // says so; it never begins an empty store in place of one that is lost.

@@ -88,29 +88,48 @@ func (m *message) appendHead(b []byte) []byte {
 	return b
 }
 
-// decodeMessage reads a request's frame, of which it keeps the values.
-func decodeMessage(b []byte) (m message, err error) {
+// head is the beginning of a request's frame.
+type head struct {
+	push, pull   bool
+	kind         element.Kind
+	number       uint64
+	asks, pieces int // how many
+}
+
+// decodeHead reads the head of a request's frame, which has n bytes in all. If there is no error, it has as many
+// bytes as the head says at least.
+func decodeHead(b []byte, n int) (h head, err error) {
 	if len(b) < requestHead || b[0] != typeRequest || b[3] != 0 || b[1] == 0 || b[1] > flagPush|flagPull {
-		return message{}, errForm
+		return head{}, errForm
 	}
-	m.push, m.pull, m.kind = b[1]&flagPush != 0, b[1]&flagPull != 0, element.Kind(b[2])
-	if _, ok := KindSize(m.kind); !ok || !m.push && m.kind != 0 {
-		return message{}, errForm
+	h.push, h.pull, h.kind = b[1]&flagPush != 0, b[1]&flagPull != 0, element.Kind(b[2])
+	if _, ok := KindSize(h.kind); !ok || !h.push && h.kind != 0 {
+		return head{}, errForm
 	}
-	m.number = binary.LittleEndian.Uint64(b[4:])
+	h.number = binary.LittleEndian.Uint64(b[4:])
 	asks, pieces := binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])
 	if asks == 0 || asks > MostWorkers || pieces > mostPieces {
-		return message{}, errForm
+		return head{}, errForm
 	}
-	b = b[requestHead:]
+	h.asks, h.pieces = int(asks), int(pieces)
 	each := 8
-	if m.push {
+	if h.push {
 		each += 4
 	}
-	if 8*int(asks)+each*int(pieces) > len(b) {
-		return message{}, errForm
+	if requestHead+8*h.asks+each*h.pieces > n {
+		return head{}, errForm
 	}
-	m.asks, m.pieces = make([]Ask, asks), make([]Piece, pieces)
+	return h, nil
+}
+
+// decodeMessage reads a request's frame, of which it keeps the values.
+func decodeMessage(b []byte) (message, error) {
+	h, err := decodeHead(b, len(b))
+	if err != nil {
+		return message{}, err
+	}
+	m := message{push: h.push, pull: h.pull, kind: h.kind, number: h.number, asks: make([]Ask, h.asks), pieces: make([]Piece, h.pieces)}
+	b = b[requestHead:]
 	for i := range m.asks {
 		m.asks[i] = Ask{int32(binary.LittleEndian.Uint32(b)), int32(binary.LittleEndian.Uint32(b[4:]))}
 		b = b[8:]
@@ -120,8 +139,8 @@ func decodeMessage(b []byte) (m message, err error) {
 		b = b[8:]
 	}
 	if m.push {
-		lengths := b[:4*pieces]
-		b = b[4*pieces:]
+		lengths := b[:4*h.pieces]
+		b = b[4*h.pieces:]
 		for i := range m.pieces {
 			n := binary.LittleEndian.Uint32(lengths[4*i:])
 			if uint64(n) > uint64(len(b)) {
@@ -232,28 +251,30 @@ func decodeReply(b []byte) (r reply, err error) {
 	return r, nil
 }
 
-// readFrame reads a frame into b, whose memory it uses if that suffices. Otherwise memory doubles as
-// bytes come: a length that is only claimed costs nothing.
-func readFrame(r io.Reader, b []byte) ([]byte, error) {
-	var head [lengthSize]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
+// readLength reads the length that a frame begins with.
+func readLength(r io.Reader) (int, error) {
+	var b [lengthSize]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return 0, err
+	}
+	n := binary.LittleEndian.Uint32(b[:])
+	if n > mostFrame {
+		return 0, fmt.Errorf("%w: it claims %d bytes", errForm, n)
+	}
+	return int(n), nil
+}
+
+// readFrame reads a frame of a server. Its memory doubles as bytes come: a length that is only claimed costs
+// nothing.
+func readFrame(r io.Reader) ([]byte, error) {
+	n, err := readLength(r)
+	if err != nil {
 		return nil, err
 	}
-	n64 := binary.LittleEndian.Uint32(head[:])
-	if n64 > mostFrame {
-		return nil, fmt.Errorf("%w: it claims %d bytes", errForm, n64)
-	}
-	n := int(n64)
-	if cap(b) < min(n, firstRead) {
-		b = make([]byte, min(n, firstRead))
-	}
-	b = b[:min(n, cap(b))]
+	b := make([]byte, min(n, firstRead))
 	for read := 0; ; {
 		if _, err := io.ReadFull(r, b[read:]); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
+			return nil, unexpected(err)
 		}
 		if read = len(b); read == n {
 			return b, nil
@@ -262,4 +283,12 @@ func readFrame(r io.Reader, b []byte) ([]byte, error) {
 		copy(more, b)
 		b = more
 	}
+}
+
+// unexpected returns the error of a read within a frame, where nothing may end.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }

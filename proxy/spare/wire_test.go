@@ -47,7 +47,7 @@ func encodeReply(r *reply) []byte {
 func TestMessagesThereAndBack(t *testing.T) {
 	large := message{push: true, asks: []Ask{{1, 2}}, pieces: []Piece{{1, make([]byte, 8)}, {2, bytes.Repeat([]byte{7}, leastApart)}, {3, make([]byte, 4)}}}
 	for _, m := range append(messages, large) {
-		b, err := readFrame(bytes.NewReader(encodeMessage(&m)), nil)
+		b, err := readFrame(bytes.NewReader(encodeMessage(&m)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestMessagesThereAndBack(t *testing.T) {
 
 func TestFailureIsText(t *testing.T) {
 	for _, err := range []error{errors.New("a\xff" + strings.Repeat("ö", mostText)), fmt.Errorf("it is full: %w", ErrNoRoom)} {
-		b, readErr := readFrame(bytes.NewReader(appendFailure(nil, 5, 6, err)), nil)
+		b, readErr := readFrame(bytes.NewReader(appendFailure(nil, 5, 6, err)))
 		if readErr != nil {
 			t.Fatal(readErr)
 		}
@@ -94,13 +94,13 @@ func (g *greedy) Read(b []byte) (int, error) {
 func TestClaimedLengthTakesNoMemory(t *testing.T) {
 	for _, n := range []uint32{1 << 20, mostFrame, mostFrame + 1} {
 		g := &greedy{head: bytes.NewReader(append(binary.LittleEndian.AppendUint32(nil, n), 1, 2, 3))}
-		b, err := readFrame(g, nil)
+		b, err := readFrame(g)
 		if err == nil || b != nil || g.most > firstRead {
 			t.Errorf("%d bytes are claimed: %d are read, %v", n, g.most, err)
 		}
 	}
 	long := bytes.Repeat([]byte("abcdefg"), 300_000)
-	b, err := readFrame(io.MultiReader(bytes.NewReader(binary.LittleEndian.AppendUint32(nil, uint32(len(long)))), bytes.NewReader(long)), make([]byte, 0, 10))
+	b, err := readFrame(io.MultiReader(bytes.NewReader(binary.LittleEndian.AppendUint32(nil, uint32(len(long)))), bytes.NewReader(long)))
 	if err != nil || !bytes.Equal(b, long) {
 		t.Errorf("a long frame: %d bytes, %v", len(b), err)
 	}
