@@ -18,6 +18,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/mapped"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -358,9 +359,6 @@ func TestFullStoreTakesWhatItHas(t *testing.T) {
 }
 
 func TestWorkersAreBounded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 40 MiB")
-	}
 	s := mustOpen(t, filepath.Join(t.TempDir(), "store"), StoreOptions{})
 	defer s.Close()
 	asks := make([]Ask, MostWorkers+1)
@@ -383,9 +381,10 @@ func TestWorkersAreBounded(t *testing.T) {
 
 // A disk without room is an error, and the store goes on.
 func TestFullDiskIsAnError(t *testing.T) {
+	require.Root(t)
 	folder := t.TempDir()
 	if err := unix.Mount("none", folder, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("mounting a small disk: %v", err)
+		t.Fatal(err)
 	}
 	defer unix.Unmount(folder, unix.MNT_DETACH)
 	s := mustOpen(t, filepath.Join(folder, "store"), StoreOptions{})
