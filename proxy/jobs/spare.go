@@ -49,7 +49,6 @@ type spares struct {
 	clients []*spare.Client
 	asked   map[spareID]spareAsk
 	end     context.CancelFunc // ends clients; nil: they do not run
-	meta    pslite.Detector    // of the router's messages
 	server  *spare.Server      // of this host; nil: nobody has asked for it
 	links   int                // that server serves
 	unused  time.Time          // since when the job is over here and links is 0; zero: it is not so
@@ -63,8 +62,9 @@ type spareID struct {
 
 // spareAsk is a request to a spare server without an answer.
 type spareAsk struct {
-	meta pslite.Meta
-	raw  []byte // the whole message, for the next proxy
+	meta    pslite.Meta
+	dialect pslite.Dialect
+	raw     []byte // the whole message, for the next proxy
 }
 
 // spareHosts returns the hosts of a node table that have workers and no server, ascending, at most
@@ -242,11 +242,7 @@ func (x *job) newSpareClient(i int) *spare.Client {
 // caller holds x.mu. again says that another proxy may have sent it. Acknowledgements of PS_RESEND stay
 // here: answers are not repeated.
 func (x *job) enqueueSpare(worker, rank int32, raw []byte, again bool) {
-	frames, err := cutMessage(raw)
-	var m pslite.Message
-	if err == nil {
-		_, err = m.Decode(&x.spares.meta, frames)
-	}
+	m, d, err := decodeSpare(raw, x.router.Speaks(worker))
 	if err == nil && !m.Meta.Data() {
 		return
 	}
@@ -261,14 +257,37 @@ func (x *job) enqueueSpare(worker, rank int32, raw []byte, again bool) {
 			return // a repetition of one that is in flight
 		}
 		var r *spare.Request
-		if r, err = spareRequest(worker, &m); err == nil {
+		if r, err = spareRequest(worker, m); err == nil {
 			r.Single = again
-			x.spares.asked[id] = spareAsk{meta: m.Meta.Clone(), raw: raw}
+			x.spares.asked[id] = spareAsk{meta: m.Meta.Clone(), dialect: d, raw: raw}
 			x.spares.clients[i].Send(r)
 			return
 		}
 	}
-	x.failSpare(worker, rank, m.Meta.Timestamp, err)
+	own := int32(0)
+	if m != nil {
+		own = m.Meta.Timestamp
+	}
+	x.failSpare(worker, rank, own, err)
+}
+
+// decodeSpare decodes a message of the router, which is in dialect d. That of one from another proxy may not be
+// known yet.
+func decodeSpare(raw []byte, d pslite.Dialect) (*pslite.Message, pslite.Dialect, error) {
+	frames, err := cutMessage(raw)
+	if err != nil {
+		return nil, d, err
+	}
+	var m pslite.Message
+	if d == pslite.Unknown {
+		d, err = m.Decode(&pslite.Detector{}, frames)
+		return &m, d, err
+	}
+	m.Data = frames[1:]
+	if err := m.Meta.Decode(frames[0], d); err != nil {
+		return nil, d, err
+	}
+	return &m, d, m.Check()
 }
 
 // spareRequest returns the request in a message of the router, whose memory it uses.
@@ -334,7 +353,10 @@ func (x *job) answerSpare(rank int32, a spare.Answer) {
 			x.failSpare(worker, rank, id.timestamp, a.Err)
 			return nil
 		}
-		m, d := ask.answer(a.Request, a.Values), x.spares.dialect()
+		m, d := ask.answer(a.Request, a.Values), x.router.Speaks(worker)
+		if d == pslite.Unknown {
+			d = ask.dialect
+		}
 		if x.router.Answer(rank, worker, &m.Meta) {
 			return nil
 		}
@@ -346,12 +368,6 @@ func (x *job) answerSpare(rank int32, a spare.Answer) {
 		x.failed = fmt.Errorf("job %s: an answer of a spare server: %w", x.name, err)
 		x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
 	}
-}
-
-// dialect returns the dialect of the job's messages.
-func (s *spares) dialect() pslite.Dialect {
-	d, _ := s.meta.Dialect()
-	return d
 }
 
 // answer returns the answer to a request as a server of PS-lite would send it. That of a pull has

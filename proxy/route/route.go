@@ -35,6 +35,7 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // FirstOwn is the first timestamp of the router's own. The job's, which count up from 0, stay
@@ -211,6 +212,14 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 // longAgo is by how many generations requests from a ledger predate the current one, so that every
 // hold, in whichever generation, waits for them.
 const longAgo = 1 << 20
+
+// Speaks returns the dialect of a worker's last request or answer, Unknown before the first.
+func (r *Router) Speaks(workerID int32) pslite.Dialect {
+	if w := r.workers[workerID]; w != nil {
+		return w.speaks
+	}
+	return pslite.Unknown
+}
 
 // Workers returns the node ids of the known workers, ascending.
 func (r *Router) Workers() []int32 { return slices.Sorted(maps.Keys(r.workers)) }

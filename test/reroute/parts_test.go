@@ -78,6 +78,7 @@ func TestLargeValuesInParts(t *testing.T) {
 		{"resend and loss", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=1000", "PS_DROP_MSG=2"}, k, k},
 		{"dialect of 2018", nil, []string{"PSJOB_DIALECT=dmlc-2018"}, k, k},
 		{"one server", nil, nil, 1, k},
+		{"one server, dialect of 2018", nil, []string{"PSJOB_DIALECT=dmlc-2018"}, 1, k},
 		{"two servers, one key, push and pull in one, two workers a host", []string{"--count-batch", "1", "--count-pushpull"}, nil, 2, 2 * k},
 		{"one server, two workers a host, resend and loss", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=1000", "PS_DROP_MSG=2"}, 1, 2 * k},
 	} {
