@@ -1,6 +1,10 @@
 package jobs
 
-import "github.com/psidecar/psidecar/proxy/zmtp"
+import (
+	"fmt"
+
+	"github.com/psidecar/psidecar/proxy/zmtp"
+)
 
 // appendMessage appends frames as a ZMTP message.
 func appendMessage(dst []byte, frames [][]byte) []byte {
@@ -11,13 +15,18 @@ func appendMessage(dst []byte, frames [][]byte) []byte {
 	return dst
 }
 
-// cutMessage is the inverse of appendMessage, for a complete message. The frames refer to b's
-// memory.
+// cutMessage is the inverse of appendMessage. The frames refer to b's memory.
 func cutMessage(b []byte) (frames [][]byte, err error) {
 	for len(b) > 0 {
 		h, n, err := zmtp.CutHeader(b)
 		if err != nil {
 			return nil, err
+		}
+		if n == 0 {
+			return nil, fmt.Errorf("a frame's header is cut short at %d bytes", len(b))
+		}
+		if h.Size > uint64(len(b)-n) {
+			return nil, fmt.Errorf("a frame of %d bytes, of which there are %d", h.Size, len(b)-n)
 		}
 		frames = append(frames, b[n:n+int(h.Size):n+int(h.Size)])
 		b = b[n+int(h.Size):]

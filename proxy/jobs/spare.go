@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -275,6 +276,9 @@ func (x *job) enqueueSpare(worker, rank int32, raw []byte, again bool) {
 // known yet.
 func decodeSpare(raw []byte, d pslite.Dialect) (*pslite.Message, pslite.Dialect, error) {
 	frames, err := cutMessage(raw)
+	if err == nil && len(frames) == 0 {
+		err = errors.New("a message without frames")
+	}
 	if err != nil {
 		return nil, d, err
 	}
@@ -292,6 +296,9 @@ func decodeSpare(raw []byte, d pslite.Dialect) (*pslite.Message, pslite.Dialect,
 
 // spareRequest returns the request in a message of the router, whose memory it uses.
 func spareRequest(worker int32, m *pslite.Message) (*spare.Request, error) {
+	if len(m.Data) < 2 {
+		return nil, fmt.Errorf("%d data frames, want keys and values", len(m.Data))
+	}
 	kind, ok := spareKind(m.Values().Type)
 	if !ok && m.Meta.Push {
 		return nil, fmt.Errorf("values of type %v cannot be added", m.Values().Type)

@@ -235,3 +235,37 @@ func TestRequestsToSpareServers(t *testing.T) {
 		t.Errorf("a value of another length: %v, and requests fail because of %v", wrong.Err, asking.failed)
 	}
 }
+
+// Whatever is taken for a message to a spare server is a request or an error.
+func FuzzSpareRequests(f *testing.F) {
+	for _, cut := range [][]byte{{}, {0}, {1}, {1, 9}} {
+		f.Add(cut, int64(pslite.DMLC))
+	}
+	for _, d := range []pslite.Dialect{pslite.DMLC, pslite.DMLC2018, pslite.Unknown} {
+		spoken := d
+		if d == pslite.Unknown {
+			spoken = pslite.DMLC
+		}
+		m := messageOf(3, true, []uint64{4, 5}, []float32{1, 2})
+		whole := appendMessage(nil, append([][]byte{m.Meta.Append(nil, spoken)}, m.Data...))
+		f.Add(whole, int64(d))
+		f.Add(whole[:len(whole)-3], int64(d))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, d int64) {
+		m, _, err := decodeSpare(raw, pslite.Dialect(d))
+		if err != nil {
+			return
+		}
+		r, err := spareRequest(9, m)
+		if err != nil {
+			return
+		}
+		bytes := 0
+		for _, p := range r.Pieces {
+			bytes += len(p.Value)
+		}
+		if len(r.Pieces) != m.Keys().Len() || r.Push && bytes > len(m.Data[1]) {
+			t.Errorf("%d pieces with %d bytes of %d keys with %d", len(r.Pieces), bytes, m.Keys().Len(), len(m.Data[1]))
+		}
+	})
+}
