@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -54,6 +52,10 @@ type spares struct {
 	links   int                // that server serves
 	unused  time.Time          // since when the job is over here and links is 0; zero: it is not so
 }
+
+// mostSpareBytes is what may be on its way to all spare servers of a job before its workers have to wait;
+// for one of them it is mostQueuedBytes.
+const mostSpareBytes = 4 * mostQueuedBytes
 
 // spareID identifies a request to a spare server, of the rank server.
 type spareID struct {
@@ -180,25 +182,6 @@ func (x *job) restSpares(now time.Time) {
 		x.spares.unused = now // looked at again, in case another proxy has the file
 		x.removeSpare()
 	}
-}
-
-// removeSpare removes the values of this host's spare server; the caller holds x.mu.
-func (x *job) removeSpare() {
-	var err error
-	path := filepath.Join(x.dir, spareFile)
-	if x.spares.server != nil {
-		err = x.spares.server.Release().Remove()
-		x.spares.server = nil
-	} else if _, missing := os.Stat(path); missing == nil {
-		err = spare.RemoveStore(path)
-	} else {
-		return
-	}
-	if err != nil {
-		x.jobs.log.Warn("removing the values of a spare server whose job is over", "job", x.name, "error", err)
-		return
-	}
-	x.jobs.log.Info("the values of a spare server were removed: its job is over", "job", x.name)
 }
 
 // askSpares is called in each tick while the job runs. It starts the clients where something waits for
@@ -422,10 +405,14 @@ func (x *job) failSpare(worker, rank, own int32, err error) {
 // sparesFull reports whether so much is on its way to spare servers that workers have to wait; the
 // caller holds x.mu.
 func (x *job) sparesFull() bool {
-	return slices.ContainsFunc(x.spares.clients, func(c *spare.Client) bool {
+	all := 0
+	for _, c := range x.spares.clients {
 		messages, bytes := c.Backlog()
-		return messages >= mostQueued || bytes >= mostQueuedBytes
-	})
+		if all += bytes; messages >= mostQueued || bytes >= mostQueuedBytes || all >= mostSpareBytes {
+			return true
+		}
+	}
+	return false
 }
 
 // missingSpares returns why no value can be divided now among spare servers, empty: all of them can

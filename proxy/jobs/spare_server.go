@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -133,3 +134,22 @@ func (x *job) openSpare() error {
 
 // spareFile has the values of a spare server, in a job's folder.
 const spareFile = "spare.values"
+
+// removeSpare removes the values of this host's spare server; the caller holds x.mu.
+func (x *job) removeSpare() {
+	var err error
+	path := filepath.Join(x.dir, spareFile)
+	if x.spares.server != nil {
+		err = x.spares.server.Release().Remove()
+		x.spares.server = nil
+	} else if _, missing := os.Stat(path); missing == nil {
+		err = spare.RemoveStore(path)
+	} else {
+		return
+	}
+	if err != nil {
+		x.jobs.log.Warn("removing the values of a spare server whose job is over", "job", x.name, "error", err)
+		return
+	}
+	x.jobs.log.Info("the values of a spare server were removed: its job is over", "job", x.name)
+}
