@@ -56,10 +56,12 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 		return nil
 	}
 	if offer, ok := spareOffered(hello.Offers); ok && p.opts.Jobs != nil {
-		return p.takeSpare(arrival{conn, far, hello, netns}, offer)
+		a := arrival{conn, far, hello, netns}
+		return p.takeVisit(a, func() error { return p.serveSpare(a, offer) })
 	}
 	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
-		return p.takeSite(arrival{conn, far, hello, netns})
+		a := arrival{conn, far, hello, netns}
+		return p.takeVisit(a, func() error { return p.serveSite(a) })
 	}
 	defer p.entry.leave()
 	if isOffer && o.Kind != keep.Begin {
@@ -133,9 +135,9 @@ func (p *Proxy) inbound(a arrival) error {
 	return p.carryOn(c)
 }
 
-// takeSite serves a link between sites, which has a slot, in a goroutine of its own: it must not
-// count as a connection of the job, or Drain would wait for it.
-func (p *Proxy) takeSite(a arrival) error {
+// takeVisit serves a link that is between the proxies themselves, and has a slot, in a goroutine of its
+// own: it must not count as a connection of the job, or Drain would wait for it.
+func (p *Proxy) takeVisit(a arrival, serve func() error) error {
 	source := handshake.SourceOf(addrPort(a.conn.RemoteAddr()).Addr())
 	if !p.visits.begin(source) {
 		p.entry.leave()
@@ -145,7 +147,7 @@ func (p *Proxy) takeSite(a arrival) error {
 	p.sites.Go(func() {
 		defer p.entry.leave()
 		defer p.visits.end(source)
-		if err := p.serveSite(a); err != nil {
+		if err := serve(); err != nil {
 			p.fail(err)
 		}
 		a.far.Close()

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 )
@@ -42,26 +41,6 @@ func (p *Proxy) DialSpare(ctx context.Context, host netip.Addr, hello []byte) (n
 		return nil, fmt.Errorf("the proxy at %s has no spare servers: its version is older", host)
 	}
 	return conn, nil
-}
-
-// takeSpare serves a link to a spare server of this host, which has a slot, in a goroutine of its
-// own: it must not count as a connection of the job, or Drain would wait for it.
-func (p *Proxy) takeSpare(a arrival, offer link.Offer) error {
-	source := handshake.SourceOf(addrPort(a.conn.RemoteAddr()).Addr())
-	if !p.visits.begin(source) {
-		p.entry.leave()
-		p.opts.Jobs.RefuseSite(source)
-		return reason.Errorf(reason.TooMany, "link to a spare server from %s: it has as many as it may have", source)
-	}
-	p.sites.Go(func() {
-		defer p.entry.leave()
-		defer p.visits.end(source)
-		if err := p.serveSpare(a, offer); err != nil {
-			p.fail(err)
-		}
-		a.far.Close()
-	})
-	return nil
 }
 
 // serveSpare answers a link to a spare server, and serves it to its end.
