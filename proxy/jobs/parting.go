@@ -230,15 +230,17 @@ func (p *parting) ownerFor(key uint64, places plan.Places) int32 {
 	return places.Parted(n)
 }
 
-// mostBytes returns how many bytes a place may need at once for the values that are known: those of a
-// part of each, if they go into as many parts as there are places.
-func (p *parting) mostBytes(places plan.Places) (n int) {
+// mostBytes returns how many bytes a place may need for the values that are known: those of a part of
+// each that is not in the target number of parts yet.
+func (p *parting) mostBytes(places plan.Places, owner func(uint64) int32) (n int) {
 	parts := p.target
 	if parts < 2 {
 		parts = min(places.All(), mostAutoParts)
 	}
-	for _, v := range p.values {
-		n += v.bytes/min(parts, places.All()) + 8
+	for key, v := range p.values {
+		if plan.PartsOf(owner(key)) != p.target || p.target == 0 {
+			n += v.bytes/min(parts, places.All()) + 8
+		}
 	}
 	return n
 }

@@ -74,7 +74,7 @@ func (x *job) beginParts(now time.Time) {
 	if len(x.parting.known()) == 0 {
 		return
 	}
-	if x.parting.away = x.missingSpares(x.parting.mostBytes(x.places())); x.parting.away != "" {
+	if x.parting.away = x.missingSpares(x.parting.mostBytes(x.places(), x.router.Table().Owner)); x.parting.away != "" {
 		return // later
 	}
 	for _, m := range x.parting.next(now, x.places(), x.router.Table().Owner, x.moves, busy) {
