@@ -121,10 +121,11 @@ func (x *job) openSpare() error {
 		err = errors.Join(errors.New("the file with parts of its values is gone"), store.Remove())
 	}
 	if err != nil {
-		err = reason.Errorf(reason.State, "a spare server of job %s cannot go on; values of the job are lost unless that can be mended: %w", x.name, err)
-		if x.failed == nil {
-			x.failed = err
-			x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", err)
+		err = reason.Errorf(reason.State, "a spare server of job %s: %w", x.name, err)
+		// While all values are whole, nothing is lost: they stay so.
+		if x.failed == nil && x.router.Table().Parted() {
+			x.failed = reason.Errorf(reason.State, "parts of values are not there any more, restart the job: %w", err)
+			x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", x.failed)
 		}
 		return err
 	}

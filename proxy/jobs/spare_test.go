@@ -128,6 +128,14 @@ func TestSpareServersAreTakenUp(t *testing.T) {
 	if _, err := last.jobs.SpareServer(hello, nil, at); reason.Of(err) != reason.State || last.failed == nil {
 		t.Errorf("without the values: %v, the job's requests fail because of %v", err, last.failed)
 	}
+	// While values are whole, a file that cannot be used does not keep the job from going on.
+	whole := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
+	if err := os.WriteFile(filepath.Join(whole.dir, spareFile), []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := whole.jobs.SpareServer(hello, nil, at); reason.Of(err) != reason.State || whole.failed != nil {
+		t.Errorf("with a damaged file and whole values: %v, the job's requests fail because of %v", err, whole.failed)
+	}
 }
 
 // Where a proxy counts other spare servers, keys do not go into parts, and a table that has some is

@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	// retryPause is how long a client waits before it connects again.
+	// retryPause is how long a client waits before it connects again. Each try in vain doubles that, up to
+	// mostPause times: a proxy that is replaced is soon back, one without spare servers never has any.
 	retryPause = 100 * time.Millisecond
+	mostPause  = 16
 	// mostAhead and mostAheadBytes bound the frames that are written at once. Those behind them can
 	// still be merged.
 	mostAhead      = 4
@@ -133,13 +135,15 @@ func (c *Client) Run(ctx context.Context) error {
 	var told sync.WaitGroup
 	told.Go(func() { c.tellRefused(ctx) })
 	defer told.Wait()
-	failed := false
+	failed, pause := false, c.pause
 	for ctx.Err() == nil {
 		conn, err := c.opts.Dial(ctx)
 		if err == nil {
 			var heard bool
 			heard, err = c.useLink(ctx, conn)
-			failed = failed && !heard
+			if heard {
+				failed, pause = false, c.pause
+			}
 		}
 		if ctx.Err() == nil && !failed {
 			failed = true // and not logged with each try
@@ -147,8 +151,9 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(c.pause):
+		case <-time.After(pause):
 		}
+		pause = min(2*pause, mostPause*c.pause)
 	}
 	return nil
 }
