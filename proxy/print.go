@@ -9,6 +9,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
+	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
 // Print writes the state of a proxy for people: its connections, with the bytes that the job
@@ -51,6 +52,9 @@ func (s *State) Print(w io.Writer, measures bool) {
 		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codecOf(&c),
 			c.ToFar.JobBytes, c.ToFar.FarBytes, c.ToJob.JobBytes, c.ToJob.FarBytes)
 	}
+	for i := range s.Jobs {
+		printSpare(w, &s.Jobs[i])
+	}
 	if s.Shared != nil {
 		printShared(w, s.Shared)
 	}
@@ -69,6 +73,27 @@ func printAggregate(w io.Writer, c *aggregate.Counts) {
 		c.Carried, c.Sums, c.Partial, c.SparedBytes, c.Alone, c.Repeated, c.Lost, c.HeldBytes)
 	for _, why := range slices.Sorted(maps.Keys(c.Passed)) {
 		fmt.Fprintf(w, "    not summed: %s\t%d\n", why, c.Passed[why])
+	}
+}
+
+// printSpare writes what a job's spare servers carry, as this host sees them.
+func printSpare(w io.Writer, j *jobs.State) {
+	if j.InParts == nil {
+		return
+	}
+	for _, r := range j.InParts.Spare {
+		if !r.Connected && r.SentBytes == 0 {
+			continue
+		}
+		away := ""
+		if !r.Connected {
+			away = ", not connected"
+		}
+		fmt.Fprintf(w, "  spare server at %s: sent %d bytes, received %d; %d requests (%d bytes) in flight; room for %d bytes%s\n",
+			r.Host, r.SentBytes, r.ReceivedBytes, r.Requests, r.Bytes, r.Free, away)
+	}
+	if r := j.InParts.Serves; r != nil {
+		fmt.Fprintf(w, "  spare server of this host: sent %d bytes, received %d, %d links\n", r.SentBytes, r.ReceivedBytes, r.Links)
 	}
 }
 

@@ -143,13 +143,23 @@ func (c *connection) state() ConnectionState {
 	return s
 }
 
+// spareCodec is the name, as a codec, of what goes to and from spare servers. Their requests are taken from jobs on
+// links with other codecs; what they answer counts as taken from a server.
+const spareCodec = "spare"
+
 // Carried returns how many bytes of jobs went over links with a codec, and how many were sent
-// in their place.
+// in their place, to spare servers too.
 func (p *Proxy) Carried() (job, far uint64) {
 	for codec, f := range p.conns.sums().flows {
 		if codec != "" {
 			job, far = job+f.toFar.In, far+f.toFar.Out+f.toFar.Lane
 		}
+	}
+	if p.opts.Jobs != nil {
+		asked, served := p.opts.Jobs.SpareTraffic()
+		requests, _ := asked.Bytes()
+		answers, _ := served.Bytes()
+		job, far = job+answers, far+requests+answers
 	}
 	return job, far
 }
@@ -206,7 +216,7 @@ var (
 	descWaits   = prometheus.NewDesc("psidecar_proxy_awaited_total", "Connections that waited for the mesh port of a new host, by whether it opened within --peer-patience.", []string{"opened"}, nil)
 	descGuarded = prometheus.NewDesc("psidecar_proxy_guard_cgroups", "Cgroups of jobs with displaced keys: closed (connects fail while there is no proxy) or pending (a change is not in effect yet).", []string{"state"}, nil)
 	descGuardNo = prometheus.NewDesc("psidecar_proxy_guard_failures_total", "Failed attempts to make a cgroup fail closed, or to reopen it.", nil, nil)
-	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as seen by the job (side job) and on the link (side far); spliced connections are counted when they end.", []string{"codec", "direction", "side"}, nil)
+	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as seen by the job (side job) and on the link (side far); spliced connections are counted when they end. Codec spare: links to spare servers (--spare-servers), whose answers count as those of a server.", []string{"codec", "direction", "side"}, nil)
 	descMessage = prometheus.NewDesc("psidecar_proxy_messages_total", "Messages on connections with a codec, encoded or unmodified.", []string{"codec", "direction", "form"}, nil)
 	descUnheld  = prometheus.NewDesc("psidecar_proxy_unheld_messages_total", "Messages not encoded because the memory limit was reached.", []string{"codec"}, nil)
 	descLedgers = prometheus.NewDesc("psidecar_proxy_ledger_bytes", "Bytes of ledgers in the state directory.", nil, nil)
@@ -255,6 +265,22 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	}
 }
 
+// collectSpare sends the metrics of links to spare servers.
+func (p *Proxy) collectSpare(out chan<- prometheus.Metric) {
+	if p.opts.Jobs == nil {
+		return
+	}
+	asked, served := p.opts.Jobs.SpareTraffic()
+	sent, received := asked.Bytes()
+	answers, requests := served.Bytes()
+	for _, c := range []struct {
+		direction, side string
+		bytes           uint64
+	}{{"to_far", "job", answers}, {"to_far", "far", sent + answers}, {"to_job", "far", received + requests}, {"to_job", "job", requests}} {
+		out <- prometheus.MustNewConstMetric(descBytes, prometheus.CounterValue, float64(c.bytes), spareCodec, c.direction, c.side)
+	}
+}
+
 // Collect implements prometheus.Collector. It reads counters that exist anyway; nothing is
 // counted twice for metrics.
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
@@ -262,6 +288,7 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectShared(out)
 	p.collectAggregate(out)
 	p.collectFolder(out)
+	p.collectSpare(out)
 	p.collectMeasures(out)
 	p.kept.collect(out)
 	p.passes.collect(out)

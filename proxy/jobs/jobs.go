@@ -75,6 +75,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/spare"
 )
 
 // Options configure a [Jobs].
@@ -156,6 +157,8 @@ type Jobs struct {
 	post *semaphore.Weighted // bounds the memory of letters that are read and handled
 
 	spareRoom *semaphore.Weighted // bounds the memory of requests to spare servers that are read and applied
+
+	spareAsked, spareServed spare.Traffic // see SpareTraffic
 
 	strayAnswers atomic.Uint64 // answers dropped because their job is not known
 	messages     losses        // messages of routers that were dropped

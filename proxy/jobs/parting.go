@@ -290,6 +290,15 @@ type PartsState struct {
 	Not     PartsGap          `json:"not"`               // why large values are left alone
 	// Spare are the job's spare servers, as this host's workers use them.
 	Spare []SpareState `json:"spare_servers,omitempty"`
+	// Serves is this host's own; nil: it has none, or nobody has asked for it.
+	Serves *SpareServerState `json:"spare_server,omitempty"`
+}
+
+// SpareServerState describes the spare server of a host, as seen from there.
+type SpareServerState struct {
+	Links         int    `json:"links"` // open ones, one for each host
+	SentBytes     uint64 `json:"sent_bytes"`
+	ReceivedBytes uint64 `json:"received_bytes"`
 }
 
 // SpareState describes a spare server, as seen from one host.
@@ -300,6 +309,9 @@ type SpareState struct {
 	// Requests without an answer, and their bytes.
 	Requests int `json:"requests"`
 	Bytes    int `json:"request_bytes"`
+	// Bytes of the link, since the proxy took up the job.
+	SentBytes     uint64 `json:"sent_bytes"`
+	ReceivedBytes uint64 `json:"received_bytes"`
 }
 
 // state returns the state for status.

@@ -162,7 +162,7 @@ func (x *job) partsState() *PartsState {
 		return nil
 	}
 	s := x.parting.state()
-	s.Spare = x.spareStates()
+	s.Spare, s.Serves = x.spareStates(), x.spareServerState()
 	if gap := x.wholeBecause(); gap.Reason != "" {
 		s.Not = gap
 	} else if x.parting.away != "" {

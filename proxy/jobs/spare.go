@@ -41,10 +41,12 @@ const maxSpare = 1<<10 - 1
 
 // spares are a job's spare servers. job.mu guards it.
 //
-// Invariants: hosts does not change once the job is registered. clients is nil or has one element for
+// Invariants: hosts, traffic and served do not change once the job is registered. clients is nil or has one element for
 // each host. asked has the requests that a client was given and has not answered.
 type spares struct {
-	hosts   []string // by rank, from the number of servers on
+	hosts   []string         // by rank, from the number of servers on
+	traffic []*spare.Traffic // with each of them, as their client
+	served  *spare.Traffic   // of the links to this host's spare server
 	clients []*spare.Client
 	asked   map[spareID]spareAsk
 	end     context.CancelFunc // ends clients; nil: they do not run
@@ -99,6 +101,11 @@ func spareHosts(t *pslite.Table) (hosts []string) {
 // setSpare sets the hosts of the job's spare servers, before it is registered.
 func (x *job) setSpare(hosts []string) {
 	x.spares.hosts = hosts
+	x.spares.served = spare.NewTraffic(&x.jobs.spareServed)
+	x.spares.traffic = nil
+	for range hosts {
+		x.spares.traffic = append(x.spares.traffic, spare.NewTraffic(&x.jobs.spareAsked))
+	}
 	x.router.SetSpare(len(hosts))
 }
 
@@ -215,10 +222,11 @@ func (x *job) newSpareClient(i int) *spare.Client {
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return x.jobs.opts.DialSpare(ctx, host, hello)
 		},
-		Answer: func(a spare.Answer) { x.answerSpare(int32(x.servers+i), a) },
-		Room:   x.letGo,
-		Merge:  true,
-		Log:    x.jobs.log.With("job", x.name, "spare_server", host),
+		Answer:  func(a spare.Answer) { x.answerSpare(int32(x.servers+i), a) },
+		Room:    x.letGo,
+		Traffic: x.spares.traffic[i],
+		Merge:   true,
+		Log:     x.jobs.log.With("job", x.name, "spare_server", host),
 	})
 }
 
@@ -443,6 +451,7 @@ func (x *job) spareStates() (all []SpareState) {
 			s.Connected, s.Free = c.Connected(), c.Free()
 			s.Requests, s.Bytes = c.Backlog()
 		}
+		s.SentBytes, s.ReceivedBytes = x.spares.traffic[i].Bytes()
 		all = append(all, s)
 	}
 	return all

@@ -129,9 +129,24 @@ func (x *job) openSpare() error {
 		}
 		return err
 	}
-	x.spares.server = spare.NewServer(store, x.jobs.spareRoom, x.jobs.log)
+	x.spares.server = spare.NewServer(store, spare.ServerOptions{Room: x.jobs.spareRoom, Traffic: x.spares.served, Log: x.jobs.log})
 	return nil
 }
+
+// spareServerState returns the state of this host's spare server, nil where nobody has asked for it; the caller
+// holds x.mu.
+func (x *job) spareServerState() *SpareServerState {
+	if x.spares.server == nil {
+		return nil
+	}
+	s := SpareServerState{Links: x.spares.links}
+	s.SentBytes, s.ReceivedBytes = x.spares.served.Bytes()
+	return &s
+}
+
+// SpareTraffic returns the bytes of links to spare servers, of all jobs: asked has those of this host's workers,
+// served those of this host's spare servers. Those of a worker to its own host's are in both.
+func (j *Jobs) SpareTraffic() (asked, served *spare.Traffic) { return &j.spareAsked, &j.spareServed }
 
 // spareFile has the values of a spare server, in a job's folder.
 const spareFile = "spare.values"

@@ -53,7 +53,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 			b.Fatal(err)
 		}
 		defer s.Close()
-		server := NewServer(s, semaphore.NewWeighted(LeastRoom), nil)
+		server := NewServer(s, ServerOptions{Room: semaphore.NewWeighted(LeastRoom)})
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			b.Fatal(err)

@@ -34,6 +34,8 @@ type ClientOptions struct {
 	// Room is called after answers, in the same way: the backlog has become less. It may be nil.
 	Room func()
 	Log  *slog.Logger
+	// Traffic counts the bytes of its links. It may be nil.
+	Traffic *Traffic
 	// Merge makes that requests of several workers are merged while they wait for the link.
 	Merge bool
 }
@@ -232,7 +234,9 @@ func (c *Client) sendFrames(ctx context.Context, conn net.Conn) error {
 			continue
 		}
 		bufs := appendFrames(nil, frames)
-		if _, err := bufs.WriteTo(conn); err != nil {
+		n, err := bufs.WriteTo(conn)
+		c.opts.Traffic.addSent(n)
+		if err != nil {
 			return err
 		}
 	}
@@ -264,7 +268,7 @@ func appendFrames(bufs net.Buffers, frames []*frame) net.Buffers {
 
 // receive reads what the server sends, until the link ends.
 func (c *Client) receive(conn net.Conn) error {
-	in := bufio.NewReaderSize(conn, readBuffer)
+	in := bufio.NewReaderSize(c.opts.Traffic.reader(conn), readBuffer)
 	for {
 		body, err := readFrame(in)
 		if err != nil {

@@ -83,8 +83,8 @@ type intake struct {
 	buf    []byte
 }
 
-func newIntake(conn net.Conn, room *semaphore.Weighted, within time.Duration) *intake {
-	return &intake{conn: conn, in: bufio.NewReaderSize(conn, readBuffer), room: room, within: within}
+func newIntake(conn net.Conn, t *Traffic, room *semaphore.Weighted, within time.Duration) *intake {
+	return &intake{conn: conn, in: bufio.NewReaderSize(t.reader(conn), readBuffer), room: room, within: within}
 }
 
 // readRequest returns the next request. Its memory counts until releaseRoom is called, which must happen

@@ -39,7 +39,7 @@ func newRoomy(t *testing.T, size int64, servers int) *roomy {
 				t.Error(err)
 			}
 		})
-		r.servers = append(r.servers, NewServer(store, r.room, nil))
+		r.servers = append(r.servers, NewServer(store, ServerOptions{Room: r.room}))
 	}
 	t.Cleanup(func() {
 		cancel()
@@ -429,7 +429,7 @@ func TestRequestsInPieces(t *testing.T) {
 		m := message{push: true, kind: Int8, number: uint64(i), asks: []Ask{{1, 2}, {3, int32(i)}}, pieces: []Piece{{5, bytes.Repeat([]byte{byte(i)}, n)}}}
 		all = append(all, encodeMessage(&m)...)
 	}
-	in := newIntake(&chunks{b: all, random: random}, semaphore.NewWeighted(2<<20), requestWithin)
+	in := newIntake(&chunks{b: all, random: random}, nil, semaphore.NewWeighted(2<<20), requestWithin)
 	for i, n := range sizes {
 		m, err := in.readRequest(t.Context())
 		if err != nil || m.number != uint64(i) || len(m.pieces) != 1 || !bytes.Equal(m.pieces[0].Value, bytes.Repeat([]byte{byte(i)}, n)) {

@@ -292,7 +292,7 @@ func TestMergingDoesNotChangeValues(t *testing.T) {
 func TestReleasedServerAnswersNothing(t *testing.T) {
 	store := mustOpen(t, filepath.Join(t.TempDir(), "store"), StoreOptions{})
 	defer store.Close()
-	server := NewServer(store, nil, nil)
+	server := NewServer(store, ServerOptions{})
 	for _, released := range []bool{false, true} {
 		here, there := net.Pipe()
 		result := make(chan error)
@@ -401,7 +401,7 @@ func TestWaitingRequestsAreMerged(t *testing.T) {
 func TestServerEndsLinksOfStrangers(t *testing.T) {
 	store := mustOpen(t, filepath.Join(t.TempDir(), "store"), StoreOptions{})
 	defer store.Close()
-	server := NewServer(store, nil, nil)
+	server := NewServer(store, ServerOptions{})
 	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "\x05\x00\x00\x00hello", "\x00\x00\x00\x00"} {
 		here, there := net.Pipe()
 		result := make(chan error)

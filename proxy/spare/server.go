@@ -25,22 +25,32 @@ const (
 // Server offers one store over many links. The store must not be used otherwise while links are
 // served.
 type Server struct {
-	log    *slog.Logger
-	room   *semaphore.Weighted
-	within time.Duration // see requestWithin
+	log     *slog.Logger
+	room    *semaphore.Weighted
+	traffic *Traffic
+	within  time.Duration // see requestWithin
 
 	mu    sync.Mutex // guards the store, and is not held while anything is read or written
 	store *Store     // nil once it was taken away
 }
 
-// NewServer returns a server of a store. room bounds the memory of the requests that are read and done, over all
-// servers that have the same. It has [LeastRoom] bytes at least, or large requests are never done. nil: there is no
-// bound.
-func NewServer(s *Store, room *semaphore.Weighted, log *slog.Logger) *Server {
+// ServerOptions of a [Server].
+type ServerOptions struct {
+	// Room bounds the memory of the requests that are read and done, over all servers that have the same. It has
+	// [LeastRoom] bytes at least, or large requests are never done. nil: there is no bound.
+	Room *semaphore.Weighted
+	// Traffic counts the bytes of its links. It may be nil.
+	Traffic *Traffic
+	Log     *slog.Logger
+}
+
+// NewServer returns a server of a store.
+func NewServer(s *Store, o ServerOptions) *Server {
+	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{log: log, room: room, within: requestWithin, store: s}
+	return &Server{log: log, room: o.Room, traffic: o.Traffic, within: requestWithin, store: s}
 }
 
 // Release takes the store away, and returns it: the caller may close it. Links end with the next
@@ -62,7 +72,7 @@ var errReleased = errors.New("this spare server is closed")
 func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l := newAnswerLine(conn)
+	l := newAnswerLine(conn, s.traffic)
 	stop := context.AfterFunc(ctx, l.closeLink)
 	defer stop()
 	written := make(chan struct{})
@@ -87,7 +97,7 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 
 // serveRequests reads requests and does them, until the link ends.
 func (s *Server) serveRequests(ctx context.Context, l *answerLine) error {
-	requests := newIntake(l.conn, s.room, s.within)
+	requests := newIntake(l.conn, s.traffic, s.room, s.within)
 	for l.waitRoom() {
 		err := s.serveRequest(ctx, l, requests)
 		if errors.Is(err, io.EOF) {
@@ -180,7 +190,8 @@ func (s *Server) appendValues(b []byte, m *message) ([]byte, error) {
 // mu guards frames, the answers in order, bytes, their size with that of the one being written, and
 // ended, after which nothing is put or written any more. kept is a buffer for the next answer.
 type answerLine struct {
-	conn net.Conn
+	conn    net.Conn
+	traffic *Traffic
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -190,8 +201,8 @@ type answerLine struct {
 	kept    []byte
 }
 
-func newAnswerLine(conn net.Conn) *answerLine {
-	l := &answerLine{conn: conn}
+func newAnswerLine(conn net.Conn, t *Traffic) *answerLine {
+	l := &answerLine{conn: conn, traffic: t}
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }
@@ -271,7 +282,9 @@ func (l *answerLine) writeAll() {
 		if !ok {
 			return
 		}
-		if _, err := l.conn.Write(frame); err != nil {
+		n, err := l.conn.Write(frame)
+		l.traffic.addSent(int64(n))
+		if err != nil {
 			l.closeLink()
 			return
 		}

@@ -37,7 +37,7 @@ func (s *site) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.store = mustOpen(s.t, s.path, s.opts)
-	s.server = NewServer(s.store, nil, nil)
+	s.server = NewServer(s.store, ServerOptions{})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 }
 
@@ -70,7 +70,7 @@ func (s *site) takeUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.store = mustOpen(s.t, s.path, s.opts)
-	s.server = NewServer(s.store, nil, nil)
+	s.server = NewServer(s.store, ServerOptions{})
 }
 
 // loopback returns both ends of a connection.

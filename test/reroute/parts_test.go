@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -51,28 +52,25 @@ func until(t *testing.T, done <-chan error, what string, so func() bool) {
 	}
 }
 
+// largeJob is a job that counts in values of 1 MiB, all at home with its servers.
+type largeJob struct {
+	name    string
+	args    []string // of its workers
+	env     []string
+	servers int
+	workers int
+}
+
+// largeKeys is the number of values of a [largeJob].
+const largeKeys = 3
+
 // While a job counts in values of 1 MiB that are all at home with one server, these go
 // into parts on all of them, and on spare servers where a host has none, and restore puts them
 // together again. Each worker checks what it pulls, and the sums are right.
 func TestLargeValuesInParts(t *testing.T) {
-	require.Root(t)
-	require.BPF(t)
-	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
-	const k, ids = 4, 3
-	n := hoststest.New(t, hosts.Config{Hosts: k})
-	p := newPlanner(t, n.Host(0))
-	p.program = program
-	var all []*sidecar.Sidecar
-	for _, h := range n.Hosts() {
-		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--split", "4", "--spare-servers", "--planner", p.address, "--state-dir", t.TempDir()))
-	}
-	for _, c := range []struct {
-		name    string
-		args    []string
-		env     []string
-		servers int
-		workers int
-	}{
+	const k = 4
+	run := newLargeRun(t, k)
+	for _, c := range []largeJob{
 		{"a request for two keys", nil, nil, k, k},
 		{"one key, push and pull in one, two workers a host", []string{"--count-batch", "1", "--count-pushpull"}, nil, k, 2 * k},
 		{"resend and loss", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=1000", "PS_DROP_MSG=2"}, k, k},
@@ -82,44 +80,109 @@ func TestLargeValuesInParts(t *testing.T) {
 		{"two servers, one key, push and pull in one, two workers a host", []string{"--count-batch", "1", "--count-pushpull"}, nil, 2, 2 * k},
 		{"one server, two workers a host, resend and loss", nil, []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=1000", "PS_DROP_MSG=2"}, 1, 2 * k},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			goesOn, end := hoststest.WhileTraining(t)
-			mine := hosts.Program{psjob, "--json"}
-			count := append(hosts.Program{psjob, "--json", "--model", "count", "--key-map", "identity", "--count-keys", "3", "--count-batch", "2",
-				"--value-length", "262144", "--steps", "10", "--count-while", goesOn}, c.args...)
-			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(c.servers, hosts.Program{psjob, "--json", "--value-length", "262144"}), Workers: hosts.Repeat(c.workers, count), Env: c.env}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			done := make(chan error, 1)
-			go func() { done <- r.Wait() }()
-			name := jobName(n.Host(0).IPv4)
-			var fewest, most int
-			var not []jobs.PartsGap
-			until(t, done, "its values are in parts", func() bool {
-				fewest, most, not = inParts(t, all, name)
-				return fewest >= ids
-			})
-			before := plain(t, all)
-			until(t, done, "requests for parts are answered", func() bool { return plain(t, all) > before+40 })
-			p.run("restore", "--wait", "1m")
-			if fewest, most, not = inParts(t, all, name); most > 0 {
-				t.Errorf("after psidecar restore %d values are in parts: %v", most, not)
-			}
-			before = plain(t, all)
-			until(t, done, "requests for whole values are answered", func() bool { return plain(t, all) > before+40 })
-			if fewest, most, not = inParts(t, all, name); most > 0 {
-				t.Errorf("some time after psidecar restore %d values are in parts: %v", most, not)
-			}
-			t.Logf("not in parts because of %v", not)
-			end()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { run.count(t, c) })
 	}
+}
+
+// Parts go to spare servers over links with TLS as well.
+func TestLargeValuesInPartsWithTLS(t *testing.T) {
+	f := require.NewAuthority(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour), "psidecar://proxy/mesh")
+	const k = 4
+	run := newLargeRun(t, k, "--insecure=false", "--tls-cert", f.Cert, "--tls-key", f.Key, "--tls-ca", f.CA)
+	run.count(t, largeJob{"one server, two workers a host", nil, nil, 1, 2 * k})
+}
+
+// largeRun is hosts with proxies that divide large values among servers and spare servers.
+type largeRun struct {
+	net     *hosts.Net
+	planner *planner
+	psjob   string
+	all     []*sidecar.Sidecar
+}
+
+func newLargeRun(t *testing.T, n int, flags ...string) *largeRun {
+	require.Root(t)
+	require.BPF(t)
+	program := hoststest.BuildJob(t, "cmd/psidecar")
+	r := &largeRun{net: hoststest.New(t, hosts.Config{Hosts: n}), psjob: hoststest.BuildJob(t, "cmd/psjob")}
+	r.planner = newPlanner(t, r.net.Host(0))
+	r.planner.program = program
+	for _, h := range r.net.Hosts() {
+		flags := append([]string{"--act", "--handler", "add", "--split", "4", "--spare-servers", "--planner", r.planner.address, "--state-dir", t.TempDir()}, flags...)
+		r.all = append(r.all, sidecar.Start(t, h, program, "sidecar", flags...))
+	}
+	return r
+}
+
+// count runs a job until its values were in parts and together again.
+func (r *largeRun) count(t *testing.T, c largeJob) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	goesOn, end := hoststest.WhileTraining(t)
+	mine := hosts.Program{r.psjob, "--json"}
+	count := append(hosts.Program{r.psjob, "--json", "--model", "count", "--key-map", "identity", "--count-keys", strconv.Itoa(largeKeys), "--count-batch", "2",
+		"--value-length", "262144", "--steps", "10", "--count-while", goesOn}, c.args...)
+	job, err := hosts.Job{Hosts: r.net.Hosts(), Scheduler: mine, Servers: hosts.Repeat(c.servers, hosts.Program{r.psjob, "--json", "--value-length", "262144"}), Workers: hosts.Repeat(c.workers, count), Env: c.env}.Start(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- job.Wait() }()
+	name := jobName(r.net.Host(0).IPv4)
+	var fewest, most int
+	var not []jobs.PartsGap
+	until(t, done, "its values are in parts", func() bool {
+		fewest, most, not = inParts(t, r.all, name)
+		return fewest >= largeKeys
+	})
+	before := plain(t, r.all)
+	until(t, done, "requests for parts are answered", func() bool { return plain(t, r.all) > before+40 })
+	r.planner.run("restore", "--wait", "1m")
+	if fewest, most, not = inParts(t, r.all, name); most > 0 {
+		t.Errorf("after psidecar restore %d values are in parts: %v", most, not)
+	}
+	before = plain(t, r.all)
+	until(t, done, "requests for whole values are answered", func() bool { return plain(t, r.all) > before+40 })
+	if fewest, most, not = inParts(t, r.all, name); most > 0 {
+		t.Errorf("some time after psidecar restore %d values are in parts: %v", most, not)
+	}
+	least := uint64(0)
+	if c.servers < len(r.all) {
+		least = 1 << 20
+	}
+	var asked, served [2]uint64
+	until(t, done, "spare servers count what those count who asked them", func() bool {
+		asked, served = r.spareTraffic(t, name)
+		return asked == served
+	})
+	if min(asked[0], asked[1]) < least {
+		t.Errorf("%d bytes were pushed to spare servers and pulled from them, want %d at least", asked, least)
+	}
+	t.Logf("not in parts because of %v", not)
+	end()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// spareTraffic returns the bytes pushed to spare servers and pulled from them, by those who asked and by
+// the spare servers.
+func (r *largeRun) spareTraffic(t *testing.T, name string) (asked, served [2]uint64) {
+	t.Helper()
+	for _, s := range r.all {
+		for _, j := range states(t, s) {
+			if j.Job != name || j.InParts == nil {
+				continue
+			}
+			for _, r := range j.InParts.Spare {
+				asked[0], asked[1] = asked[0]+r.SentBytes, asked[1]+r.ReceivedBytes
+			}
+			if r := j.InParts.Serves; r != nil {
+				served[0], served[1] = served[0]+r.ReceivedBytes, served[1]+r.SentBytes
+			}
+		}
+	}
+	return asked, served
 }
 
 // Proxies and the planner are killed at random while a job's large values go into as many
