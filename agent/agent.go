@@ -113,6 +113,8 @@ type Options struct {
 	Health *health.Loops
 	// Names are the names of keys; nil: they have none.
 	Names *page.NameFile
+	// PartKeys, if not nil, returns which keys are parts of other keys of a job: see observe.Options.
+	PartKeys func(scheduler netip.AddrPort, known int) []observe.PartRange
 	// Carried returns the state of this host's proxy.
 	Carried Carried
 	// Adoption, if not nil, returns the state of adopting connections.
@@ -229,7 +231,7 @@ func New(opts Options) (*Agent, error) {
 		OneIn:    func() uint32 { return opts.Sampling.OneIn },
 		Uses:     opts.Uses,
 
-		Route: opts.Route, LastPush: opts.LastPush, Slow: opts.Slow,
+		Route: opts.Route, LastPush: opts.LastPush, Slow: opts.Slow, PartKeys: opts.PartKeys,
 
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})

@@ -1,6 +1,7 @@
 package counts
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -25,6 +26,12 @@ func (p plain) add(b Batch) {
 		if b.Lens != nil {
 			s[b.LenPlane] += b.lenBytes(i)
 		}
+	}
+}
+
+func (p plain) forget(first, last uint64) {
+	for _, keys := range p {
+		maps.DeleteFunc(keys, func(k uint64, _ *Sums) bool { return first <= k && k <= last })
 	}
 }
 
@@ -106,6 +113,19 @@ func TestExactAgainstPlain(t *testing.T) {
 			b := drawBatch(t)
 			want.add(b)
 			table.Add(b)
+			if rapid.IntRange(0, 3).Draw(t, "forget") == 0 {
+				first := b.Run.First
+				if b.Run.N == 0 {
+					first = b.Keys[len(b.Keys)/2]
+				}
+				first -= min(first, rapid.SampledFrom([]uint64{0, 1, 600}).Draw(t, "before"))
+				last := first + rapid.SampledFrom([]uint64{0, 5, 700, 9000}).Draw(t, "span")
+				if last < first {
+					last = math.MaxUint64
+				}
+				want.forget(first, last)
+				table.Forget(first, last)
+			}
 		}
 		for worker, keys := range want {
 			for k, s := range keys {
@@ -120,6 +140,13 @@ func TestExactAgainstPlain(t *testing.T) {
 		}
 		checkBlocks(t, table, want, 0, math.MaxUint64, rapid.IntRange(1, 50).Draw(t, "blocks"))
 		checkBlocks(t, table, want, 100, 1<<40+300, 7)
+		var sum Sums
+		for w := range want {
+			sum.Add(want.sums(w, 0, math.MaxUint64))
+		}
+		if size.Total != sum {
+			t.Fatalf("total %v, want %v", size.Total, sum)
+		}
 		checkUsed(t, table)
 	})
 }

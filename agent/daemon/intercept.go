@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/listeners"
+	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/bpf/redirect"
 )
 
@@ -88,10 +89,19 @@ func (i *Interception) tellAgent(o *agent.Options) {
 	if o.Saved == nil {
 		o.Saved = i.listeners.Carried
 	}
+	o.PartKeys = i.partKeys
 	o.Collectors = append(o.Collectors, i.listeners)
 	if i.adoption != nil {
 		i.adoption.tellAgent(o)
 	}
+}
+
+// partKeys returns which keys are parts of others by what proxies say; see [agent.Options].
+func (i *Interception) partKeys(job netip.AddrPort, known int) (parts []observe.PartRange) {
+	for _, r := range i.listeners.PartKeys(job, known) {
+		parts = append(parts, observe.PartRange{First: r[0], Last: r[1], Whole: r[2]})
+	}
+	return parts
 }
 
 // Mark returns the SO_MARK of sockets that are never redirected. This process's own connections

@@ -96,7 +96,7 @@ type Listeners struct {
 	incoming *net.UnixListener // nil with NoSocket
 	attended sync.WaitGroup    // the goroutines of proxies
 
-	mu         sync.Mutex                  // guards the fields below, except the last four
+	mu         sync.Mutex                  // guards the fields below, except the last five
 	wanted     []Process                   // the argument of the last Reconcile
 	news       chan struct{}               // closed, and replaced, by each Reconcile
 	reconciled bool                        // Reconcile has been called; until then pins of an earlier agent are left alone
@@ -116,6 +116,7 @@ type Listeners struct {
 	ending  limit // bounds how often proxies are killed
 
 	carried   carried
+	parts     parts
 	kept      kept
 	hung      hung
 	strangers strangers

@@ -138,6 +138,9 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 			s.look()
 			l.carried.tells(conn, m.Carried)
 			continue
+		case handover.PartKeys:
+			l.parts.add(m.Job, m.Parts)
+			continue
 		case handover.Full:
 			if err := l.setFull(conn, m.On); err != nil {
 				l.log.Warn("cannot update the redirection of connects", "error", err)
@@ -197,7 +200,7 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 	if l.closed {
 		return net.ErrClosed
 	}
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, Keeps: l.kept.most, Holds: keptFor.Milliseconds()}, nil); err != nil {
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, PartKeys: true, Keeps: l.kept.most, Holds: keptFor.Milliseconds()}, nil); err != nil {
 		return err
 	}
 	// Before the listeners: a connection that is accepted at once already needs its job's name.

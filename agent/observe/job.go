@@ -67,6 +67,7 @@ type Job struct {
 	oneIn         uint32  // one request in so many is sampled now; 0: see Options.OneIn
 	sampledAtMost uint32  // the largest such number so far
 	looked        looked
+	parts         partKeys
 }
 
 // A Node is a member of a job. A node is found by what is known first (address, process or

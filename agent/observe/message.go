@@ -355,6 +355,8 @@ func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 	plane := counts.PushedBytes
 	if msg.answer {
 		plane = counts.PulledBytes
+		o.learnParts(msg.job)
+		msg.job.parts.makeWhole(&s.list)
 	}
 	bytes := perKey * uint64(s.list.len())
 	b := counts.Batch{Worker: msg.exchange.Worker, Each: msg.each}

@@ -98,6 +98,10 @@ type Options struct {
 	// a connection that was not redirected to a proxy, that it pushes no more: see lastPush. It
 	// must not block.
 	LastPush func(scheduler netip.AddrPort, node int32)
+	// PartKeys, if not nil, returns which keys are parts of other keys of a job: proxies store a large value
+	// in parts, under keys that no worker knows. In answers they count as the keys that workers use. It
+	// returns the ranges after the first known ones, and is called for each answer.
+	PartKeys func(scheduler netip.AddrPort, known int) []PartRange
 }
 
 // A Route returns the destination of the socket with a cookie: peer, or the address that the

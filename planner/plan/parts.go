@@ -114,6 +114,39 @@ func (p Places) WholeKey(at uint64, home int32, part, parts int) uint64 {
 	return HomeRange(home, p.Servers).First + addModulo(offset%each, (each-shift)%each, each)
 }
 
+// PartRange is a range of part keys. Whole is the key that the first of them is a part of; those after it
+// are parts of the keys after Whole.
+type PartRange struct {
+	Keys
+	Whole uint64
+}
+
+// PartRanges returns the part keys of a range of keys that are at the place of a rank, at most two ranges for
+// each home.
+func (p Places) PartRanges(r Range, rank int32) (parts []PartRange) {
+	n := PartsOf(r.Owner)
+	for home := HomeOf(r.First, p.Servers); n > 0 && home <= HomeOf(r.Last, p.Servers); home++ {
+		all, part := HomeRange(home, p.Servers), p.PartOf(home, rank)
+		if part >= n {
+			continue
+		}
+		first := max(r.First, all.First)
+		// The keys above the last home range are never in parts.
+		each := HomeRange(0, p.Servers).Len()
+		left := min(r.Last, all.First+(each-1)) - first + 1
+		for left > 0 && first-all.First < each {
+			at, ok := p.PartKey(first, part, n)
+			if !ok {
+				break
+			}
+			run := min(left, p.firstOf(home, part)+(each-1)-at+1)
+			parts = append(parts, PartRange{Keys{at, at + (run - 1)}, first})
+			first, left = first+run, left-run
+		}
+	}
+	return parts
+}
+
 // addModulo returns (a + b) mod m for a and b below m. With one server m is nearly 2^64.
 func addModulo(a, b, m uint64) uint64 {
 	if a >= m-b {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"math"
 	"testing"
 
@@ -36,6 +37,62 @@ func TestPartKeysAreFoundAgain(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The ranges of part keys at a place are those of each key of a range, also where they wrap, where the range
+// reaches into another home, and at the end of all keys.
+func TestPartRangesAreTheKeys(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := Places{Servers: rapid.IntRange(1, 20).Draw(t, "servers"), Spare: rapid.IntRange(0, 5).Draw(t, "spare")}
+		p.Spare = max(p.Spare, 2-p.Servers)
+		parts := rapid.IntRange(2, min(MaxParts, p.All())).Draw(t, "parts")
+		rank := int32(rapid.IntRange(0, p.All()-1).Draw(t, "rank"))
+		home := int32(rapid.IntRange(0, p.Servers-1).Draw(t, "home"))
+		part := p.PartOf(home, rank)
+		each := HomeRange(0, p.Servers).Len()
+		middle := HomeRange(home, p.Servers).First
+		switch rapid.IntRange(0, 3).Draw(t, "where") {
+		case 1: // before the key whose part is at the place's last key
+			middle += each - 1 - partShift(home, part, parts)%each
+		case 2:
+			middle = HomeRange(home, p.Servers).Last
+		case 3:
+			middle += rapid.Uint64Range(0, each-1).Draw(t, "offset")
+		}
+		const most = 60
+		before, after := rapid.Uint64Range(0, most).Draw(t, "before"), rapid.Uint64Range(0, most).Draw(t, "after")
+		r := Range{Keys: Keys{middle - min(before, middle), middle + min(after, math.MaxUint64-middle)}, Owner: p.Parted(parts)}
+		want, got := map[uint64]uint64{}, map[uint64]uint64{} // whole keys by part key
+		for k := r.First; ; k++ {
+			home := HomeOf(k, p.Servers)
+			if i := p.PartOf(home, rank); i < parts {
+				if at, ok := p.PartKey(k, i, parts); ok {
+					want[at] = k
+				}
+			}
+			if k == r.Last {
+				break
+			}
+		}
+		ranges := p.PartRanges(r, rank)
+		for _, of := range ranges {
+			if of.Last < of.First || of.Last-of.First > 2*most {
+				t.Fatalf("a range of part keys from %d to %d", of.First, of.Last)
+			}
+			for i := range of.Len() {
+				got[of.First+i] = of.Whole + i
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("part keys of %v at place %d of %v: %v, want %v", r, rank, p, got, want)
+		}
+		if len(ranges) > 4 {
+			t.Fatalf("%d ranges for %v", len(ranges), r)
+		}
+	})
+	if got := (Places{Servers: 4}).PartRanges(Range{Keys: Keys{0, 9}, Owner: 2}, 2); got != nil {
+		t.Errorf("part keys of a whole value: %v", got)
+	}
 }
 
 // No two parts of neighbouring keys, whatever their numbers of parts, have one key, nor

@@ -182,6 +182,7 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 		return nil
 	}
 	d.proxy.TellFull(client.SetFull)
+	client.PartKeys(d.partKeys)
 	client.LastPushes(d.proxy.LastPush)
 	client.Titles(func(t handover.Title) {
 		d.opts.Proxy.Titles.Set(originOf(t.Cgroup, t.Netns), t.Job, policy.JobTitle{Name: t.Name, Wishes: t.Wishes})
@@ -190,6 +191,20 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 	d.guard.Intercepting(client)
 	d.agent.Store(client)
 	return client
+}
+
+// partKeys returns the part keys that the agent is told.
+func (d *Daemon) partKeys() map[string][]handover.PartRange {
+	if d.opts.Proxy.Jobs == nil {
+		return nil
+	}
+	all := map[string][]handover.PartRange{}
+	for _, k := range d.opts.Proxy.Jobs.PartKeys() {
+		for _, r := range k.Ranges {
+			all[k.Job] = append(all[k.Job], handover.PartRange{r.First, r.Last, r.Whole})
+		}
+	}
+	return all
 }
 
 // carry runs the proxy and what goes with it until ctx ends.

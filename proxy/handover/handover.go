@@ -56,6 +56,7 @@ const (
 	Complete   = "complete"    // from the agent: all present listeners have been named
 	FailClosed = "fail-closed" // from the proxy: Cgroup, On; answered by a Result
 	Owner      = "owner"       // from the proxy: Netns, Address; answered by a Result with Found and Cgroup
+	PartKeys   = "part-keys"   // from the proxy: Job, Parts; keys that are parts of others, besides those it has named before
 	Stays      = "stays"       // from the proxy, which is about to end; answered by a Result, with Error where the agent is about to end too
 	Result     = "result"      // from the agent: Sequence, Error where it failed
 	Refused    = "refused"     // from the agent, which then ends the connection: Error
@@ -104,6 +105,9 @@ type Message struct {
 	Turns   bool     `json:"turns,omitempty"`   // of an agent's Hello: it knows Turn
 	Carried *Carried `json:"carried,omitempty"` // of a Pong; nil: the proxy does not say
 
+	PartKeys bool        `json:"part_keys,omitempty"` // of an agent's Hello: it knows PartKeys
+	Parts    []PartRange `json:"parts,omitempty"`     // at most mostParts
+
 	Sequence uint64 `json:"sequence,omitempty"` // of a question and its Result
 	Error    string `json:"error,omitempty"`
 }
@@ -115,8 +119,12 @@ type Carried struct {
 	Far uint64 `json:"far"`
 }
 
+// PartRange says that the keys from the first to the second number are parts of the keys from the third on.
+type PartRange [3]uint64
+
 const (
 	maxMessage  = 16 << 10
+	mostParts   = 200             // in a message of maxMessage
 	sendTimeout = 5 * time.Second // a peer that does not read for so long is given up
 )
 

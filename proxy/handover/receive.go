@@ -33,6 +33,8 @@ type Client struct {
 	yield  func()                                            // nil: this proxy does not yield
 	// carried returns what the proxy has carried; nil: that is not reported.
 	carried func() (job, far uint64)
+	// partKeys returns which keys are parts of others, by job; nil: that is not told.
+	partKeys func() map[string][]PartRange
 
 	mu           sync.Mutex // guards the rest
 	conn         *Conn      // nil while there is no agent
@@ -47,6 +49,7 @@ type Client struct {
 	complete     bool                    // this agent has
 	owners       bool                    // this agent answers Owner
 	answersStays bool                    // this agent answers Stays
+	toldParts    map[toldPart]bool       // part keys that this agent knows; nil: it does not know what they are
 	changed      chan struct{}           // full or the kept connections may have changed
 	keeping      keeping
 	stay         <-chan struct{} // a session lasts until it is closed, beyond Run's context; nil: it does not
@@ -197,7 +200,10 @@ func (c *Client) attach(conn *Conn, hello Message) {
 	// with it.
 	c.keeping.attach(hello.Keeps, time.Duration(hello.Holds)*time.Millisecond)
 	c.conn, c.named, c.told, c.pinged, c.complete = conn, map[uint64]bool{}, false, false, false
-	c.owners, c.answersStays = hello.Owners, hello.Stays
+	c.owners, c.answersStays, c.toldParts = hello.Owners, hello.Stays, nil
+	if hello.PartKeys {
+		c.toldParts = map[toldPart]bool{}
+	}
 	for sequence, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, sequence)
@@ -362,6 +368,9 @@ func (c *Client) pong() error {
 		m.Carried.Job, m.Carried.Far = c.carried()
 	}
 	if err := conn.Send(m, nil); err != nil && !hasGone(err) {
+		return err
+	}
+	if err := c.tellParts(conn); err != nil && !hasGone(err) {
 		return err
 	}
 	return nil // the session ends when all that an agent has said is read

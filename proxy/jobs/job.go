@@ -48,19 +48,20 @@ type job struct {
 	// mu guards the fields below, and inUse, unsaved and expected. It is held for every message of
 	// the job, so nothing under it may wait for the network. Files are written under it,
 	// deliberately: what a message depends on is on disk before the message goes.
-	mu      sync.Mutex
-	site    *migrate.Site
-	router  *route.Router
-	ledgers map[int32]*ledger.Ledger
-	local   map[int32]bool     // ids of the nodes on this host
-	open    map[waiter]bool    // open connections of nodes of any role
-	left    time.Time          // when the last of open was closed
-	up      map[pair]*requests // connections of this host's workers to servers
-	heldUp  map[*requests]bool // connections that wait for room in queues of up and pendingUp, or for the router; see crowd.go
-	crowds  map[pair]bool      // pairs of those that wait for room in the router
-	origins map[origin]bool    // origins of this host's workers, at most maxOrigins
-	taken   uint64             // Waits.Taken when the waiting values of all workers were last redirected
-	down    map[pair]*answers  // connections of servers to this host's workers
+	mu       sync.Mutex
+	site     *migrate.Site
+	router   *route.Router
+	ledgers  map[int32]*ledger.Ledger
+	local    map[int32]bool     // ids of the nodes on this host
+	partKeys partKeys           // of the router's table, when it was last asked for
+	open     map[waiter]bool    // open connections of nodes of any role
+	left     time.Time          // when the last of open was closed
+	up       map[pair]*requests // connections of this host's workers to servers
+	heldUp   map[*requests]bool // connections that wait for room in queues of up and pendingUp, or for the router; see crowd.go
+	crowds   map[pair]bool      // pairs of those that wait for room in the router
+	origins  map[origin]bool    // origins of this host's workers, at most maxOrigins
+	taken    uint64             // Waits.Taken when the waiting values of all workers were last redirected
+	down     map[pair]*answers  // connections of servers to this host's workers
 	// Open connections of this host's workers to servers: those of up, and those that were replaced.
 	flights map[*requests]*flight
 	// Pairs whose queues of messages, in up and pendingUp or in down and pendingDown, were full. Some

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"slices"
 	"sort"
 
@@ -30,7 +31,12 @@ type Table struct {
 	// inside one has its own entry, at home or not.
 	ranges []plan.Range
 	parted bool // some key has had parts for an owner
+	// inParts has the changes that gave keys parts, mostInParts at most, also those that were undone since.
+	inParts map[plan.Range]bool
 }
+
+// mostInParts bounds Table.inParts.
+const mostInParts = 4096
 
 // NewTable returns the table of a job with n servers, at most [MaxServers], in
 // which all keys are at home.
@@ -38,7 +44,7 @@ func NewTable(servers int) *Table { return &Table{servers: servers} }
 
 // Clone returns a deep copy.
 func (t *Table) Clone() *Table {
-	return &Table{servers: t.servers, singles: t.singles.clone(), ranges: slices.Clone(t.ranges), parted: t.parted}
+	return &Table{servers: t.servers, singles: t.singles.clone(), ranges: slices.Clone(t.ranges), parted: t.parted, inParts: maps.Clone(t.inParts)}
 }
 
 // Servers returns the number of servers of the job.
@@ -151,7 +157,9 @@ func (t *Table) rangeTouches(keys pslite.Keys) bool {
 func (t *Table) Set(changes []plan.Range) {
 	t.version++
 	for _, r := range changes {
-		t.parted = t.parted || plan.PartsOf(r.Owner) > 0
+		if plan.PartsOf(r.Owner) > 0 {
+			t.noteParts(r)
+		}
 		if r.Len() > maxSingles {
 			t.setRange(r)
 			continue
@@ -164,6 +172,21 @@ func (t *Table) Set(changes []plan.Range) {
 		}
 	}
 }
+
+// noteParts notes that keys are given parts.
+func (t *Table) noteParts(r plan.Range) {
+	t.parted = true
+	if t.inParts == nil {
+		t.inParts = map[plan.Range]bool{}
+	}
+	if len(t.inParts) < mostInParts {
+		t.inParts[r] = true
+	}
+}
+
+// InParts returns the keys that are in parts or have been, by owner, in no order: the changes that made them so, the
+// first mostInParts.
+func (t *Table) InParts() []plan.Range { return slices.Collect(maps.Keys(t.inParts)) }
 
 // setSingle stores the owner of one key, where it differs from what ranges and home say.
 func (t *Table) setSingle(key uint64, owner int32) {

@@ -22,15 +22,17 @@ import (
 // TestPartsWorthIt measures what --split saves a synchronous job of 25 values of 1 MiB,
 // which every worker pushes and pulls whole in each step: bytes of the busiest host beside
 // a ring all-reduce's, and steps a second beside one server that has them all.
-// PSIDECAR_EVAL_HOSTS is how many hosts there are, 4 where it is not set, and
+// PSIDECAR_EVAL_HOSTS is how many hosts there are, 4 where it is not set,
+// PSIDECAR_EVAL_WORKERS how many workers each has, 1 where it is not set, and
 // PSIDECAR_EVAL_STEPS how many steps are measured.
 func TestPartsWorthIt(t *testing.T) {
 	require.Measurement(t)
 	require.Root(t)
 	require.BPF(t)
 	const keys, mbit = 25, 200
-	k, steps := 4, 6
+	k, each, steps := 4, 1, 6
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_HOSTS"), &k)
+	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_WORKERS"), &each)
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_STEPS"), &steps)
 	ring := plan.Ring(keys<<20, k)
 	var report strings.Builder
@@ -54,7 +56,7 @@ func TestPartsWorthIt(t *testing.T) {
 			defer watching.Wait()
 			defer cancel()
 			run := func(steps int) *Outcome {
-				r := Run{Hosts: k, Servers: c.servers, Rate: mbit * 1e6, Planned: true,
+				r := Run{Hosts: k, Workers: k * each, Servers: c.servers, Rate: mbit * 1e6, Planned: true,
 					Sidecar: []string{"--codec", "none", "--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none"), "--spare-servers=" + fmt.Sprint(c.split != "")},
 					Job: []string{"--model", "count", "--key-map", c.keyMap, "--count-keys", fmt.Sprint(keys), "--count-batch", fmt.Sprint(keys),
 						"--value-length", "262144", "--steps", fmt.Sprint(steps)}}
@@ -89,7 +91,7 @@ func TestPartsWorthIt(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("%d hosts, links of %d Mbit/s, %d values of 1 MiB\n| values | busiest host, MB a step | beside a ring | steps/s | beside one server | sidecars, s a step |\n| --- | --- | --- | --- | --- | --- |\n%s", k, mbit, keys, report.String())
+	t.Logf("%d hosts, %d workers on each, links of %d Mbit/s, %d values of 1 MiB\n| values | busiest host, MB a step | beside a ring | steps/s | beside one server | sidecars, s a step |\n| --- | --- | --- | --- | --- | --- |\n%s", k, each, mbit, keys, report.String())
 }
 
 // watchParts stores the state of a host's values in parts, as long as there is one, until ctx ends.

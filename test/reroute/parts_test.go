@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/hoststest"
@@ -158,11 +159,29 @@ func (r *largeRun) count(t *testing.T, c largeJob) {
 	if min(asked[0], asked[1]) < least {
 		t.Errorf("%d bytes were pushed to spare servers and pulled from them, want %d at least", asked, least)
 	}
+	until(t, done, "agents count what is in parts as the keys that workers use", func() bool { return r.mostKeys(t, name) <= largeKeys+1 }) // and the one that says whether they go on
 	t.Logf("not in parts because of %v", not)
 	end()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// mostKeys returns the largest number of keys that an agent has counted.
+func (r *largeRun) mostKeys(t *testing.T, name string) (most uint64) {
+	t.Helper()
+	for _, s := range r.all {
+		var all page.Jobs
+		if err := s.Get(t.Context(), sidecar.Page, "/api/v1/jobs", &all); err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range all.Jobs {
+			if j.Name == name {
+				most = max(most, j.DistinctKeys)
+			}
+		}
+	}
+	return most
 }
 
 // spareTraffic returns the bytes pushed to spare servers and pulled from them, by those who asked and by
