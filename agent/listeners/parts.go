@@ -20,8 +20,8 @@ type parts struct {
 	jobs map[netip.AddrPort][]handover.PartRange // by the scheduler's address
 }
 
-// add notes what a proxy has named. What exceeds the bounds is dropped: those keys count as keys of their own.
-func (p *parts) add(scheduler string, ranges []handover.PartRange) {
+// addRanges notes what a proxy has named. What exceeds the bounds is dropped: those keys count as keys of their own.
+func (p *parts) addRanges(scheduler string, ranges []handover.PartRange) {
 	job, err := netip.ParseAddrPort(scheduler)
 	if err != nil {
 		return

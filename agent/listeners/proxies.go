@@ -139,7 +139,7 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 			l.carried.tells(conn, m.Carried)
 			continue
 		case handover.PartKeys:
-			l.parts.add(m.Job, m.Parts)
+			l.parts.addRanges(m.Job, m.Parts)
 			continue
 		case handover.Full:
 			if err := l.setFull(conn, m.On); err != nil {

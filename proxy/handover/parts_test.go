@@ -35,6 +35,7 @@ func TestPartKeysAreToldOnce(t *testing.T) {
 		return maps.Clone(all)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- client.Run(ctx) }()
 	knows := []bool{true, false, true}

@@ -19,11 +19,11 @@ type PartKeys struct {
 // mostPartRanges is about how many ranges of a job are named. Further part keys count as keys of their own.
 const mostPartRanges = 4096
 
-// partKeys is a job's PartKeys, of so many changes of a table.
+// partKeys is a job's PartKeys, of so many changes of a table and so many nodes on this host.
 type partKeys struct {
-	of      *route.Table
-	changes int
-	ranges  []plan.PartRange
+	of             *route.Table
+	changes, local int
+	ranges         []plan.PartRange
 }
 
 // PartKeys returns the part keys of all jobs that have any on this host. The caller must not change them.
@@ -45,7 +45,7 @@ func (x *job) partRanges() []plan.PartRange {
 		return nil
 	}
 	changes := t.InParts()
-	if x.partKeys.of == t && x.partKeys.changes == len(changes) {
+	if x.partKeys.of == t && x.partKeys.changes == len(changes) && x.partKeys.local == len(x.local) {
 		return x.partKeys.ranges
 	}
 	var ranges []plan.PartRange
@@ -59,7 +59,7 @@ func (x *job) partRanges() []plan.PartRange {
 			break
 		}
 	}
-	x.partKeys = partKeys{t, len(changes), joinPartRanges(ranges)}
+	x.partKeys = partKeys{t, len(changes), len(x.local), joinPartRanges(ranges)}
 	return x.partKeys.ranges
 }
 

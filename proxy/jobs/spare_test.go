@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -276,4 +277,30 @@ func FuzzSpareRequests(f *testing.F) {
 			t.Errorf("%d pieces with %d bytes of %d keys with %d", len(r.Pieces), bytes, m.Keys().Len(), len(m.Data[1]))
 		}
 	})
+}
+
+// A host names the part keys that its own servers hold, also those of keys that are home again.
+func TestPartKeysOfOwnServers(t *testing.T) {
+	x := spareJob(t, t.TempDir(), 0, Options{}, spareTestHosts...)
+	if got := x.jobs.PartKeys(); got != nil {
+		t.Errorf("part keys of whole values: %v", got)
+	}
+	owner := x.places().Parted(3)
+	x.router.Table().Set([]plan.Range{{Keys: plan.Keys{First: 5, Last: 7}, Owner: owner}, {Keys: plan.One(9), Owner: owner}})
+	if got := x.jobs.PartKeys(); got != nil {
+		t.Errorf("part keys of a host without a server: %v", got)
+	}
+	x.router.Table().Set([]plan.Range{{Keys: plan.One(8), Owner: owner}})
+	if got := x.jobs.PartKeys(); got != nil {
+		t.Errorf("part keys of a host without a server: %v", got)
+	}
+	x.local[pslite.ServerID(0)] = true
+	at, _ := x.places().PartKey(5, 0, 3)
+	want := []PartKeys{{"job", []plan.PartRange{{Keys: plan.Keys{First: at, Last: at + 4}, Whole: 5}}}}
+	for _, when := range []string{"in parts", "home again"} {
+		if got := x.jobs.PartKeys(); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+		x.router.Table().Set([]plan.Range{{Keys: plan.Keys{First: 5, Last: 9}, Owner: plan.Home}})
+	}
 }
