@@ -62,7 +62,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.Lookup("share-pulls").NoOptDefVal = "true"
 	flags.IntVar(&f.ShareLeast, "share-least", shared.Least, "minimum size in bytes of the values of a server's answer that --share-pulls sends once; a smaller one saves fewer bytes for the same processor time")
 	flags.StringVar(&f.Aggregate, "aggregate", daemon.AggregateNone, "sum the pushes of this host's workers to a server before they leave, for servers that add each push immediately (--handler add, or detected with --allow-probe): host, while the links to the server are busy; auto, like host, but not for jobs whose pushes are answered faster without; asked, for jobs for which the planner (psidecar plan aggregate apply) or the owner (psidecar.io/aggregate, PSIDECAR_AGGREGATE) requests it; none")
-	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, auto or asked: how long a push waits for those of the host's other workers")
+	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, auto or asked: how long a push waits for those of the host's other workers; with --spare-servers, also a pull from a spare server")
 	flags.IntVar(&f.AggregateLeast, "aggregate-least", aggregate.Least, "with --aggregate host, auto or asked: minimum size in bytes of values of pushes to a server that are summed; a smaller one saves fewer bytes for the same processor time")
 	f.Values.Register(flags)
 	flags.BoolVar(&f.Follow, "follow-codecs", true, "follow the planner's rules for values and sums (psidecar plan codecs, aggregate), which take precedence over flags and file, and its requests to try codecs")

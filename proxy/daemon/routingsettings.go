@@ -130,5 +130,6 @@ func (f *Settings) routed() (*jobs.Options, error) {
 	if f.MeshPort == 0 {
 		return nil, cli.Usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}
+	o.SpareWait = f.AggregateWait
 	return &o, nil
 }

@@ -104,6 +104,8 @@ type Options struct {
 	Spare bool
 	// SpareLimit bounds the bytes that this host holds of one job; 0: only its disk does.
 	SpareLimit int64
+	// SpareWait is how long a request to a spare server waits for those of the host's other workers.
+	SpareWait time.Duration
 	// DialSpare connects to the spare server that hello asks the proxy of that host for, with
 	// SpareServer there.
 	DialSpare func(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error)

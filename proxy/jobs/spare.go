@@ -226,6 +226,7 @@ func (x *job) newSpareClient(i int) *spare.Client {
 		Room:    x.letGo,
 		Traffic: x.spares.traffic[i],
 		Merge:   true,
+		Wait:    x.jobs.opts.SpareWait,
 		Log:     x.jobs.log.With("job", x.name, "spare_server", host),
 	})
 }

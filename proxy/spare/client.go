@@ -38,6 +38,9 @@ type ClientOptions struct {
 	Traffic *Traffic
 	// Merge makes that requests of several workers are merged while they wait for the link.
 	Merge bool
+	// Wait is how long a request waits for those of the other workers with which it can be merged. 0: it goes
+	// as soon as the link is free.
+	Wait time.Duration
 }
 
 // Client sends requests to one spare server, and again after a link broke.
@@ -62,7 +65,7 @@ type Client struct {
 
 // NewClient returns a client. Nothing goes before Run.
 func NewClient(o ClientOptions) *Client {
-	c := &Client{opts: o, log: o.Log, pause: retryPause, more: make(chan struct{}, 1), refusal: make(chan struct{}, 1), queue: newQueue(o.Merge)}
+	c := &Client{opts: o, log: o.Log, pause: retryPause, more: make(chan struct{}, 1), refusal: make(chan struct{}, 1), queue: newQueue(o.Merge, o.Wait)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -223,13 +226,18 @@ func (c *Client) useLink(ctx context.Context, conn net.Conn) (heard bool, err er
 func (c *Client) sendFrames(ctx context.Context, conn net.Conn) error {
 	for {
 		c.mu.Lock()
-		frames := c.queue.takeFrames(mostAhead, mostAheadBytes)
+		frames, wait := c.queue.takeFrames(mostAhead, mostAheadBytes)
 		c.mu.Unlock()
 		if len(frames) == 0 {
+			var due <-chan time.Time
+			if wait > 0 {
+				due = time.After(wait)
+			}
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-c.more:
+			case <-due:
 			}
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // worker is a worker of a test, which adds to numbers of its own in all values.
@@ -33,12 +34,13 @@ type worker struct {
 func TestSumsAreExactWhateverBreaks(t *testing.T) {
 	for _, merge := range []bool{false, true} {
 		for _, buffered := range []bool{false, true} {
-			t.Run(fmt.Sprintf("merge %v, buffered %v", merge, buffered), func(t *testing.T) { testSums(t, merge, buffered) })
+			t.Run(fmt.Sprintf("merge %v, buffered %v", merge, buffered), func(t *testing.T) { testSums(t, merge, buffered, 0) })
 		}
 	}
+	t.Run("merge, buffered, wait", func(t *testing.T) { testSums(t, true, true, time.Millisecond) })
 }
 
-func testSums(t *testing.T, merge, buffered bool) {
+func testSums(t *testing.T, merge, buffered bool, wait time.Duration) {
 	const hosts, perHost, keys, steps = 2, 3, 4, 120
 	s := newSite(t, StoreOptions{})
 	s.buffered = buffered
@@ -80,7 +82,7 @@ func testSums(t *testing.T, merge, buffered bool) {
 	}
 	clients := make([]*Client, hosts)
 	for i := range clients {
-		clients[i] = runClient(t, ClientOptions{Merge: merge, Answer: answer, Dial: func(ctx context.Context) (net.Conn, error) {
+		clients[i] = runClient(t, ClientOptions{Merge: merge, Wait: wait, Answer: answer, Dial: func(ctx context.Context) (net.Conn, error) {
 			conn, err := s.dial(ctx)
 			if err != nil || intN(5) == 0 {
 				return conn, err
@@ -189,7 +191,7 @@ func testSums(t *testing.T, merge, buffered bool) {
 		}
 	}
 	frames := clients[0].queue.number + clients[1].queue.number
-	if merge && !buffered && frames > sent*9/10 || !merge && frames < hosts*perHost*steps {
+	if merge && (!buffered || wait > 0) && frames > sent*9/10 || !merge && frames < hosts*perHost*steps {
 		t.Errorf("%d requests went in %d frames", sent, frames)
 	}
 	t.Logf("%d requests went in %d frames", sent, frames)

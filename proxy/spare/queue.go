@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"time"
 )
 
 // frame is a request as it goes over links, or several that were merged.
@@ -16,17 +17,21 @@ type frame struct {
 	shape    uint64     // see shapeOf; 0: nothing is merged with it
 	summed   bool       // the values are the frame's own; else the first request's, which do not change
 	bytes    int
+	due      time.Time // it does not go before, so that requests of other workers join it; zero: it goes
 }
 
 // queue has the requests of a client that have no answer. It is not safe for concurrent use.
 //
 // Invariants: frames are in the order of their numbers, and each has a request by ask. The first sent of them are
 // on the link. One that was on a link once does not change any more. The others are in shapes, by shape and in
-// order, unless that is 0. frameOf has each request that waits, by its ask. A worker is in workers while frameOf
-// has an ask of it. newest has the newest timestamp of each worker, for MostWorkers at most. messages and bytes
-// are sums over frames.
+// order, unless that is 0; those alone may have a due. frameOf has each request that waits, by its ask. A worker is in workers while frameOf
+// has an ask of it. newest has the newest timestamp of each worker, for MostWorkers at most, and absent those of
+// them that a frame has waited for in vain since their last request. messages and bytes are sums over frames.
 type queue struct {
 	merge    bool
+	wait     time.Duration // for other workers' requests; 0: nothing waits
+	now      func() time.Time
+	absent   map[int32]bool
 	frames   []*frame
 	sent     int
 	number   uint64 // of the last frame
@@ -44,8 +49,8 @@ type workerLine struct {
 	last     uint64 // number of the last frame with one of them
 }
 
-func newQueue(merge bool) queue {
-	return queue{merge: merge, shapes: map[uint64][]*frame{}, frameOf: map[Ask]*frame{}, workers: map[int32]*workerLine{}, newest: map[int32]int32{}}
+func newQueue(merge bool, wait time.Duration) queue {
+	return queue{merge: merge, wait: wait, now: time.Now, absent: map[int32]bool{}, shapes: map[uint64][]*frame{}, frameOf: map[Ask]*frame{}, workers: map[int32]*workerLine{}, newest: map[int32]int32{}}
 }
 
 // checkRequest returns an error if a request cannot be sent.
@@ -135,7 +140,13 @@ func (q *queue) addRequest(r *Request, shape uint64) {
 		q.bytes += f.bytes
 		if shape != 0 {
 			q.shapes[shape] = append(q.shapes[shape], f)
+			if q.wait > 0 {
+				f.due = q.now().Add(q.wait)
+			}
 		}
+	}
+	if len(f.asks) >= len(q.newest)-len(q.absent) {
+		f.due = time.Time{}
 	}
 	for i := range r.Pieces {
 		r.Pieces[i].Value = nil // the frame has it
@@ -158,6 +169,7 @@ func (q *queue) noteNewest(a Ask) bool {
 		return false
 	}
 	q.newest[a.Worker] = a.Timestamp
+	delete(q.absent, a.Worker)
 	return true
 }
 
@@ -176,18 +188,40 @@ func (q *queue) findLike(r *Request, shape, after uint64) *frame {
 }
 
 // takeFrames returns the next frames to send: at most so many, of so many bytes, but one at least if
-// there is any. From then on they do not change.
-func (q *queue) takeFrames(most, bytes int) []*frame {
+// one may go. From then on they do not change. wait is how long the next one waits, if there is none that may go
+// now; 0: there is no other.
+func (q *queue) takeFrames(most, bytes int) (frames []*frame, wait time.Duration) {
 	from := q.sent
 	for q.sent < len(q.frames) && q.sent-from < most {
 		f := q.frames[q.sent]
 		if bytes -= f.bytes; bytes < 0 && q.sent > from {
 			break
 		}
+		if wait = q.waits(f); wait > 0 {
+			break
+		}
 		q.sent++
 		q.leaveShape(f)
 	}
-	return slices.Clone(q.frames[from:q.sent])
+	return slices.Clone(q.frames[from:q.sent]), wait
+}
+
+// waits returns how long a frame waits for other workers. Those that did not come are not waited for again before
+// their next request.
+func (q *queue) waits(f *frame) time.Duration {
+	if f.due.IsZero() {
+		return 0
+	}
+	if wait := f.due.Sub(q.now()); wait > 0 {
+		return wait
+	}
+	f.due = time.Time{}
+	for worker := range q.newest {
+		if !slices.ContainsFunc(f.asks, func(a Ask) bool { return a.Worker == worker }) {
+			q.absent[worker] = true
+		}
+	}
+	return 0
 }
 
 // leaveShape makes that nothing is merged with a frame any more.

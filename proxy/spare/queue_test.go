@@ -3,18 +3,26 @@ package spare
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
 
 // Whatever is merged and sent again: each worker's requests stay in order, no frame has two of
-// one worker, nothing that was sent changes, and each value goes once.
+// one worker, nothing that was sent changes, and each value goes once. A frame waits, if at all, for
+// workers that have come since another one waited for them, and no longer than it may.
 func TestQueueKeepsOrderAndSums(t *testing.T) {
 	merged := 0
 	rapid.Check(t, func(t *rapid.T) {
-		q := newQueue(rapid.IntRange(0, 4).Draw(t, "merge") > 0)
+		wait := time.Duration(rapid.SampledFrom([]int{0, 2}).Draw(t, "wait"))
+		q := newQueue(rapid.IntRange(0, 4).Draw(t, "merge") > 0, wait)
+		now := time.Now()
+		q.now = func() time.Time { return now }
+		begun, ready := map[*frame]time.Time{}, map[*frame]bool{}
 		timestamps := map[int32]int32{}
+		away := map[int32]bool{}            // workers that came once, and a frame has waited for in vain since
 		waiting := map[int32][]*Request{}   // in the order of sending
 		sum, answered := 0, 0               // of values that were taken, and of frames that are answered
 		var ones [][]byte                   // the memory of all values
@@ -102,8 +110,15 @@ func TestQueueKeepsOrderAndSums(t *testing.T) {
 					}
 					r.Pieces = append(r.Pieces, p)
 				}
+				delete(away, w)
 				q.addRequest(r, shapeOf(r))
 				f := q.frameOf[r.ask()]
+				if begun[f].IsZero() {
+					begun[f] = now
+				}
+				if wait == 0 || f.shape == 0 || len(f.asks) >= len(timestamps)-len(away) {
+					ready[f] = true
+				}
 				waiting[w] = append(waiting[w], r)
 				if len(f.asks) > 1 {
 					merged++
@@ -117,13 +132,27 @@ func TestQueueKeepsOrderAndSums(t *testing.T) {
 			},
 			"send": func(t *rapid.T) {
 				before := q.sent
-				for _, f := range q.takeFrames(rapid.IntRange(1, 4).Draw(t, "most"), 100) {
+				frames, left := q.takeFrames(rapid.IntRange(1, 4).Draw(t, "most"), 100)
+				for _, f := range frames {
+					if sentAs[f] == "" && !ready[f] {
+						if now.Before(begun[f].Add(wait)) {
+							t.Fatal("a frame is sent that could wait for other workers")
+						}
+						for w := range timestamps {
+							if !slices.ContainsFunc(f.asks, func(a Ask) bool { return a.Worker == w }) {
+								away[w] = true
+							}
+						}
+					}
 					sentAs[f] = fmt.Sprint(f.message)
 				}
 				if before < len(q.frames) && q.sent == before {
-					t.Fatal("nothing is sent")
+					if f := q.frames[q.sent]; ready[f] || sentAs[f] != "" || left <= 0 || left != begun[f].Add(wait).Sub(now) {
+						t.Fatalf("nothing is sent for %v", left)
+					}
 				}
 			},
+			"pass": func(*rapid.T) { now = now.Add(1) },
 			"answer": func(t *rapid.T) {
 				if q.sent == 0 {
 					if _, ok := q.takeAnswered(&reply{}); ok {
@@ -167,7 +196,7 @@ func TestQueueKeepsOrderAndSums(t *testing.T) {
 
 // What a worker has sent before, or another process may have, is not merged.
 func TestRepetitionsAreNotMerged(t *testing.T) {
-	q := newQueue(true)
+	q := newQueue(true, 0)
 	add := func(worker, timestamp int32, single bool) int {
 		r := &Request{Worker: worker, Timestamp: timestamp, Push: true, Kind: Int8, Pieces: []Piece{{1, []byte{1}}}, Single: single}
 		q.addRequest(r, shapeOf(r))

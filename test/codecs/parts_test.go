@@ -24,7 +24,8 @@ import (
 // a ring all-reduce's, and steps a second beside one server that has them all.
 // PSIDECAR_EVAL_HOSTS is how many hosts there are, 4 where it is not set,
 // PSIDECAR_EVAL_WORKERS how many workers each has, 1 where it is not set, and
-// PSIDECAR_EVAL_STEPS how many steps are measured.
+// PSIDECAR_EVAL_STEPS how many steps are measured. With PSIDECAR_EVAL_WAIT pushes of a host's workers wait
+// that long for each other (--aggregate-wait).
 func TestPartsWorthIt(t *testing.T) {
 	require.Measurement(t)
 	require.Root(t)
@@ -34,6 +35,10 @@ func TestPartsWorthIt(t *testing.T) {
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_HOSTS"), &k)
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_WORKERS"), &each)
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_STEPS"), &steps)
+	sums := []string{"--codec", "none"}
+	if wait := os.Getenv("PSIDECAR_EVAL_WAIT"); wait != "" {
+		sums = []string{"--aggregate", "host", "--aggregate-wait", wait}
+	}
 	ring := plan.Ring(keys<<20, k)
 	var report strings.Builder
 	plain := 0.0
@@ -57,7 +62,7 @@ func TestPartsWorthIt(t *testing.T) {
 			defer cancel()
 			run := func(steps int) *Outcome {
 				r := Run{Hosts: k, Workers: k * each, Servers: c.servers, Rate: mbit * 1e6, Planned: true,
-					Sidecar: []string{"--codec", "none", "--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none"), "--spare-servers=" + fmt.Sprint(c.split != "")},
+					Sidecar: append([]string{"--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none"), "--spare-servers=" + fmt.Sprint(c.split != "")}, sums...),
 					Job: []string{"--model", "count", "--key-map", c.keyMap, "--count-keys", fmt.Sprint(keys), "--count-batch", fmt.Sprint(keys),
 						"--value-length", "262144", "--steps", fmt.Sprint(steps)}}
 				if c.split == "auto" {
