@@ -356,7 +356,9 @@ func (o *Observer) use(s *stream, perKey uint64, lens []byte, unit uint64) {
 	if msg.answer {
 		plane = counts.PulledBytes
 		o.learnParts(msg.job)
+		held := s.list.memory()
 		msg.job.parts.makeWhole(&s.list)
+		o.held += s.list.memory() - held
 	}
 	bytes := perKey * uint64(s.list.len())
 	b := counts.Batch{Worker: msg.exchange.Worker, Each: msg.each}

@@ -10,7 +10,7 @@ import (
 // A PartRange is a range of keys that are parts of other keys: First of Whole, First+1 of Whole+1, and so on.
 type PartRange struct{ First, Last, Whole uint64 }
 
-// partKeys are a job's keys that are parts of others: ranges, ascending. They may overlap where they agree.
+// partKeys are a job's keys that are parts of others: ranges, ascending and disjoint.
 type partKeys struct {
 	ranges []PartRange
 	known  int // number of ranges that Options.PartKeys has returned

@@ -88,3 +88,40 @@ func TestPartKeysBecomeWhole(t *testing.T) {
 		}
 	})
 }
+
+// What answers have under part keys counts for the keys that they are parts of, and what was counted under them
+// before they were known is forgotten. The memory that is held is right, though the list changes.
+func TestAnswersCountForWholeKeys(t *testing.T) {
+	var told []PartRange
+	o := New(Options{Locality: counts.DefaultLocalityOptions, PartKeys: func(_ netip.AddrPort, known int) []PartRange { return told[known:] }})
+	j := &Job{Sums: counts.NewLocality(counts.DefaultLocalityOptions), observer: o}
+	count := func(answer bool, bytes uint64) {
+		s := &stream{receiver: &Node{job: j}}
+		s.message.job, s.message.answer, s.message.weight = j, answer, 1
+		s.list.addRun(counts.Run{First: 1000, Step: 1, N: 40}, false)
+		s.list.addKey(2000)
+		o.held += s.list.memory()
+		o.use(s, bytes, nil, 0)
+		if o.freeMessage(s); o.held != 0 {
+			t.Errorf("%d bytes stay held", o.held)
+		}
+	}
+	count(true, 100)
+	if n := j.Sums.Table.Size().Keys; n != 41 {
+		t.Errorf("%d keys, want 41", n)
+	}
+	told = []PartRange{{First: 1000, Last: 1019, Whole: 7}, {First: 2000, Last: 2000, Whole: 7}}
+	count(true, 10)
+	for key, want := range map[uint64]uint64{7: 20, 8: 10, 26: 10, 1020: 110, 1000: 0, 2000: 0} {
+		if got := j.Sums.Table.Key(0, key).Sums[counts.PulledBytes]; got != want {
+			t.Errorf("key %d has %d bytes, want %d", key, got, want)
+		}
+	}
+	if n := j.Sums.Table.Size().Keys; n != 40 {
+		t.Errorf("%d keys, want 40", n)
+	}
+	count(false, 1) // a request is of the keys that it says
+	if got := j.Sums.Table.Key(0, 1000).Sums[counts.PushedBytes]; got != 1 {
+		t.Errorf("key 1000 is pushed with %d bytes, want 1", got)
+	}
+}
