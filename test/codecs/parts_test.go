@@ -60,22 +60,30 @@ func TestPartsWorthIt(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer watching.Wait()
 			defer cancel()
+			split := c.split
 			run := func(steps int) *Outcome {
 				r := Run{Hosts: k, Workers: k * each, Servers: c.servers, Rate: mbit * 1e6, Planned: true,
-					Sidecar: append([]string{"--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(c.split, "none"), "--spare-servers=" + fmt.Sprint(c.split != "")}, sums...),
+					Sidecar: append([]string{"--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(split, "none"), "--spare-servers=" + fmt.Sprint(split != "")}, sums...),
 					Job: []string{"--model", "count", "--key-map", c.keyMap, "--count-keys", fmt.Sprint(keys), "--count-batch", fmt.Sprint(keys),
 						"--value-length", "262144", "--steps", fmt.Sprint(steps)}}
-				if c.split == "auto" {
+				if split == "auto" {
 					r.Started = func(sidecars []*sidecar.Sidecar, _ *hosts.Running) {
 						watching.Go(func() { watchParts(ctx, sidecars[0], &parts) })
 					}
 				}
 				return r.Do(t)
 			}
-			first := 6 // by then all is in parts
-			if c.split == "auto" {
-				first = 50
+			name := c.name
+			if split == "auto" {
+				run(60) // in which it is found
+				p := parts.Load()
+				if p == nil || p.Target < 2 {
+					t.Fatalf("auto found no number of parts: %+v", p)
+				}
+				name += fmt.Sprintf(" (%d, settled %v, measured %v)", p.Target, p.Settled, p.Samples)
+				split = fmt.Sprint(p.Target)
 			}
+			const first = 6 // by then all is in parts
 			few, more := run(first), run(first+steps)
 			var bytes []float64
 			for i := range more.Hosts {
@@ -86,10 +94,6 @@ func TestPartsWorthIt(t *testing.T) {
 				plain = seconds
 			}
 			cpu := (more.CPU["sidecars"] - few.CPU["sidecars"]).Seconds() / float64(steps)
-			name := c.name
-			if p := parts.Load(); p != nil {
-				name += fmt.Sprintf(" (%d, measured %v)", p.Target, p.Samples)
-			}
 			fmt.Fprintf(&report, "| %s | %.1f | %.2f | %.3f | %.2f | %.2f |\n", name, slices.Max(bytes)/1e6, slices.Max(bytes)/ring, 1/seconds, plain/seconds, cpu)
 		})
 		if !ok {
