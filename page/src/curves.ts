@@ -47,6 +47,12 @@ function flat([, ...curves]: uPlot.AlignedData): boolean {
   return curves.every((ys) => Array.from(ys).every((y) => !y));
 }
 
+/** What an axis spans: 0 and all of the curves, which are below it where a codec costs bytes. */
+export function yRange(least: number | null, most: number | null): [number, number] {
+  const low = Math.min(least ?? 0, 0) * 1.08;
+  return [low, most !== null && most > 0 ? most * 1.08 : low < 0 ? 0 : 1];
+}
+
 /** A moment at an axis whose ticks are so many seconds apart. */
 export function tick(seconds: number, apart: number): string {
   return apart < 60 ? clock(seconds) : clock(seconds).slice(0, 5);
@@ -165,7 +171,7 @@ export class Curves {
         cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
         scales: {
           x: { time: true },
-          y: { range: (_u, _least, most) => [0, most > 0 ? most * 1.08 : 1] },
+          y: { range: (_u, least, most) => yRange(least, most) },
         },
         axes: [
           { ...axis, size: 28, space: 64, values: (_u, at, _axis, _space, apart) => at.map((s) => tick(s, apart)) },

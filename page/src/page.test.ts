@@ -13,6 +13,14 @@ import { took } from "./runs";
 import { curve } from "./skew";
 import { busiestText, rangeCommand, rulesText, sumCommands } from "./sums";
 import { format, parse, span } from "./view";
+import { yRange } from "./curves";
+
+describe("the axis of curves", () => {
+  it("shows what is below 0", () => {
+    expect([[0, 0], [3, 10], [null, null], [-10, 100], [-10, -5]].map(([least, most]) => yRange(least!, most!)))
+      .toEqual([[0, 1], [0, 10.8], [0, 1], [-10.8, 108], [-10.8, 0]]);
+  });
+});
 
 describe("numbers", () => {
   it("are short but keep what matters", () => {
