@@ -144,6 +144,7 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 		return
 	}
 	msg.job.noteActivity(at, &s.detector)
+	o.lookForParts(msg.job, at)
 	msg.exchange = counts.Request{
 		Time: at, App: m.AppID, Customer: m.CustomerID, Timestamp: m.Timestamp, Push: m.Push, Pull: m.Pull,
 		Bytes: uint64(max(m.DataSize, 0)),

@@ -3,6 +3,7 @@ package observe
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
 )
@@ -13,7 +14,20 @@ type PartRange struct{ First, Last, Whole uint64 }
 // partKeys are a job's keys that are parts of others: ranges, ascending and disjoint.
 type partKeys struct {
 	ranges []PartRange
-	known  int // number of ranges that Options.PartKeys has returned
+	known  int   // number of ranges that Options.PartKeys has returned
+	asked  int64 // when it was last asked, in nanoseconds since 1970
+}
+
+// partsAskedEvery is how often it is asked for part keys while there are messages of the job, besides before
+// each answer is counted: what is known late is to be forgotten soon, also if no answer comes any more.
+const partsAskedEvery = 100 * time.Millisecond
+
+// lookForParts is learnParts at times, for a message of the job at that time.
+func (o *Observer) lookForParts(j *Job, at int64) {
+	if since := at - j.parts.asked; since < 0 || since >= int64(partsAskedEvery) {
+		j.parts.asked = at
+		o.learnParts(j)
+	}
 }
 
 // learnParts asks for part keys that are not known yet. What was counted under them is forgotten: whose parts they

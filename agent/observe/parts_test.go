@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -110,7 +111,15 @@ func TestAnswersCountForWholeKeys(t *testing.T) {
 	if n := j.Sums.Table.Size().Keys; n != 41 {
 		t.Errorf("%d keys, want 41", n)
 	}
+	at := int64(time.Hour)
+	o.lookForParts(j, at)
 	told = []PartRange{{First: 1000, Last: 1019, Whole: 7}, {First: 2000, Last: 2000, Whole: 7}}
+	if o.lookForParts(j, at+int64(partsAskedEvery)-1); j.Sums.Table.Size().Keys != 41 {
+		t.Error("it is asked for part keys more often than it should be")
+	}
+	if o.lookForParts(j, at+int64(partsAskedEvery)); j.Sums.Table.Size().Keys != 20 {
+		t.Errorf("%d keys without the parts, want 20", j.Sums.Table.Size().Keys)
+	}
 	count(true, 10)
 	for key, want := range map[uint64]uint64{7: 20, 8: 10, 26: 10, 1020: 110, 1000: 0, 2000: 0} {
 		if got := j.Sums.Table.Key(0, key).Sums[counts.PulledBytes]; got != want {
