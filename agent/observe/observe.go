@@ -15,7 +15,7 @@
 // # Parts
 //
 // A record belongs to a stream, one direction of a connection (stream.go). Streams assemble
-// messages (message.go, list.go for their keys) and are placed: the node at each end is found
+// messages (message.go, list.go for their keys; parts.go for keys that proxies made) and are placed: the node at each end is found
 // from addresses, ZMTP identities and processes (place.go). Control messages say more about
 // nodes (learn.go); nodes of the next run of a job take the place of the earlier ones
 // (runs.go); ranks are derived from the order of addresses where nothing else says them

@@ -159,7 +159,10 @@ func (r *largeRun) count(t *testing.T, c largeJob) {
 	if min(asked[0], asked[1]) < least {
 		t.Errorf("%d bytes were pushed to spare servers and pulled from them, want %d at least", asked, least)
 	}
-	until(t, done, "agents count what is in parts as the keys that workers use", func() bool { return r.mostKeys(t, name) <= largeKeys+1 }) // and the one that says whether they go on
+	until(t, done, "agents count what is in parts as the keys that workers use", func() bool {
+		n := r.mostKeys(t, name)
+		return n >= largeKeys && n <= largeKeys+1 // with the one that says whether they go on
+	})
 	t.Logf("not in parts because of %v", not)
 	end()
 	if err := <-done; err != nil {
