@@ -274,6 +274,9 @@ func New(opts Options) (*Proxy, error) {
 	if opts.Aggregate != nil {
 		opts.Aggregate.Bound(p.memory)
 	}
+	if opts.Jobs != nil {
+		opts.Jobs.BoundKept(p.memory)
+	}
 	p.kept.init(p)
 	p.passes.init(p)
 	p.life, p.kill = context.WithCancelCause(context.Background())

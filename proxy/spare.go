@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/spare"
 )
+
+// spareKeeps in an answer says that the spare server can leave out values that the client keeps. Other bytes are for
+// what later versions can do.
+const spareKeeps = 1
 
 // spareOffered returns the offer of a link to a spare server.
 func spareOffered(offers []link.Offer) (o link.Offer, ok bool) {
@@ -24,23 +28,24 @@ func spareOffered(offers []link.Offer) (o link.Offer, ok bool) {
 
 // DialSpare connects to the spare server that hello asks the proxy at an address for, for
 // [jobs.Jobs]. The caller closes the connection.
-func (p *Proxy) DialSpare(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error) {
+func (p *Proxy) DialSpare(ctx context.Context, host netip.Addr, hello []byte) (spare.Link, error) {
 	at := netip.AddrPortFrom(host, p.opts.MeshPort)
 	// The same rule as for links that carry connections: these carry their values.
 	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
-		return nil, fmt.Errorf("a link to %s needs TLS or --insecure", host)
+		return spare.Link{}, fmt.Errorf("a link to %s needs TLS or --insecure", host)
 	}
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at, Offers: []link.Offer{{Codec: link.Spare, Data: hello}}}
 	conn, answer, err := p.links.Dial(ctx, at.String(), h)
 	if err != nil {
-		return nil, err
+		return spare.Link{}, err
 	}
 	// A proxy of a version without spare servers would take the link for one between sites.
-	if _, ok := spareOffered(answer.Accepted); !ok {
+	accepted, ok := spareOffered(answer.Accepted)
+	if !ok {
 		conn.Close()
-		return nil, fmt.Errorf("the proxy at %s has no spare servers: its version is older", host)
+		return spare.Link{}, fmt.Errorf("the proxy at %s has no spare servers: its version is older", host)
 	}
-	return conn, nil
+	return spare.Link{Conn: conn, Keeps: slices.Contains(accepted.Data, spareKeeps)}, nil
 }
 
 // serveSpare answers a link to a spare server, and serves it to its end.
@@ -54,7 +59,7 @@ func (p *Proxy) serveSpare(a arrival, offer link.Offer) error {
 		}
 		return err
 	}
-	if err := link.Reply(a.far, &link.Answer{Instance: p.instance, Accepted: []link.Offer{{Codec: link.Spare}}}); err != nil {
+	if err := link.Reply(a.far, &link.Answer{Instance: p.instance, Accepted: []link.Offer{{Codec: link.Spare, Data: []byte{spareKeeps}}}}); err != nil {
 		return err
 	}
 	err = serve(p.sitesLife, a.far)

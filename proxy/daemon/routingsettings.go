@@ -89,6 +89,9 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 // leastSpareLimit is the least that a spare server is of any use with.
 const leastSpareLimit = 1 << 20
 
+// spareKeepShare is the divisor of --proxy-memory that gives the part for values that spare servers have sent.
+const spareKeepShare = 8
+
 // Values of --split that are no number.
 const (
 	SplitNone = "none"
@@ -131,5 +134,8 @@ func (f *Settings) routed() (*jobs.Options, error) {
 		return nil, cli.Usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
 	}
 	o.SpareWait = f.AggregateWait
+	if f.Share != "false" {
+		o.SpareKeep = f.Memory / spareKeepShare
+	}
 	return &o, nil
 }

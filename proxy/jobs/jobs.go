@@ -106,9 +106,12 @@ type Options struct {
 	SpareLimit int64
 	// SpareWait is how long a request to a spare server waits for those of the host's other workers.
 	SpareWait time.Duration
+	// SpareKeep bounds the bytes of values that spare servers have sent and that are kept here, so that they can leave
+	// them out of answers to this host's other workers; 0: none are kept.
+	SpareKeep int64
 	// DialSpare connects to the spare server that hello asks the proxy of that host for, with
 	// SpareServer there.
-	DialSpare func(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error)
+	DialSpare func(ctx context.Context, host netip.Addr, hello []byte) (spare.Link, error)
 	// Owner returns the cgroup of the process that listens at an address of this host; see
 	// [proxy.Reach]. nil: there is no agent to ask.
 	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)
@@ -161,6 +164,7 @@ type Jobs struct {
 	spareRoom *semaphore.Weighted // bounds the memory of requests to spare servers that are read and applied
 
 	spareAsked, spareServed spare.Traffic // see SpareTraffic
+	spareKept               spareKeeping
 
 	strayAnswers atomic.Uint64 // answers dropped because their job is not known
 	messages     losses        // messages of routers that were dropped
@@ -189,7 +193,7 @@ func New(o Options) (*Jobs, error) {
 	}
 	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, dialled: map[Scope]*dialled{},
 		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{}, linkIdle: linkIdle,
-		post: semaphore.NewWeighted(postMemory), spareRoom: semaphore.NewWeighted(spareMemory)}
+		post: semaphore.NewWeighted(postMemory), spareRoom: semaphore.NewWeighted(spareMemory), spareKept: spareKeeping{limit: o.SpareKeep}}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}

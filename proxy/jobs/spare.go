@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -218,8 +217,12 @@ func runSpares(ctx context.Context, clients []*spare.Client) {
 func (x *job) newSpareClient(i int) *spare.Client {
 	host := netip.MustParseAddr(x.spares.hosts[i])
 	hello := x.spareHello(i)
+	var memory spare.Reserver
+	if x.jobs.opts.SpareKeep > 0 {
+		memory = &x.jobs.spareKept
+	}
 	return spare.NewClient(spare.ClientOptions{
-		Dial: func(ctx context.Context) (net.Conn, error) {
+		Dial: func(ctx context.Context) (spare.Link, error) {
 			return x.jobs.opts.DialSpare(ctx, host, hello)
 		},
 		Answer:  func(a spare.Answer) { x.answerSpare(int32(x.servers+i), a) },
@@ -227,6 +230,7 @@ func (x *job) newSpareClient(i int) *spare.Client {
 		Traffic: x.spares.traffic[i],
 		Merge:   true,
 		Wait:    x.jobs.opts.SpareWait,
+		Memory:  memory,
 		Log:     x.jobs.log.With("job", x.name, "spare_server", host),
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/proxy/spare"
 )
 
 // spareTable is the node table of a job with the scheduler and its only server on the first of these
@@ -173,14 +174,14 @@ func TestPartsElsewhereAreRefused(t *testing.T) {
 func TestRequestsToSpareServers(t *testing.T) {
 	serving := spareJob(t, t.TempDir(), 1, Options{}, spareTestHosts...)
 	asking := spareJob(t, t.TempDir(), 0, Options{
-		DialSpare: func(ctx context.Context, host netip.Addr, hello []byte) (net.Conn, error) {
+		DialSpare: func(ctx context.Context, host netip.Addr, hello []byte) (spare.Link, error) {
 			serve, err := serving.jobs.SpareServer(hello, nil, host)
 			if err != nil {
-				return nil, err
+				return spare.Link{}, err
 			}
 			near, far := net.Pipe()
 			go serve(ctx, far)
-			return near, nil
+			return spare.Link{Conn: near, Keeps: true}, nil
 		},
 	}, spareTestHosts...)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -73,7 +73,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 		}()
 		answers := make(chan Answer, 1)
 		c := NewClient(ClientOptions{
-			Dial:   func(context.Context) (net.Conn, error) { return net.Dial("tcp", listener.Addr().String()) },
+			Dial: func(context.Context) (Link, error) {
+				conn, err := net.Dial("tcp", listener.Addr().String())
+				return Link{Conn: conn}, err
+			},
 			Answer: func(a Answer) { answers <- a },
 		})
 		go func() {

@@ -8,7 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -19,7 +22,10 @@ const (
 	// mostAhead and mostAheadBytes bound the frames that are written at once. Those behind them can
 	// still be merged.
 	mostAhead      = 4
-	mostAheadBytes = 1 << 20
+	mostAheadBytes = 256 << 10
+	// lowWater is how many unsent bytes a socket may have and still take more. It would otherwise take
+	// megabytes, and with them frames that could be merged while the link is busy.
+	lowWater = 64 << 10
 	// leastApart is the size of values that are not copied to be written.
 	leastApart = 16 << 10
 )
@@ -27,7 +33,7 @@ const (
 // ClientOptions of a [Client].
 type ClientOptions struct {
 	// Dial returns a link that the server has accepted.
-	Dial func(ctx context.Context) (net.Conn, error)
+	Dial func(ctx context.Context) (Link, error)
 	// Answer is called for each request that is over, one call at a time, by Run's goroutines. It must not
 	// block for long.
 	Answer func(Answer)
@@ -41,6 +47,15 @@ type ClientOptions struct {
 	// Wait is how long a request waits for those of the other workers with which it can be merged. 0: it goes
 	// as soon as the link is free.
 	Wait time.Duration
+	// Memory bounds values that are kept, so that the server can leave them out of answers to other workers' pulls.
+	// nil: none are kept.
+	Memory Reserver
+}
+
+// Link is a connection to a server.
+type Link struct {
+	net.Conn
+	Keeps bool // its server is of a version that can leave out values that the client keeps
 }
 
 // Client sends requests to one spare server, and again after a link broke.
@@ -65,7 +80,7 @@ type Client struct {
 
 // NewClient returns a client. Nothing goes before Run.
 func NewClient(o ClientOptions) *Client {
-	c := &Client{opts: o, log: o.Log, pause: retryPause, more: make(chan struct{}, 1), refusal: make(chan struct{}, 1), queue: newQueue(o.Merge, o.Wait)}
+	c := &Client{opts: o, log: o.Log, pause: retryPause, more: make(chan struct{}, 1), refusal: make(chan struct{}, 1), queue: newQueue(o.Merge, o.Wait, o.Memory)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -142,10 +157,10 @@ func (c *Client) Run(ctx context.Context) error {
 	defer told.Wait()
 	failed, pause := false, c.pause
 	for ctx.Err() == nil {
-		conn, err := c.opts.Dial(ctx)
+		link, err := c.opts.Dial(ctx)
 		if err == nil {
 			var heard bool
-			heard, err = c.useLink(ctx, conn)
+			heard, err = c.useLink(ctx, link)
 			if heard {
 				failed, pause = false, c.pause
 			}
@@ -195,13 +210,17 @@ func (c *Client) answerDue() {
 
 // useLink sends and receives over a link until it or ctx ends, and closes it. heard is whether the server has sent
 // something.
-func (c *Client) useLink(ctx context.Context, conn net.Conn) (heard bool, err error) {
+func (c *Client) useLink(ctx context.Context, link Link) (heard bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	conn := link.Conn
 	defer conn.Close()
 	context.AfterFunc(ctx, func() { conn.Close() })
+	if err := holdBack(conn); err != nil {
+		c.log.Debug("a link to a spare server takes more than is sent", "error", err)
+	}
 	c.mu.Lock()
-	c.queue.sendAgain()
+	c.queue.sendAgain(link.Keeps)
 	c.mu.Unlock()
 	poke(c.more)
 	var sending sync.WaitGroup
@@ -215,11 +234,32 @@ func (c *Client) useLink(ctx context.Context, conn net.Conn) (heard bool, err er
 	sending.Wait()
 	c.mu.Lock()
 	heard, c.connected = c.connected, false
+	c.queue.sendAgain(false)
 	c.mu.Unlock()
 	if errors.Is(err, net.ErrClosed) && sendErr != nil {
 		err = sendErr
 	}
 	return heard, err
+}
+
+// holdBack has a socket take no more than lowWater beyond what is sent.
+func holdBack(conn net.Conn) error {
+	if c, ok := conn.(interface{ NetConn() net.Conn }); ok { // that below TLS
+		conn = c.NetConn()
+	}
+	socket, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, lowWater)
+	})
+	return errors.Join(err, set)
 }
 
 // sendFrames writes frames until the link or ctx ends.
@@ -301,7 +341,9 @@ func (c *Client) hear(r *reply) error {
 	ok := true
 	if r.isAnswer {
 		var requests []*Request
-		requests, ok = c.queue.takeAnswered(r)
+		var spared int
+		requests, spared, ok = c.queue.takeAnswered(r)
+		c.opts.Traffic.addSpared(spared)
 		err := r.failure()
 		for _, request := range requests {
 			c.due = append(c.due, Answer{Request: request, Values: r.values, Err: err})

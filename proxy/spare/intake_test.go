@@ -296,7 +296,7 @@ func TestRequestWithoutMemoryGoesAgain(t *testing.T) {
 		var got recorder
 		var mu sync.Mutex
 		var ends []error
-		c := NewClient(ClientOptions{Answer: got.note, Dial: func(context.Context) (net.Conn, error) {
+		c := NewClient(ClientOptions{Answer: got.note, Dial: func(context.Context) (Link, error) {
 			here, there := net.Pipe()
 			r.links.Go(func() {
 				err := r.servers[0].Serve(r.ctx, there)
@@ -304,7 +304,7 @@ func TestRequestWithoutMemoryGoesAgain(t *testing.T) {
 				defer mu.Unlock()
 				ends = append(ends, err)
 			})
-			return here, nil
+			return Link{Conn: here}, nil
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup

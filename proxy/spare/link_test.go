@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"path/filepath"
@@ -25,7 +26,10 @@ type worker struct {
 	answers map[int32]int  // by timestamp
 	// least has what a pull must see at least.
 	least    map[int32]map[uint64]int
-	repeats  []*Request // that may be sent once more
+	amounts  map[int32]map[uint64]int   // by timestamp and key: what a push has
+	answered map[uint64]int             // by key: of pushes that are answered
+	others   map[int32][]map[uint64]int // by timestamp: answered of all workers, when it was sent
+	repeats  []*Request                 // that may be sent once more
 	repeated map[int32]bool
 }
 
@@ -53,7 +57,7 @@ func testSums(t *testing.T, merge, buffered bool, wait time.Duration) {
 	}
 	workers := make([]*worker, hosts*perHost)
 	for i := range workers {
-		workers[i] = &worker{id: int32(i), pushed: map[uint64]int{}, answers: map[int32]int{}, least: map[int32]map[uint64]int{}, repeated: map[int32]bool{}}
+		workers[i] = &worker{id: int32(i), pushed: map[uint64]int{}, answers: map[int32]int{}, least: map[int32]map[uint64]int{}, amounts: map[int32]map[uint64]int{}, answered: map[uint64]int{}, others: map[int32][]map[uint64]int{}, repeated: map[int32]bool{}}
 	}
 	size := func(key uint64) int { return 8 * len(workers) * (1 + 100*int(key)) } // of a value
 	answer := func(a Answer) {
@@ -64,6 +68,11 @@ func testSums(t *testing.T, merge, buffered bool, wait time.Duration) {
 		if a.Err != nil {
 			t.Errorf("worker %d, request %d: %v", w.id, a.Request.Timestamp, a.Err)
 			return
+		}
+		if w.answers[a.Request.Timestamp] == 1 {
+			for key, n := range w.amounts[a.Request.Timestamp] {
+				w.answered[key] += n
+			}
 		}
 		if !a.Request.Pull {
 			return
@@ -78,16 +87,23 @@ func testSums(t *testing.T, merge, buffered bool, wait time.Duration) {
 				t.Errorf("worker %d pulls %d of what it pushed for key %d; it had pushed %d before, and %d by now",
 					w.id, got, p.Key, w.least[a.Request.Timestamp][p.Key], w.pushed[p.Key])
 			}
+			for j, answered := range w.others[a.Request.Timestamp] {
+				if got := int(binary.LittleEndian.Uint64(a.Values[i][8*j:])); got < answered[p.Key] || got > workers[j].pushed[p.Key] {
+					t.Errorf("worker %d pulls %d of what worker %d pushed for key %d; pushes of %d were answered before", w.id, got, j, p.Key, answered[p.Key])
+				}
+			}
 		}
 	}
+	var traffic Traffic
+	memory := &budget{limit: 60_000}
 	clients := make([]*Client, hosts)
 	for i := range clients {
-		clients[i] = runClient(t, ClientOptions{Merge: merge, Wait: wait, Answer: answer, Dial: func(ctx context.Context) (net.Conn, error) {
-			conn, err := s.dial(ctx)
+		clients[i] = runClient(t, ClientOptions{Merge: merge, Wait: wait, Answer: answer, Traffic: &traffic, Memory: memory, Dial: func(ctx context.Context) (Link, error) {
+			link, err := s.dial(ctx)
 			if err != nil || intN(5) == 0 {
-				return conn, err
+				return link, err
 			}
-			return &weak{Conn: conn, left: 1 + intN(20_000)}, nil
+			return Link{&weak{Conn: link, left: 1 + intN(20_000)}, intN(4) > 0}, nil
 		}})
 	}
 	// All keys are there before anybody pulls.
@@ -117,17 +133,22 @@ func testSums(t *testing.T, merge, buffered bool, wait time.Duration) {
 				}
 			}
 			mu.Lock()
+			w.amounts[step] = map[uint64]int{}
 			for j := range r.Pieces {
 				p := &r.Pieces[j]
 				if r.Push {
 					n := 1 + random.IntN(1000)
 					w.pushed[p.Key] += n
+					w.amounts[step][p.Key] = n
 					p.Value = value(w, p.Key, n)
 				}
 			}
 			w.least[step] = map[uint64]int{}
 			for key, n := range w.pushed {
 				w.least[step][key] = n
+			}
+			for _, o := range workers {
+				w.others[step] = append(w.others[step], maps.Clone(o.answered))
 			}
 			mu.Unlock()
 			again := &Request{Worker: r.Worker, Timestamp: r.Timestamp, Push: r.Push, Pull: r.Pull, Kind: Int64, Single: true}
@@ -194,7 +215,10 @@ func testSums(t *testing.T, merge, buffered bool, wait time.Duration) {
 	if merge && (!buffered || wait > 0) && frames > sent*9/10 || !merge && frames < hosts*perHost*steps {
 		t.Errorf("%d requests went in %d frames", sent, frames)
 	}
-	t.Logf("%d requests went in %d frames", sent, frames)
+	if traffic.Spared() == 0 {
+		t.Error("no value was left out")
+	}
+	t.Logf("%d requests went in %d frames, and %d bytes of values were left out", sent, frames, traffic.Spared())
 }
 
 func TestErrorsAreAnswers(t *testing.T) {

@@ -20,11 +20,14 @@ type frame struct {
 	due      time.Time // it does not go before, so that requests of other workers join it; zero: it goes
 }
 
+// isPull reports whether a frame pulls alone.
+func (f *frame) isPull() bool { return f.pull && !f.push }
+
 // queue has the requests of a client that have no answer. It is not safe for concurrent use.
 //
 // Invariants: frames are in the order of their numbers, and each has a request by ask. The first sent of them are
-// on the link. One that was on a link once does not change any more. The others are in shapes, by shape and in
-// order, unless that is 0; those alone may have a due. frameOf has each request that waits, by its ask. A worker
+// on the link. One that was on a link once does not change any more, but for its keep. The others are in shapes,
+// by shape and in order, unless that is 0; those alone may have a due. frameOf has each request that waits, by its ask. A worker
 // is in workers while frameOf has an ask of it. newest has the newest timestamp of each worker, for MostWorkers at
 // most, and absent those of them that a frame has waited for in vain since their last request. messages and bytes
 // are sums over frames.
@@ -42,6 +45,8 @@ type queue struct {
 	newest   map[int32]int32
 	messages int
 	bytes    int
+	kept     kept // of the link
+	keeps    bool // the link's server can leave values out
 }
 
 // workerLine is what a queue has of a worker.
@@ -50,8 +55,8 @@ type workerLine struct {
 	last     uint64 // number of the last frame with one of them
 }
 
-func newQueue(merge bool, wait time.Duration) queue {
-	return queue{merge: merge, wait: wait, now: time.Now, absent: map[int32]bool{}, shapes: map[uint64][]*frame{}, frameOf: map[Ask]*frame{}, workers: map[int32]*workerLine{}, newest: map[int32]int32{}}
+func newQueue(merge bool, wait time.Duration, memory Reserver) queue {
+	return queue{merge: merge, wait: wait, kept: kept{memory: memory, values: map[uint64]*keptValue{}}, now: time.Now, absent: map[int32]bool{}, shapes: map[uint64][]*frame{}, frameOf: map[Ask]*frame{}, workers: map[int32]*workerLine{}, newest: map[int32]int32{}}
 }
 
 // checkRequest returns an error if a request cannot be sent.
@@ -117,7 +122,7 @@ func (q *queue) addRequest(r *Request, shape uint64) {
 		w = &workerLine{}
 		q.workers[r.Worker] = w
 	}
-	f := q.findLike(r, shape, w.last)
+	f := q.findLike(r, shape, w)
 	if f != nil {
 		for i := range f.pieces {
 			switch {
@@ -156,7 +161,7 @@ func (q *queue) addRequest(r *Request, shape uint64) {
 	q.frameOf[r.ask()] = f
 	q.messages++
 	w.requests++
-	w.last = f.number
+	w.last = max(w.last, f.number)
 }
 
 // noteNewest reports whether a request is newer than all of its worker before, if it is known.
@@ -174,18 +179,46 @@ func (q *queue) noteNewest(a Ask) bool {
 	return true
 }
 
-// findLike returns the first frame of a shape that the request may join: one behind those of its own
-// worker, of which after is the last.
-func (q *queue) findLike(r *Request, shape, after uint64) *frame {
-	if shape == 0 {
+// findLike returns the first frame of a shape that the request of a worker may join. A push may go before those
+// of its worker for other keys, since their order makes no difference; else a frame must be behind all of the worker's.
+func (q *queue) findLike(r *Request, shape uint64, w *workerLine) *frame {
+	all := q.shapes[shape]
+	if shape == 0 || len(all) == 0 {
 		return nil
 	}
-	for _, f := range q.shapes[shape] {
+	after := w.last
+	if r.Push && len(r.Pieces) > 0 && all[0].number <= after {
+		after = q.lastBefore(r, w)
+	}
+	for _, f := range all {
 		if f.number > after && len(f.asks) < MostWorkers && f.frameSize()+8 <= mostFrame && f.isLike(r) {
 			return f
 		}
 	}
 	return nil
+}
+
+// lastBefore returns the number of the last frame that a push must stay behind: one of its worker that pulls, or that
+// has one of its keys. 0: there is none.
+func (q *queue) lastBefore(r *Request, w *workerLine) uint64 {
+	keys := make(map[uint64]bool, len(r.Pieces))
+	for i := range r.Pieces {
+		keys[r.Pieces[i].Key] = true
+	}
+	left := w.requests
+	for _, f := range slices.Backward(q.frames) {
+		if left == 0 {
+			break
+		}
+		if !slices.ContainsFunc(f.asks, func(a Ask) bool { return a.Worker == r.Worker }) {
+			continue
+		}
+		left-- // a frame has one request of a worker at most
+		if f.pull || slices.ContainsFunc(f.pieces, func(p Piece) bool { return keys[p.Key] }) {
+			return f.number
+		}
+	}
+	return 0
 }
 
 // takeFrames returns the next frames to send: at most so many, of so many bytes, but one at least if
@@ -203,6 +236,9 @@ func (q *queue) takeFrames(most, bytes int) (frames []*frame, wait time.Duration
 		}
 		q.sent++
 		q.leaveShape(f)
+		if f.keep = keepNone; q.keeps && len(q.newest) > 1 && f.isPull() {
+			f.keep = q.kept.addRequest(f.pieces)
+		}
 	}
 	return slices.Clone(q.frames[from:q.sent]), wait
 }
@@ -238,14 +274,18 @@ func (q *queue) leaveShape(f *frame) {
 }
 
 // takeAnswered removes the first frame, to which there is an answer with this number and so many
-// values; ok is false if it cannot be the answer.
-func (q *queue) takeAnswered(r *reply) (requests []*Request, ok bool) {
+// values; ok is false if it cannot be the answer. Of a pull's values, those that were left out are put in;
+// spared is their size.
+func (q *queue) takeAnswered(r *reply) (requests []*Request, spared int, ok bool) {
 	if q.sent == 0 || q.frames[0].number != r.number {
-		return nil, false
+		return nil, 0, false
 	}
 	f := q.frames[0]
 	if r.code == codeDone && (r.pull != f.pull || f.pull && len(r.values) != len(f.pieces)) {
-		return nil, false
+		return nil, 0, false
+	}
+	if spared, ok = q.kept.takeAnswer(f.keep, f.pieces, r.values, r.bytes); !ok {
+		return nil, 0, false
 	}
 	q.frames[0] = nil
 	q.frames = q.frames[1:]
@@ -254,7 +294,7 @@ func (q *queue) takeAnswered(r *reply) (requests []*Request, ok bool) {
 	for _, r := range f.requests {
 		q.leaveWorker(r)
 	}
-	return f.requests, true
+	return f.requests, spared, true
 }
 
 // leaveWorker notes that a request does not wait any more.
@@ -268,5 +308,8 @@ func (q *queue) leaveWorker(r *Request) {
 }
 
 // sendAgain makes all frames wait for the next link, also those that were sent: the server may have applied them, or
-// not.
-func (q *queue) sendAgain() { q.sent = 0 }
+// not. keeps is whether the next link's server can leave values out.
+func (q *queue) sendAgain(keeps bool) {
+	q.sent, q.keeps = 0, keeps
+	q.kept.forgetAll()
+}

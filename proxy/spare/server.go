@@ -30,8 +30,9 @@ type Server struct {
 	traffic *Traffic
 	within  time.Duration // see requestWithin
 
-	mu    sync.Mutex // guards the store, and is not held while anything is read or written
-	store *Store     // nil once it was taken away
+	mu       sync.Mutex        // guards what follows, and is not held while anything is read or written
+	store    *Store            // nil once it was taken away
+	versions map[uint64]uint64 // by key: how many pushes had it
 }
 
 // ServerOptions of a [Server].
@@ -50,7 +51,7 @@ func NewServer(s *Store, o ServerOptions) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{log: log, room: o.Room, traffic: o.Traffic, within: requestWithin, store: s}
+	return &Server{log: log, room: o.Room, traffic: o.Traffic, within: requestWithin, store: s, versions: map[uint64]uint64{}}
 }
 
 // Release takes the store away, and returns it: the caller may close it. Links end with the next
@@ -98,8 +99,9 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 // serveRequests reads requests and does them, until the link ends.
 func (s *Server) serveRequests(ctx context.Context, l *answerLine) error {
 	requests := newIntake(l.conn, s.traffic, s.room, s.within)
+	keeps := notes{}
 	for l.waitRoom() {
-		err := s.serveRequest(ctx, l, requests)
+		err := s.serveRequest(ctx, l, requests, keeps)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -111,13 +113,13 @@ func (s *Server) serveRequests(ctx context.Context, l *answerLine) error {
 }
 
 // serveRequest reads a request and does it. When it returns, nothing refers to the request's memory any more.
-func (s *Server) serveRequest(ctx context.Context, l *answerLine, requests *intake) error {
+func (s *Server) serveRequest(ctx context.Context, l *answerLine, requests *intake, keeps notes) error {
 	defer requests.releaseRoom()
 	m, err := requests.readRequest(ctx)
 	if err != nil {
 		return err
 	}
-	answer, err := s.doRequest(&m, l.takeBuffer())
+	answer, err := s.doRequest(&m, keeps, l.takeBuffer())
 	if err == nil {
 		l.putFrame(answer)
 	}
@@ -134,9 +136,9 @@ func (s *Server) free() (int64, error) {
 	return s.store.Free(), nil
 }
 
-// doRequest does a request and returns the answer's frame, for which it uses b's memory. An error ends
-// the link.
-func (s *Server) doRequest(m *message, b []byte) ([]byte, error) {
+// doRequest does a request of a link whose client keeps values, and returns the answer's frame, for which it uses b's
+// memory. An error ends the link.
+func (s *Server) doRequest(m *message, keeps notes, b []byte) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.store == nil {
@@ -145,10 +147,15 @@ func (s *Server) doRequest(m *message, b []byte) ([]byte, error) {
 	var err error
 	if m.push {
 		err = s.store.Push(m.asks, m.kind, m.pieces)
+		for i := range m.pieces {
+			if key := m.pieces[i].Key; err == nil {
+				s.versions[key]++
+			}
+		}
 	}
 	if err == nil && m.pull {
 		var answer []byte
-		if answer, err = s.appendValues(b, m); err == nil {
+		if answer, err = s.appendValues(b, m, keeps); err == nil {
 			return answer, nil
 		}
 	}
@@ -159,11 +166,21 @@ func (s *Server) doRequest(m *message, b []byte) ([]byte, error) {
 	return appendAnswerHead(b, m.number, codeDone, 0, s.store.Free(), 0, 0), nil
 }
 
-// appendValues appends an answer with the values of a request's keys.
-func (s *Server) appendValues(b []byte, m *message) ([]byte, error) {
-	size := 4 * len(m.pieces)
+// appendValues appends an answer with the values of a request's keys, without those that the client keeps.
+func (s *Server) appendValues(b []byte, m *message, keeps notes) ([]byte, error) {
+	if m.keep == keepAnew {
+		for i := range m.pieces {
+			delete(keeps, m.pieces[i].Key)
+		}
+	}
+	size, spared := 4*len(m.pieces), 0
 	for i := range m.pieces {
-		value, _ := s.store.Pull(m.pieces[i].Key) // AppendValue says what is not there
+		key := m.pieces[i].Key
+		value, _ := s.store.Pull(key) // AppendValue says what is not there
+		if s.isKept(m, i, keeps) {
+			spared += len(value)
+			continue
+		}
 		if size += len(value); size > mostFrame-answerHead {
 			return nil, fmt.Errorf("a pull's values have more than %d bytes", mostFrame-answerHead)
 		}
@@ -173,16 +190,45 @@ func (s *Server) appendValues(b []byte, m *message) ([]byte, error) {
 	}
 	b = appendAnswerHead(b, m.number, codeDone, 1, s.store.Free(), len(m.pieces), size)
 	for i := range m.pieces {
-		value, _ := s.store.Pull(m.pieces[i].Key)
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(value)))
+		n := uint32(leftOut)
+		if !s.isKept(m, i, keeps) {
+			value, _ := s.store.Pull(m.pieces[i].Key)
+			n = uint32(len(value))
+		}
+		b = binary.LittleEndian.AppendUint32(b, n)
 	}
 	for i := range m.pieces {
+		if s.isKept(m, i, keeps) {
+			continue
+		}
 		var err error
 		if b, err = s.store.AppendValue(b, m.pieces[i].Key); err != nil {
 			return nil, err
 		}
 	}
+	s.noteKept(m, keeps)
+	s.traffic.addSpared(spared)
 	return b, nil
+}
+
+// isKept reports whether the client keeps the value that the key of piece i has now, and does without it.
+func (s *Server) isKept(m *message, i int, keeps notes) bool {
+	key := m.pieces[i].Key
+	version, ok := keeps[key]
+	return ok && m.keep == keepOrNot && version == s.versions[key]
+}
+
+// noteKept notes what the client keeps once it has the answer to a request.
+func (s *Server) noteKept(m *message, keeps notes) {
+	if m.keep == keepNone {
+		return
+	}
+	for i := range m.pieces {
+		key := m.pieces[i].Key
+		if _, ok := keeps[key]; ok || len(keeps) < mostNoted {
+			keeps[key] = s.versions[key]
+		}
+	}
 }
 
 // answerLine is the answers that wait for a link.

@@ -91,17 +91,17 @@ func loopback() (here, there net.Conn, err error) {
 
 // dial returns a link to the server. Unless it is buffered, nothing is ever on its way: who writes waits for
 // who reads.
-func (s *site) dial(context.Context) (net.Conn, error) {
+func (s *site) dial(context.Context) (Link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.store == nil {
-		return nil, errors.New("the server is away")
+		return Link{}, errors.New("the server is away")
 	}
 	here, there := net.Pipe()
 	if s.buffered {
 		var err error
 		if here, there, err = loopback(); err != nil {
-			return nil, err
+			return Link{}, err
 		}
 	}
 	server, ctx := s.server, s.ctx
@@ -110,17 +110,17 @@ func (s *site) dial(context.Context) (net.Conn, error) {
 			s.t.Error(err)
 		}
 	})
-	return here, nil
+	return Link{here, true}, nil
 }
 
 // dialAfter returns a dial that waits for a gate.
-func (s *site) dialAfter(gate <-chan struct{}) func(context.Context) (net.Conn, error) {
-	return func(ctx context.Context) (net.Conn, error) {
+func (s *site) dialAfter(gate <-chan struct{}) func(context.Context) (Link, error) {
+	return func(ctx context.Context) (Link, error) {
 		select {
 		case <-gate:
 			return s.dial(ctx)
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return Link{}, ctx.Err()
 		}
 	}
 }

@@ -10,8 +10,8 @@
 //     or not at all, even if the process is killed meanwhile.
 //   - A push that is repeated, by a client whose link broke, or by a worker, is applied once.
 //     The store remembers the last [Remembered] pushes of each worker.
-//   - The requests of a worker are applied, and answered, in the order of Client.Send. So a pull
-//     has all that its worker pushed before.
+//   - The requests of a worker are applied, and answered, in the order of Client.Send, but for pushes of other keys
+//     among themselves. So a pull has all that its worker pushed before.
 //   - Each request is answered once: after a link broke it goes again, over the next one.
 //
 // What a store held is lost with the machine, like what a job's server held. The next OpenStore
@@ -21,8 +21,14 @@
 //
 // While requests wait for the link, a client with Merge adds up pushes of several workers for the
 // same keys, and lets one pull stand for those of several workers. A worker's request is never
-// moved before an earlier one of that worker. What was on a link once is sent again as it was:
+// moved before an earlier one of that worker, unless both push, and for other keys. What was on a link once is sent again as it was:
 // the store could not apply a push of which it has applied a part.
+//
+// # Unchanged values
+//
+// A pull of one worker after that of another one of the same host mostly finds the values that the host has got. With
+// ClientOptions.Memory a client of several workers keeps them, and the server leaves out of an answer what the client
+// keeps and no push has changed: see [keep].
 package spare
 
 import (

@@ -10,7 +10,8 @@ import (
 // at any time, and those of nil count nothing.
 type Traffic struct {
 	sent, received atomic.Uint64
-	all            *Traffic // counts them too; nil: there is none
+	spared         atomic.Uint64 // of values that were left out of answers
+	all            *Traffic      // counts them too; nil: there is none
 }
 
 // NewTraffic returns a count of which all has the sum with others, unless all is nil.
@@ -22,6 +23,20 @@ func (t *Traffic) Bytes() (sent, received uint64) {
 		return 0, 0
 	}
 	return t.sent.Load(), t.received.Load()
+}
+
+// Spared returns the bytes of values that were not sent, since the client has kept them.
+func (t *Traffic) Spared() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.spared.Load()
+}
+
+func (t *Traffic) addSpared(n int) {
+	for ; t != nil && n > 0; t = t.all {
+		t.spared.Add(uint64(n))
+	}
 }
 
 func (t *Traffic) addSent(n int64) {

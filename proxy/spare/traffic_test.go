@@ -38,13 +38,13 @@ func TestTrafficIsWhatLinksCarry(t *testing.T) {
 	server := NewServer(store, ServerOptions{Traffic: served})
 	var got recorder
 	for worker, traffic := range asked {
-		c := runClient(t, ClientOptions{Answer: got.note, Traffic: traffic, Dial: func(ctx context.Context) (net.Conn, error) {
+		c := runClient(t, ClientOptions{Answer: got.note, Traffic: traffic, Dial: func(ctx context.Context) (Link, error) {
 			here, there, err := loopback()
 			if err != nil {
-				return nil, err
+				return Link{}, err
 			}
 			go server.Serve(ctx, there)
-			return counted{here, &read, &written}, nil
+			return Link{Conn: counted{here, &read, &written}}, nil
 		}})
 		for i, size := range []int{4, leastApart - 4, leastApart, 1 << 20} {
 			push := &Request{Worker: int32(worker), Timestamp: int32(2 * i), Push: true, Pieces: []Piece{{uint64(i), make([]byte, size)}}}

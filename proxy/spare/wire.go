@@ -41,6 +41,7 @@ var errForm = errors.New("a frame of a spare server's link does not have the for
 // message is a request as it goes over a link.
 type message struct {
 	push, pull bool
+	keep       keep // of one that pulls and does not push
 	kind       element.Kind
 	number     uint64
 	asks       []Ask
@@ -69,7 +70,7 @@ func (m *message) appendHead(b []byte) []byte {
 	if m.pull {
 		flags |= flagPull
 	}
-	b = append(b, typeRequest, flags, kind, 0)
+	b = append(b, typeRequest, flags, kind, byte(m.keep))
 	b = binary.LittleEndian.AppendUint64(b, m.number)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(m.asks)))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(m.pieces)))
@@ -91,6 +92,7 @@ func (m *message) appendHead(b []byte) []byte {
 // head is the beginning of a request's frame.
 type head struct {
 	push, pull   bool
+	keep         keep
 	kind         element.Kind
 	number       uint64
 	asks, pieces int // how many
@@ -99,11 +101,11 @@ type head struct {
 // decodeHead reads the head of a request's frame, which has n bytes in all. If there is no error, it has as many
 // bytes as the head says at least.
 func decodeHead(b []byte, n int) (h head, err error) {
-	if len(b) < requestHead || b[0] != typeRequest || b[3] != 0 || b[1] == 0 || b[1] > flagPush|flagPull {
+	if len(b) < requestHead || b[0] != typeRequest || b[1] == 0 || b[1] > flagPush|flagPull {
 		return head{}, errForm
 	}
-	h.push, h.pull, h.kind = b[1]&flagPush != 0, b[1]&flagPull != 0, element.Kind(b[2])
-	if _, ok := KindSize(h.kind); !ok || !h.push && h.kind != 0 {
+	h.push, h.pull, h.kind, h.keep = b[1]&flagPush != 0, b[1]&flagPull != 0, element.Kind(b[2]), keep(b[3])
+	if _, ok := KindSize(h.kind); !ok || !h.push && h.kind != 0 || h.keep > keepOrNot || h.push && h.keep != keepNone {
 		return head{}, errForm
 	}
 	h.number = binary.LittleEndian.Uint64(b[4:])
@@ -128,7 +130,7 @@ func decodeMessage(b []byte) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
-	m := message{push: h.push, pull: h.pull, kind: h.kind, number: h.number, asks: make([]Ask, h.asks), pieces: make([]Piece, h.pieces)}
+	m := message{push: h.push, pull: h.pull, keep: h.keep, kind: h.kind, number: h.number, asks: make([]Ask, h.asks), pieces: make([]Piece, h.pieces)}
 	b = b[requestHead:]
 	for i := range m.asks {
 		m.asks[i] = Ask{int32(binary.LittleEndian.Uint32(b)), int32(binary.LittleEndian.Uint32(b[4:]))}
@@ -161,9 +163,10 @@ type reply struct {
 	number   uint64
 	free     int64
 	code     byte
-	text     string // unless it is codeDone
-	pull     bool   // values follow
-	values   [][]byte
+	text     string   // unless it is codeDone
+	pull     bool     // values follow
+	values   [][]byte // nil: it is left out, since the client keeps it
+	bytes    int      // of the frame, whose memory values share
 }
 
 // failure returns why the server could not do it; nil if it did.
@@ -222,7 +225,7 @@ func decodeReply(b []byte) (r reply, err error) {
 	if len(b) < answerHead || b[0] != typeAnswer || b[1] > codeNoRoom || b[2] > 1 || b[3] != 0 {
 		return reply{}, errForm
 	}
-	r = reply{isAnswer: true, code: b[1], pull: b[2] == 1, number: binary.LittleEndian.Uint64(b[4:]), free: int64(binary.LittleEndian.Uint64(b[12:]))}
+	r = reply{isAnswer: true, bytes: len(b), code: b[1], pull: b[2] == 1, number: binary.LittleEndian.Uint64(b[4:]), free: int64(binary.LittleEndian.Uint64(b[12:]))}
 	count := binary.LittleEndian.Uint32(b[20:])
 	b = b[answerHead:]
 	if !r.pull {
@@ -240,6 +243,9 @@ func decodeReply(b []byte) (r reply, err error) {
 	b = b[4*count:]
 	for i := range r.values {
 		n := binary.LittleEndian.Uint32(lengths[4*i:])
+		if n == leftOut {
+			continue
+		}
 		if uint64(n) > uint64(len(b)) {
 			return reply{}, errForm
 		}
