@@ -89,12 +89,20 @@ func printSpare(w io.Writer, j *jobs.State) {
 		if !r.Connected {
 			away = ", not connected"
 		}
-		fmt.Fprintf(w, "  spare server at %s: sent %d bytes, received %d; %d requests (%d bytes) in flight; room for %d bytes%s\n",
-			r.Host, r.SentBytes, r.ReceivedBytes, r.Requests, r.Bytes, r.Free, away)
+		fmt.Fprintf(w, "  spare server at %s: sent %d bytes, received %d%s; %d requests (%d bytes) in flight; room for %d bytes%s\n",
+			r.Host, r.SentBytes, r.ReceivedBytes, printSpared(r.SparedBytes), r.Requests, r.Bytes, r.Free, away)
 	}
 	if r := j.InParts.Serves; r != nil {
-		fmt.Fprintf(w, "  spare server of this host: sent %d bytes, received %d, %d links\n", r.SentBytes, r.ReceivedBytes, r.Links)
+		fmt.Fprintf(w, "  spare server of this host: sent %d bytes%s, received %d, %d links\n", r.SentBytes, printSpared(r.SparedBytes), r.ReceivedBytes, r.Links)
 	}
+}
+
+// printSpared says how many bytes of values a spare server left out, if any.
+func printSpared(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d left out, pulled by another worker before)", n)
 }
 
 // printShared writes what was sent once to hosts where several processes pull the same.

@@ -11,10 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/spare"
 )
 
-// What goes to spare servers counts as sent, and what they answer as taken from a server: nothing is saved by it.
+// What goes to spare servers counts as sent, and what they answer as taken from a server: nothing is saved by it, but
+// what they leave out.
 func TestSpareServersSaveNoBytes(t *testing.T) {
 	all, err := jobs.New(jobs.Options{Dir: t.TempDir()})
 	if err != nil {
@@ -31,21 +33,22 @@ func TestSpareServersSaveNoBytes(t *testing.T) {
 	}
 	defer store.Close()
 	server := spare.NewServer(store, spare.ServerOptions{Traffic: served})
-	answers := make(chan spare.Answer, 2)
+	answers := make(chan spare.Answer, 3)
 	client := spare.NewClient(spare.ClientOptions{
-		Traffic: asked, Answer: func(a spare.Answer) { answers <- a },
-		Dial: func(ctx context.Context) (net.Conn, error) {
+		Traffic: asked, Answer: func(a spare.Answer) { answers <- a }, Memory: relay.NewMemory(1 << 20),
+		Dial: func(ctx context.Context) (spare.Link, error) {
 			here, there := net.Pipe()
 			go server.Serve(ctx, there)
-			return here, nil
+			return spare.Link{Conn: here, Keeps: true}, nil
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- client.Run(ctx) }()
 	client.Send(&spare.Request{Worker: 9, Timestamp: 1, Push: true, Pieces: []spare.Piece{{Key: 3, Value: make([]byte, 1000)}}})
+	client.Send(&spare.Request{Worker: 11, Timestamp: 1, Pull: true, Pieces: []spare.Piece{{Key: 3}}})
 	client.Send(&spare.Request{Worker: 9, Timestamp: 2, Pull: true, Pieces: []spare.Piece{{Key: 3}}})
-	for range 2 {
+	for range 3 {
 		if a := <-answers; a.Err != nil {
 			t.Fatal(a.Err)
 		}
@@ -67,8 +70,11 @@ func TestSpareServersSaveNoBytes(t *testing.T) {
 	if sent < 1000 || received < 1000 {
 		t.Fatalf("%d bytes sent and %d received, with 1000 of values", sent, received)
 	}
-	if job, far := p.Carried(); job != taken || far != sent+taken {
-		t.Errorf("%d bytes carried as %d, want %d as %d", job, far, taken, sent+taken)
+	if served.Spared() != 1000 || asked.Spared() != 1000 {
+		t.Fatalf("the spare server has left out %d bytes, the client misses %d; want 1000", served.Spared(), asked.Spared())
+	}
+	if job, far := p.Carried(); job != taken+1000 || far != sent+taken {
+		t.Errorf("%d bytes carried as %d, want %d as %d", job, far, taken+1000, sent+taken)
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(p)
@@ -77,7 +83,7 @@ func TestSpareServersSaveNoBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	series := 0
-	want := map[string]uint64{"to_far job": taken, "to_far far": sent + taken, "to_job far": received + given, "to_job job": given}
+	want := map[string]uint64{"to_far job": taken + 1000, "to_far far": sent + taken, "to_job far": received + given, "to_job job": given}
 	for _, f := range families {
 		if f.GetName() != "psidecar_proxy_bytes_total" {
 			continue

@@ -159,7 +159,7 @@ func (p *Proxy) Carried() (job, far uint64) {
 		asked, served := p.opts.Jobs.SpareTraffic()
 		requests, _ := asked.Bytes()
 		answers, _ := served.Bytes()
-		job, far = job+answers, far+requests+answers
+		job, far = job+answers+served.Spared(), far+requests+answers
 	}
 	return job, far
 }
@@ -276,7 +276,7 @@ func (p *Proxy) collectSpare(out chan<- prometheus.Metric) {
 	for _, c := range []struct {
 		direction, side string
 		bytes           uint64
-	}{{"to_far", "job", answers}, {"to_far", "far", sent + answers}, {"to_job", "far", received + requests}, {"to_job", "job", requests}} {
+	}{{"to_far", "job", answers + served.Spared()}, {"to_far", "far", sent + answers}, {"to_job", "far", received + requests}, {"to_job", "job", requests}} {
 		out <- prometheus.MustNewConstMetric(descBytes, prometheus.CounterValue, float64(c.bytes), spareCodec, c.direction, c.side)
 	}
 }

@@ -57,7 +57,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.IntVar(&f.Connections, "max-connections", 16384, "maximum number of connections carried at a time")
 	addRoutingFlags(cmd, &f.Routing)
 	flags.Int64Var(&f.Memory, "proxy-memory", 1<<30, "memory limit in bytes for large messages during encoding, decoding and routing, and for codec state (at most half of it), all connections together")
-	flags.StringVar(&f.Share, "share-pulls", daemon.ShareAuto, "send values that several workers of a host pull only once to that host, if both proxies support it: true, false, or auto, which disables it where answers are faster without, as on links as fast as memory; uses at most a quarter of --proxy-memory")
+	flags.StringVar(&f.Share, "share-pulls", daemon.ShareAuto, "send values that several workers of a host pull only once to that host, if both proxies support it: true, false, or auto, which disables it where answers are faster without, as on links as fast as memory; uses at most a quarter of --proxy-memory; with --spare-servers, true and auto also have spare servers leave out unchanged values, which uses another eighth")
 	// --share-pulls alone means true, as of a flag without values.
 	flags.Lookup("share-pulls").NoOptDefVal = "true"
 	flags.IntVar(&f.ShareLeast, "share-least", shared.Least, "minimum size in bytes of the values of a server's answer that --share-pulls sends once; a smaller one saves fewer bytes for the same processor time")

@@ -299,6 +299,8 @@ type SpareServerState struct {
 	Links         int    `json:"links"` // open ones, one for each host
 	SentBytes     uint64 `json:"sent_bytes"`
 	ReceivedBytes uint64 `json:"received_bytes"`
+	// SparedBytes of values were not sent, since the asking host had them.
+	SparedBytes uint64 `json:"spared_bytes,omitempty"`
 }
 
 // SpareState describes a spare server, as seen from one host.
@@ -312,6 +314,8 @@ type SpareState struct {
 	// Bytes of the link, since the proxy took up the job.
 	SentBytes     uint64 `json:"sent_bytes"`
 	ReceivedBytes uint64 `json:"received_bytes"`
+	// SparedBytes of values were not received, since another worker of this host had pulled them.
+	SparedBytes uint64 `json:"spared_bytes,omitempty"`
 }
 
 // state returns the state for status.

@@ -457,6 +457,7 @@ func (x *job) spareStates() (all []SpareState) {
 			s.Requests, s.Bytes = c.Backlog()
 		}
 		s.SentBytes, s.ReceivedBytes = x.spares.traffic[i].Bytes()
+		s.SparedBytes = x.spares.traffic[i].Spared()
 		all = append(all, s)
 	}
 	return all

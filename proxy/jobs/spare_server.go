@@ -141,6 +141,7 @@ func (x *job) spareServerState() *SpareServerState {
 	}
 	s := SpareServerState{Links: x.spares.links}
 	s.SentBytes, s.ReceivedBytes = x.spares.served.Bytes()
+	s.SparedBytes = x.spares.served.Spared()
 	return &s
 }
 

@@ -396,3 +396,33 @@ func TestBusyLinksMerge(t *testing.T) {
 		}
 	}
 }
+
+// A request that keeps anew makes the server forget what it noted, even if it fails: the client may have nothing.
+func TestKeptAnewIsForgotten(t *testing.T) {
+	store := mustOpen(t, filepath.Join(t.TempDir(), "store"), StoreOptions{})
+	defer store.Close()
+	server, noted := NewServer(store, ServerOptions{}), notes{}
+	do := func(m message) reply {
+		m.asks = []Ask{{1, 1}}
+		b, err := server.doRequest(&m, noted, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := decodeReply(b[lengthSize:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	do(message{push: true, kind: Int8, pieces: []Piece{{1, []byte("a")}}})
+	do(message{pull: true, keep: keepAnew, pieces: []Piece{{Key: 1}}})
+	if r := do(message{pull: true, keep: keepOrNot, pieces: []Piece{{Key: 1}}}); r.values[0] != nil {
+		t.Errorf("%q is sent, although the client keeps it", r.values[0])
+	}
+	if r := do(message{pull: true, keep: keepAnew, pieces: []Piece{{Key: 1}, {Key: 2}}}); r.code == codeDone {
+		t.Error("a key that is not there was pulled")
+	}
+	if r := do(message{pull: true, keep: keepOrNot, pieces: []Piece{{Key: 1}}}); string(r.values[0]) != "a" {
+		t.Errorf("%q is sent", r.values[0])
+	}
+}

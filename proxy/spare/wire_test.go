@@ -39,7 +39,11 @@ func encodeReply(r *reply) []byte {
 	}
 	b := append(appendAnswerHead(nil, r.number, r.code, values, r.free, len(r.values), rest), r.text...)
 	for _, v := range r.values {
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(v)))
+		n := uint32(len(v))
+		if v == nil {
+			n = leftOut
+		}
+		b = binary.LittleEndian.AppendUint32(b, n)
 	}
 	return append(b, bytes.Join(r.values, nil)...)
 }
@@ -59,6 +63,24 @@ func TestMessagesThereAndBack(t *testing.T) {
 			if _, err := decodeMessage(b[:n]); !errors.Is(err, errForm) {
 				t.Errorf("%d of %d bytes: %v", n, len(b), err)
 			}
+		}
+	}
+}
+
+// What a request says of kept values is one of three things, and only a pull says it.
+func TestKeepOfAPull(t *testing.T) {
+	for _, tc := range []struct {
+		m    message
+		keep keep
+		ok   bool
+	}{
+		{messages[2], keepAnew, true}, {messages[2], keepOrNot, true}, {messages[2], keepOrNot + 1, false},
+		{messages[0], keepAnew, false}, {messages[1], keepOrNot, false},
+	} {
+		tc.m.keep = tc.keep
+		got, err := decodeMessage(encodeMessage(&tc.m)[lengthSize:])
+		if (err == nil) != tc.ok || tc.ok && got.keep != tc.keep {
+			t.Errorf("%+v became %+v, %v", tc.m, got, err)
 		}
 	}
 }
@@ -126,7 +148,7 @@ func FuzzDecodeReply(f *testing.F) {
 	f.Add(appendFree(nil, 1<<40)[lengthSize:])
 	f.Add(appendFailure(nil, 3, 4, ErrNoRoom)[lengthSize:])
 	f.Add(appendAnswerHead(nil, 3, codeDone, 0, 5, 0, 0)[lengthSize:])
-	f.Add(encodeReply(&reply{isAnswer: true, pull: true, values: [][]byte{[]byte("abcd"), nil}})[lengthSize:])
+	f.Add(encodeReply(&reply{isAnswer: true, pull: true, values: [][]byte{[]byte("abcd"), nil, {}}})[lengthSize:])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeReply(b)
 		if err != nil {
