@@ -297,7 +297,7 @@ func killWhileValuesGoIntoParts(t *testing.T, servers, each int, signal syscall.
 			if ready {
 				nextKill = time.Now().Add(time.Second)
 			}
-		case kills >= 12 && moved >= 12 || time.Now().After(until):
+		case kills >= 12 && moved >= 8 || time.Now().After(until):
 			p.restoreParts(name)
 			restored = true
 			end()
