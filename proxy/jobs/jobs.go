@@ -135,6 +135,7 @@ type Options struct {
 //	answers.mu, requests.mu, plans.mu, folder.mu,
 //	Jobs.schedulersMu, Jobs.refusedMu     one of them, and of those below only losses.mu inside it
 //	Jobs.linksMu, Jobs.runMu, losses.mu   in this order, and nothing inside them
+//	spareKeeping.mu   inside any, and nothing of this package inside it
 //
 // None is held during network I/O. Files of a job are written under job.mu, those
 // of schedulers under schedulersMu.
