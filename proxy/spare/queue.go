@@ -27,10 +27,10 @@ func (f *frame) isPull() bool { return f.pull && !f.push }
 //
 // Invariants: frames are in the order of their numbers, and each has a request by ask. The first sent of them are
 // on the link. One that was on a link once does not change any more, but for its keep. The others are in shapes,
-// by shape and in order, unless that is 0; those alone may have a due. frameOf has each request that waits, by its ask. A worker
-// is in workers while frameOf has an ask of it. newest has the newest timestamp of each worker, for MostWorkers at
-// most, and absent those of them that a frame has waited for in vain since their last request. messages and bytes
-// are sums over frames.
+// by shape and in order, unless that is 0; those alone may have a due. frameOf has each request that waits, by its
+// ask. A worker is in workers while frameOf has an ask of it. newest has the newest timestamp of each worker, for
+// MostWorkers at most, and absent those of them that a frame has waited for in vain since their last request.
+// messages and bytes are sums over frames.
 type queue struct {
 	merge    bool
 	wait     time.Duration // for other workers' requests; 0: nothing waits
