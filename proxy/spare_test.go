@@ -103,3 +103,20 @@ func TestSpareServersSaveNoBytes(t *testing.T) {
 		t.Errorf("%d series of bytes, want 4", series)
 	}
 }
+
+// What a spare server left out is said where it is not nothing.
+func TestPrintSpare(t *testing.T) {
+	j := &jobs.State{InParts: &jobs.PartsState{
+		Spare:  []jobs.SpareState{{Host: "10.0.0.2", Connected: true, SentBytes: 5, ReceivedBytes: 6, SparedBytes: 7}, {Host: "10.0.0.3", SentBytes: 1}},
+		Serves: &jobs.SpareServerState{Links: 2, SentBytes: 3, ReceivedBytes: 4, SparedBytes: 8},
+	}}
+	var got strings.Builder
+	printSpare(&got, j)
+	want := `  spare server at 10.0.0.2: sent 5 bytes, received 6 (7 left out, pulled by another worker before); 0 requests (0 bytes) in flight; room for 0 bytes
+  spare server at 10.0.0.3: sent 1 bytes, received 0; 0 requests (0 bytes) in flight; room for 0 bytes, not connected
+  spare server of this host: sent 3 bytes (8 left out, pulled by another worker before), received 4, 2 links
+`
+	if got.String() != want {
+		t.Errorf("got\n%swant\n%s", got.String(), want)
+	}
+}

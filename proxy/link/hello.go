@@ -48,7 +48,8 @@ type Offer struct {
 // see package jobs. It has no data.
 const Runs = "runs"
 
-// Spare is offered on a link to a spare server, with what [jobs.Jobs.SpareServer] takes.
+// Spare is offered on a link to a spare server, with what [jobs.Jobs.SpareServer] takes. It is accepted with a byte for
+// each extension of the format that the server knows.
 const Spare = "spare"
 
 // Hello is the first thing that the dialing proxy sends.

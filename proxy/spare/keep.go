@@ -1,6 +1,6 @@
 package spare
 
-// Keep is what a request to pull says about values that its client keeps. Both sides note, by key, which
+// keep is what a request to pull says about values that its client keeps. Both sides note, by key, which
 // value an answer had to the last such request; a value that is still the same need not be sent again.
 type keep byte
 
@@ -24,15 +24,16 @@ type Reserver interface {
 	Unreserve(n int)
 }
 
-// notes are what a server knows that a link's client keeps: by key, the version of its value. The zero value
-// is ready to use.
+// notes are what a server knows that a link's client keeps: by key, the version of its value. At most mostNoted
+// keys are in it.
 type notes map[uint64]uint64
 
 // kept are the values that a client keeps of a link's answers. It is not safe for concurrent use.
 //
 // Invariants: what the server has noted for a key is the value here, once all requests in flight are answered, or the
 // next request for the key keeps anew. A key is here while it has a value or a request in flight. A value that no
-// request in flight needs is of an answer that is reserved.
+// request in flight needs is of an answer that is reserved; what requests in flight need is kept without, if there is
+// no memory.
 type kept struct {
 	memory Reserver // nil: nothing is kept
 	values map[uint64]*keptValue
